@@ -39,6 +39,15 @@ const SEARCH_MAX: u64 = 1 << 26;
 /// Numbers in one question of a search, and in one range of its result.
 const SEARCH_STEPS: (u64, u64) = (4096, 64);
 
+/// How often a drop is tried, and the time between two tries.
+const TRIES_MAX: u32 = 40;
+const RETRY: Duration = Duration::from_millis(250);
+
+/// Said of a drop that fails.
+pub(super) const NOT_DROPPED: &str = "the kernel has not dropped its caches: programs on this node may see old names and \
+attributes, and bytes that they store through mappings are lost with an error until the next change of the role. Give the \
+node more descriptors and threads, and restart it";
+
 /// Time in which the kernel reads an answer.
 const LATE: Duration = Duration::from_millis(200);
 
@@ -80,19 +89,24 @@ impl CacheDropper {
         &self.known
     }
 
-    /// Begins a drop. The receiver gets its message when the drop is done. `unfinished`: the drop before another node
-    /// serves.
+    /// Begins a drop. The receiver gets its message when the drop is done, and hangs up if the drop fails. `unfinished`: the
+    /// drop before another node serves.
     pub fn begin(self: &Arc<Self>, unfinished: Option<UnfinishedDrop>) -> io::Result<Receiver<()>> {
         let (done, is_done) = channel();
         let shared = Arc::clone(self);
         threads::spawn("fuse-drop-caches", move || {
-            let dropped = shared.drop_all();
-            drop(unfinished);
+            let invalidator = match shared.drop_until_done() {
+                Ok(invalidator) => invalidator,
+                Err(error) => return tracing::error!(%error, "{NOT_DROPPED}"),
+            };
+            if let Some(unfinished) = unfinished {
+                unfinished.end();
+            }
             // The receiver may have given up.
             let _sent = done.send(());
-            match dropped.and_then(|invalidator| shared.drop_late(&invalidator)) {
+            match shared.drop_late(&invalidator) {
                 Ok(()) => tracing::debug!("the kernel has dropped its caches"),
-                Err(error) => tracing::warn!(%error, "the kernel may not have dropped its caches"),
+                Err(error) => tracing::warn!(%error, "the kernel may show old attributes"),
             }
         })?;
         Ok(is_done)
@@ -129,6 +143,22 @@ impl CacheDropper {
         thread::sleep(LATE);
         invalidator.drop_attributes(&self.known_ranges())?;
         Ok(())
+    }
+
+    /// Drops everything. Tries again for a while: a drop needs descriptors and threads, of which the process may have too
+    /// few at the moment.
+    fn drop_until_done(&self) -> io::Result<Arc<Invalidator>> {
+        let mut tries = 1;
+        loop {
+            match self.drop_all() {
+                Err(error) if tries < TRIES_MAX => {
+                    tracing::warn!(%error, tries, "the kernel has not dropped its caches yet");
+                    tries += 1;
+                    thread::sleep(RETRY);
+                }
+                dropped => return dropped,
+            }
+        }
     }
 
     fn drop_all(&self) -> io::Result<Arc<Invalidator>> {

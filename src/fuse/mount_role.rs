@@ -22,7 +22,7 @@ use lockstep_driver::client::{FileService, RoleObserver, Standing};
 use parking_lot::Mutex;
 
 use super::admission::Admissions;
-use super::cache_drop::CacheDropper;
+use super::cache_drop::{CacheDropper, NOT_DROPPED};
 use super::write_back::WriteBack;
 
 /// How long a node that gives its role away waits for the drop of the kernel's caches. The drop goes on after that.
@@ -79,7 +79,7 @@ impl MountRole {
     /// This node may serve again, so the write-backs of this drop wait, and count as those of any other time.
     fn lapsed(&self) {
         if let Err(error) = self.dropper.begin(None) {
-            tracing::error!(%error, "the kernel does not drop its caches");
+            tracing::error!(%error, "{NOT_DROPPED}");
         }
     }
 
@@ -94,7 +94,7 @@ impl MountRole {
                     tracing::warn!("the kernel has not dropped its caches yet");
                 }
             }
-            Err(error) => tracing::error!(%error, "the kernel does not drop its caches"),
+            Err(error) => tracing::error!(%error, "{NOT_DROPPED}"),
         }
         thread::sleep(self.names_outlive_drop.saturating_sub(start.elapsed()));
     }
@@ -124,7 +124,7 @@ impl MountRole {
         if before != Standing::Retiring
             && let Err(error) = self.begin_drop()
         {
-            tracing::error!(%error, "the kernel does not drop its caches");
+            tracing::error!(%error, "{NOT_DROPPED}");
         }
         self.admissions.drops().note_other_node();
         self.admissions.refuse_following();

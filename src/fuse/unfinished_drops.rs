@@ -3,7 +3,10 @@
 //! A drop may still be under way when the other node begins to serve, and when this node serves again after that. A dirty
 //! page that the drop has not reached is then older than the file: its write-back would replace bytes of the other node. So
 //! from the moment at which the other node may serve until the end of all drops, no write-back reaches the service.
+//!
+//! Invariant: a drop that fails does not end. A later drop of everything ends it, because no page from before is left then.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,26 +15,45 @@ use parking_lot::Mutex;
 /// The drops of one mount that are under way.
 #[derive(Debug, Default)]
 pub(super) struct UnfinishedDrops {
-    count: Mutex<usize>,
+    begun: Mutex<BegunDrops>,
     /// The kernel may hold dirty pages from before the time of the other node.
     may_hold_old_pages: AtomicBool,
 }
 
-/// One drop. The drop of this value ends it.
+#[derive(Debug, Default)]
+struct BegunDrops {
+    /// The number of the last drop that has begun.
+    last: u64,
+    /// The numbers of the drops that have not ended.
+    unfinished: BTreeSet<u64>,
+}
+
+/// One drop, which is under way until [`UnfinishedDrop::end`].
 #[derive(Debug)]
-pub(super) struct UnfinishedDrop(Arc<UnfinishedDrops>);
+pub(super) struct UnfinishedDrop {
+    drops: Arc<UnfinishedDrops>,
+    number: u64,
+}
 
 impl UnfinishedDrops {
     /// Notes that a drop begins.
     pub fn begin(self: &Arc<Self>) -> UnfinishedDrop {
-        *self.count.lock() += 1;
-        UnfinishedDrop(Arc::clone(self))
+        let mut begun = self.begun.lock();
+        begun.last += 1;
+        let number = begun.last;
+        begun.unfinished.insert(number);
+        UnfinishedDrop {
+            drops: Arc::clone(self),
+            number,
+        }
     }
 
     /// Notes that the other node may serve from now on. Drops that begin later are of no importance.
     pub fn note_other_node(&self) {
-        let count = self.count.lock();
-        self.may_hold_old_pages.store(*count > 0, Ordering::SeqCst);
+        let begun = self.begun.lock();
+        let is_under_way = !begun.unfinished.is_empty();
+        self.may_hold_old_pages
+            .store(is_under_way, Ordering::SeqCst);
     }
 
     /// Whether a write-back may bring bytes from before the time of the other node.
@@ -40,12 +62,13 @@ impl UnfinishedDrops {
     }
 }
 
-impl Drop for UnfinishedDrop {
-    fn drop(&mut self) {
-        let mut count = self.0.count.lock();
-        *count -= 1;
-        if *count == 0 {
-            self.0.may_hold_old_pages.store(false, Ordering::SeqCst);
+impl UnfinishedDrop {
+    /// Notes that the kernel holds no page from before this drop.
+    pub fn end(self) {
+        let mut begun = self.drops.begun.lock();
+        begun.unfinished.retain(|number| *number > self.number);
+        if begun.unfinished.is_empty() {
+            self.drops.may_hold_old_pages.store(false, Ordering::SeqCst);
         }
     }
 }
@@ -62,9 +85,19 @@ mod tests {
         let (first, second) = (drops.begin(), drops.begin());
         assert!(!drops.may_hold_old_pages());
         drops.note_other_node();
-        drop(first);
+        first.end();
         assert!(drops.may_hold_old_pages());
-        drop(second);
+        second.end();
+        assert!(!drops.may_hold_old_pages());
+    }
+
+    #[test]
+    fn old_pages_are_possible_after_a_failed_drop_until_a_later_one_ends() {
+        let drops = Arc::new(UnfinishedDrops::default());
+        drop(drops.begin());
+        drops.note_other_node();
+        assert!(drops.may_hold_old_pages());
+        drops.begin().end();
         assert!(!drops.may_hold_old_pages());
     }
 }
