@@ -3,18 +3,33 @@
 //! The primary dials a [`DelayProxy`], which cuts and corrupts. Behind the proxy, a relay stalls one direction.
 //! Behind the relay, the secondary listens. Bytes are never dropped or reordered while a connection lasts.
 //!
-//! Invariant: all threads have ended when [`Network`] is dropped.
+//! Each network is a process of its own. A test may be a program with a mapping of a file of the mount. The kernel may hold
+//! the address space of such a program until a node has answered, and with it every thread of that process.
+//!
+//! Invariant: the process has ended when [`Network`] is dropped. It ends with the process of the test, too.
 
 #![allow(dead_code)] // not every test uses all of it
 
-use std::io::{Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lockstep_delay_proxy::DelayProxy;
 use parking_lot::{Condvar, Mutex};
+
+/// Names the host, the secondary and the rate of a network to its process: three words.
+const NETWORK: &str = "LOCKSTEP_TEST_NETWORK";
+
+/// The rate of a network without a limit.
+const UNLIMITED: &str = "unlimited";
+
+/// The answer of the process to a command.
+const DONE: &str = "done";
 
 /// A direction through the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,45 +59,144 @@ pub const LASTING_FAULTS: [Fault; 4] = [
 
 /// The network between the primary and the port of the secondary.
 pub struct Network {
-    proxy: DelayProxy,
-    relay: Relay,
+    process: Child,
+    commands: Mutex<BufReader<UnixStream>>,
+    address: SocketAddr,
 }
 
 impl Network {
     /// A healthy network in front of `secondary`, on free ports of `host`, with this rate in each direction.
     pub fn start(host: IpAddr, secondary: SocketAddr, bytes_per_sec: Option<u64>) -> Self {
-        let any = SocketAddr::new(host, 0);
-        let relay = Relay::start(any, secondary);
-        let proxy = DelayProxy::start(any, relay.address, Duration::ZERO, bytes_per_sec).unwrap();
-        Self { proxy, relay }
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let rate = bytes_per_sec.map_or(UNLIMITED.to_owned(), |rate| rate.to_string());
+        let process = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "network::passes_bytes_on",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(NETWORK, format!("{host} {secondary} {rate}"))
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut commands = BufReader::new(ours);
+        let address = read_line(&mut commands).parse().unwrap();
+        Self {
+            process,
+            commands: Mutex::new(commands),
+            address,
+        }
     }
 
     /// The address of the secondary for the primary.
-    pub fn address(&self) -> SocketAddr {
-        self.proxy.local_addr()
+    pub const fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Begins a fault.
     pub fn apply_fault(&self, fault: Fault) {
-        match fault {
-            Fault::Cut => self.proxy.cut(),
-            Fault::Stall => self.proxy.stall(true),
-            Fault::StallOneWay(direction) => self.relay.gates.set(|gates| {
-                gates.held = Some(direction);
-            }),
-        }
+        self.command(match fault {
+            Fault::Cut => "cut",
+            Fault::Stall => "stall",
+            Fault::StallOneWay(Direction::ToSecondary) => "stall-to-secondary",
+            Fault::StallOneWay(Direction::ToPrimary) => "stall-to-primary",
+        });
     }
 
     /// Flips one bit in each of the next pieces that pass.
     pub fn corrupt(&self, pieces: u32) {
-        self.proxy.corrupt_next(pieces);
+        self.command(&format!("corrupt {pieces}"));
     }
 
     /// Ends every fault; the delayed bytes continue.
     pub fn heal(&self) {
-        self.relay.gates.set(|gates| gates.held = None);
-        self.proxy.stall(false);
-        self.proxy.heal();
+        self.command("heal");
+    }
+
+    /// Has the process do something, and waits until that is done.
+    fn command(&self, words: &str) {
+        let mut commands = self.commands.lock();
+        writeln!(commands.get_mut(), "{words}").unwrap();
+        assert_eq!(read_line(&mut *commands), DONE, "{words}");
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn read_line(from: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    from.read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// The process of one network: obeys the commands that its standard input brings, until that ends.
+#[test]
+#[ignore = "a process that other tests start"]
+fn passes_bytes_on() {
+    let Ok(given) = std::env::var(NETWORK) else {
+        return;
+    };
+    let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let mut commands = BufReader::new(socket);
+    let wires = Wires::start(&given);
+    writeln!(commands.get_mut(), "{}", wires.proxy.local_addr()).unwrap();
+    loop {
+        let words = read_line(&mut commands);
+        if words.is_empty() {
+            return;
+        }
+        wires.obey(&words);
+        // The test may be gone.
+        let _ = writeln!(commands.get_mut(), "{DONE}");
+    }
+}
+
+/// The parts of a network, in its process.
+struct Wires {
+    proxy: DelayProxy,
+    relay: Relay,
+}
+
+impl Wires {
+    /// The network that [`NETWORK`] names.
+    fn start(given: &str) -> Self {
+        let [host, secondary, rate] = given.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{NETWORK} has three words, not {given:?}");
+        };
+        let any = SocketAddr::new(host.parse().unwrap(), 0);
+        let rate = (rate != UNLIMITED).then(|| rate.parse().unwrap());
+        let relay = Relay::start(any, secondary.parse().unwrap());
+        let proxy = DelayProxy::start(any, relay.address, Duration::ZERO, rate).unwrap();
+        Self { proxy, relay }
+    }
+
+    fn obey(&self, words: &str) {
+        match words {
+            "cut" => self.proxy.cut(),
+            "stall" => self.proxy.stall(true),
+            "stall-to-secondary" => self.hold(Some(Direction::ToSecondary)),
+            "stall-to-primary" => self.hold(Some(Direction::ToPrimary)),
+            "heal" => {
+                self.hold(None);
+                self.proxy.stall(false);
+                self.proxy.heal();
+            }
+            _ => {
+                let pieces = words.strip_prefix("corrupt ").unwrap();
+                self.proxy.corrupt_next(pieces.parse().unwrap());
+            }
+        }
+    }
+
+    fn hold(&self, direction: Option<Direction>) {
+        self.relay.gates.set(|gates| gates.held = direction);
     }
 }
 
