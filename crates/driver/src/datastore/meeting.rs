@@ -205,7 +205,9 @@ impl Meets for Datastore {
                     SessionPart::Follow
                 };
                 let begins = judgment.leads && judgment.record.generation > mine.generation;
-                let leads_without = theirs.gave_up && begins && !attendee.is_serving;
+                // The other node cannot have answered by the word of the witness while this node serves.
+                let has_paused = !self.gate().serves(&*self.engine.host);
+                let leads_without = theirs.gave_up && begins && has_paused;
                 if leads_without && !note_given_up(&self.engine) {
                     return Ok(false);
                 }
