@@ -24,7 +24,7 @@ const SIXTH: NonZeroUsize = NonZeroUsize::new(6).unwrap();
 const ONE_IN: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 /// One in this many first faults, and one in this many of the faults that follow each of them.
 const ONE_IN_OF_TWO: [NonZeroUsize; 2] = [
-    NonZeroUsize::new(128).unwrap(),
+    NonZeroUsize::new(256).unwrap(),
     NonZeroUsize::new(128).unwrap(),
 ];
 
