@@ -43,11 +43,6 @@ const SEARCH_STEPS: (u64, u64) = (4096, 64);
 const TRIES_MAX: u32 = 40;
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Said of a drop that fails.
-pub(super) const NOT_DROPPED: &str = "the kernel has not dropped its caches: programs on this node may see old names and \
-attributes, and bytes that they store through mappings are lost with an error until the next change of the role. Give the \
-node more descriptors and threads, and restart it";
-
 /// Time in which the kernel reads an answer.
 const LATE: Duration = Duration::from_millis(200);
 
@@ -89,15 +84,15 @@ impl CacheDropper {
         &self.known
     }
 
-    /// Begins a drop. The receiver gets its message when the drop is done, and hangs up if the drop fails. `unfinished`: the
-    /// drop before another node serves.
-    pub fn begin(self: &Arc<Self>, unfinished: Option<UnfinishedDrop>) -> io::Result<Receiver<()>> {
+    /// Begins a drop. The receiver gets its message when the drop is done, and the channel is closed if the drop fails. The
+    /// log says that. `unfinished`: the drop before another node serves.
+    pub fn begin(self: &Arc<Self>, unfinished: Option<UnfinishedDrop>) -> Receiver<()> {
         let (done, is_done) = channel();
         let shared = Arc::clone(self);
-        threads::spawn("fuse-drop-caches", move || {
+        let body = move || {
             let invalidator = match shared.drop_until_done() {
                 Ok(invalidator) => invalidator,
-                Err(error) => return tracing::error!(%error, "{NOT_DROPPED}"),
+                Err(error) => return note_failure(&error),
             };
             if let Some(unfinished) = unfinished {
                 unfinished.end();
@@ -108,8 +103,11 @@ impl CacheDropper {
                 Ok(()) => tracing::debug!("the kernel has dropped its caches"),
                 Err(error) => tracing::warn!(%error, "the kernel may show old attributes"),
             }
-        })?;
-        Ok(is_done)
+        };
+        if let Err(error) = threads::spawn("fuse-drop-caches", body) {
+            note_failure(&error);
+        }
+        is_done
     }
 
     /// Begins the search for the inodes that the kernel knows from an earlier process.
@@ -223,6 +221,16 @@ impl CacheDropper {
         }
         Ok(found)
     }
+}
+
+/// Logs that a drop has failed.
+fn note_failure(error: &io::Error) {
+    tracing::error!(
+        %error,
+        "the kernel has not dropped its caches: programs on this node may see old names and attributes, and bytes that they \
+         store through mappings are lost with an error until the next change of the role. Give the node more descriptors \
+         and threads, and restart it"
+    );
 }
 
 /// The steps of a range of numbers, the highest numbers first.

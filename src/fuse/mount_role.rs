@@ -12,8 +12,7 @@
 //!
 //! Invariant: an observer that the datastore keeps after the end of the mount holds nothing of the mount.
 
-use std::io;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +21,7 @@ use lockstep_driver::client::{FileService, RoleObserver, Standing};
 use parking_lot::Mutex;
 
 use super::admission::Admissions;
-use super::cache_drop::{CacheDropper, NOT_DROPPED};
+use super::cache_drop::CacheDropper;
 use super::write_back::WriteBack;
 
 /// How long a node that gives its role away waits for the drop of the kernel's caches. The drop goes on after that.
@@ -72,15 +71,13 @@ impl MountRole {
         role
     }
 
-    fn begin_drop(&self) -> io::Result<Receiver<()>> {
+    fn begin_drop(&self) -> Receiver<()> {
         self.dropper.begin(Some(self.admissions.drops().begin()))
     }
 
     /// This node may serve again, so the write-backs of this drop wait, and count as those of any other time.
     fn lapsed(&self) {
-        if let Err(error) = self.dropper.begin(None) {
-            tracing::error!(%error, "{NOT_DROPPED}");
-        }
+        self.dropper.begin(None);
     }
 
     fn retiring(&self) {
@@ -88,23 +85,20 @@ impl MountRole {
         *self.last.lock() = Standing::Retiring;
         // Write-backs that have waited are let in now.
         self.admissions.run_parked_soon();
-        match self.begin_drop() {
-            Ok(is_done) => {
-                if !self.await_drop(&is_done, start) {
-                    tracing::warn!("the kernel has not dropped its caches yet");
-                }
-            }
-            Err(error) => tracing::error!(%error, "{NOT_DROPPED}"),
+        if !self.await_drop(&self.begin_drop(), start) {
+            tracing::warn!("the kernel has not dropped its caches yet");
         }
         thread::sleep(self.names_outlive_drop.saturating_sub(start.elapsed()));
     }
 
-    /// Waits for a drop while write-backs come. Returns whether the drop is done.
+    /// Waits for a drop while write-backs come, unless the drop fails. Returns whether the drop is done.
     fn await_drop(&self, is_done: &Receiver<()>, start: Instant) -> bool {
         while start.elapsed() < DROP_WAIT_MAX {
             let before = self.admissions.admitted_write_backs();
-            if is_done.recv_timeout(DROP_PAUSE_MAX).is_ok() {
-                return true;
+            match is_done.recv_timeout(DROP_PAUSE_MAX) {
+                Ok(()) => return true,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
             }
             if self.admissions.admitted_write_backs() == before {
                 break;
@@ -121,10 +115,8 @@ impl MountRole {
         if standing != Standing::Following || before == Standing::Following {
             return;
         }
-        if before != Standing::Retiring
-            && let Err(error) = self.begin_drop()
-        {
-            tracing::error!(%error, "{NOT_DROPPED}");
+        if before != Standing::Retiring {
+            self.begin_drop();
         }
         self.admissions.drops().note_other_node();
         self.admissions.refuse_following();

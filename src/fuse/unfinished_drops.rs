@@ -5,8 +5,8 @@
 //! from the moment at which the other node may serve until the end of all drops, no write-back reaches the service.
 //!
 //! Invariant: a drop that fails does not end. A later drop of everything ends it, because no page from before is left then.
+//! So the drops under way are those after the latest one that has ended.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,17 +15,18 @@ use parking_lot::Mutex;
 /// The drops of one mount that are under way.
 #[derive(Debug, Default)]
 pub(super) struct UnfinishedDrops {
-    begun: Mutex<BegunDrops>,
+    numbers: Mutex<DropNumbers>,
     /// The kernel may hold dirty pages from before the time of the other node.
     may_hold_old_pages: AtomicBool,
 }
 
+/// Drops have successive numbers from one on.
 #[derive(Debug, Default)]
-struct BegunDrops {
-    /// The number of the last drop that has begun.
-    last: u64,
-    /// The numbers of the drops that have not ended.
-    unfinished: BTreeSet<u64>,
+struct DropNumbers {
+    /// The latest drop that has begun.
+    begun: u64,
+    /// The latest drop that has ended.
+    ended: u64,
 }
 
 /// One drop, which is under way until [`UnfinishedDrop::end`].
@@ -38,20 +39,18 @@ pub(super) struct UnfinishedDrop {
 impl UnfinishedDrops {
     /// Notes that a drop begins.
     pub fn begin(self: &Arc<Self>) -> UnfinishedDrop {
-        let mut begun = self.begun.lock();
-        begun.last += 1;
-        let number = begun.last;
-        begun.unfinished.insert(number);
+        let mut numbers = self.numbers.lock();
+        numbers.begun += 1;
         UnfinishedDrop {
             drops: Arc::clone(self),
-            number,
+            number: numbers.begun,
         }
     }
 
     /// Notes that the other node may serve from now on. Drops that begin later are of no importance.
     pub fn note_other_node(&self) {
-        let begun = self.begun.lock();
-        let is_under_way = !begun.unfinished.is_empty();
+        let numbers = self.numbers.lock();
+        let is_under_way = numbers.ended < numbers.begun;
         self.may_hold_old_pages
             .store(is_under_way, Ordering::SeqCst);
     }
@@ -65,9 +64,9 @@ impl UnfinishedDrops {
 impl UnfinishedDrop {
     /// Notes that the kernel holds no page from before this drop.
     pub fn end(self) {
-        let mut begun = self.drops.begun.lock();
-        begun.unfinished.retain(|number| *number > self.number);
-        if begun.unfinished.is_empty() {
+        let mut numbers = self.drops.numbers.lock();
+        numbers.ended = numbers.ended.max(self.number);
+        if numbers.ended == numbers.begun {
             self.drops.may_hold_old_pages.store(false, Ordering::SeqCst);
         }
     }
