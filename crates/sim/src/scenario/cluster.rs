@@ -424,7 +424,7 @@ impl Cluster {
                     self.finish_shutdown(side);
                 }
             }
-            return self.follow_roles();
+            return self.follow_roles().map(|_| ());
         }
         // All ended processes first, then the starts: a start compares the two stores, and a process
         // that has just ended may hold locks in the other store.
@@ -444,16 +444,16 @@ impl Cluster {
                 self.start(side);
             }
         }
-        self.follow_roles()?;
+        let states = self.follow_roles()?;
         let now = self.now();
-        self.checks
-            .after_step(&self.nodes, &self.world.network, now);
+        self.checks.after_step(states, &self.world.network, now);
         self.clients.start(&self.nodes);
         Ok(())
     }
 
-    /// Records the node that has begun to serve, and the copies that have become equal.
-    fn follow_roles(&mut self) -> Result<(), String> {
+    /// Records the node that has begun to serve, and the copies that have become equal. Returns the states of both nodes, the
+    /// primary first.
+    fn follow_roles(&mut self) -> Result<[Option<State>; 2], String> {
         self.follow_arbiter();
         let role_changes = self.nodes.role_changes();
         if let Some(side) = self.nodes.look_for_server()? {
@@ -470,16 +470,18 @@ impl Cluster {
         if self.nodes.role_changes() != role_changes {
             self.checks.after_role_change();
         }
-        if self.nodes.look_for_sync() {
-            let side = self.nodes.machine(Role::Secondary);
+        let states = self.nodes.states();
+        if let Some(side) = self.nodes.look_for_complete_copy(states) {
             self.nodes.of_mut(side).disk.has_old_copy = false;
             self.witness.lock().node(side, NodeEvent::Equal);
+        }
+        if self.nodes.look_for_sync(states) {
             self.unanswered = None;
             self.nodes.keep_away(None);
         }
         let now = self.witness.lock().now();
-        self.force.copies.look(&self.nodes, now);
-        Ok(())
+        self.force.copies.look(&self.nodes, states, now);
+        Ok(states)
     }
 
     /// Records that the arbiter has made a machine the primary of a later generation. From then on only the copy of that

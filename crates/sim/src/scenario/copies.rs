@@ -6,7 +6,7 @@
 
 use lockstep_repl::state::State;
 
-use super::nodes::Nodes;
+use super::nodes::{IN_SYNC, Nodes};
 use crate::world::Side;
 
 /// The copy of one machine.
@@ -41,14 +41,14 @@ impl Copies {
     }
 
     /// Looks at the states of the nodes after a step of the world, which ended at `now`.
-    pub fn look(&mut self, nodes: &Nodes, now: u64) {
+    pub fn look(&mut self, nodes: &Nodes, states: [Option<State>; 2], now: u64) {
         let [primary, secondary] = nodes.machines();
         if nodes.serving().is_some() {
             *primary.of_mut(&mut self.0) = Copy::COMPLETE;
         }
         let copy = secondary.of_mut(&mut self.0);
-        let [ours, theirs] = nodes.states();
-        if ours == Some(State::Synced) && theirs == Some(State::SecondarySynced) {
+        let [ours, theirs] = states;
+        if states == IN_SYNC {
             *copy = Copy::COMPLETE;
         } else if ours.is_some_and(serves_alone) {
             copy.behind_since.get_or_insert(now);

@@ -7,13 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_repl::state::State;
 use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
 use super::bounds;
 use super::disk_checks;
 use super::final_checks::{self, FinalNode};
-use super::nodes::Nodes;
+use super::nodes::{IN_SYNC, Nodes};
 use super::tables;
 use super::witness::Witness;
 use crate::history::{NodeEvent, Stop};
@@ -170,8 +171,8 @@ impl LiveChecks {
     }
 
     /// A step of the world is done.
-    pub fn after_step(&mut self, nodes: &Nodes, network: &Network, now: Duration) {
-        let are_in_sync = nodes.are_in_sync();
+    pub fn after_step(&mut self, states: [Option<State>; 2], network: &Network, now: Duration) {
+        let are_in_sync = states == IN_SYNC;
         if are_in_sync && self.events.first_in_sync.is_none() {
             self.events.first_in_sync = Some(now);
         }

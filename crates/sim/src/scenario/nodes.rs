@@ -13,6 +13,9 @@ use super::settings::Settings;
 use super::sim_node::SimNode;
 use crate::world::Side;
 
+/// The states of both nodes in sync, the primary first.
+pub const IN_SYNC: [Option<State>; 2] = [Some(State::Synced), Some(State::SecondarySynced)];
+
 /// Both nodes.
 pub struct Nodes {
     of_machines: [SimNode; 2],
@@ -21,6 +24,8 @@ pub struct Nodes {
     has_served: bool,
     /// Both nodes reported at the last look that they are in sync.
     were_in_sync: bool,
+    /// The secondary reported at the last look that its copy is complete.
+    was_complete: bool,
     role_changes: u64,
     /// The node that no program uses, because an operator has given its copy up. It may believe that it serves.
     kept_away: Option<Side>,
@@ -34,6 +39,7 @@ impl Nodes {
             primary: Side::A,
             has_served: false,
             were_in_sync: false,
+            was_complete: false,
             role_changes: 0,
             kept_away: None,
         }
@@ -118,12 +124,20 @@ impl Nodes {
         self.has_served &= side != self.primary;
     }
 
-    /// Looks whether both nodes are in sync. Returns whether they have come in sync since the last
+    /// Looks in the present states whether both nodes are in sync. Returns whether they have come in sync since the last
     /// look.
-    pub fn look_for_sync(&mut self) -> bool {
-        let are_in_sync = self.are_in_sync();
+    pub fn look_for_sync(&mut self, states: [Option<State>; 2]) -> bool {
+        let are_in_sync = states == IN_SYNC;
         let were_in_sync = std::mem::replace(&mut self.were_in_sync, are_in_sync);
         are_in_sync && !were_in_sync
+    }
+
+    /// Looks in the present states whether the copy of the secondary is complete. Returns its machine, if the copy has become complete since the last
+    /// look. The primary is in sync before, and may have died since.
+    pub fn look_for_complete_copy(&mut self, [_, secondary]: [Option<State>; 2]) -> Option<Side> {
+        let is_complete = secondary == Some(State::SecondarySynced);
+        let was_complete = std::mem::replace(&mut self.was_complete, is_complete);
+        (is_complete && !was_complete).then_some(self.primary.other())
     }
 
     /// Returns the states of both nodes, the primary first, of each node whose process has opened its
@@ -139,7 +153,7 @@ impl Nodes {
 
     /// Returns whether both nodes report that they are in sync.
     pub fn are_in_sync(&self) -> bool {
-        self.states() == [Some(State::Synced), Some(State::SecondarySynced)]
+        self.states() == IN_SYNC
     }
 
     /// Returns the machine that an operator promotes because no node leads: the one with the complete copy.

@@ -340,10 +340,11 @@ impl SimNode {
     /// Returns the way in which the process has ended, if it has ended by itself or has refused to
     /// start. Returns an error if it must not have refused.
     pub fn has_ended(&mut self) -> Result<Option<End>, String> {
-        let Some(process) = self.process() else {
+        let Some(running) = self.node.running() else {
             return Ok(None);
         };
-        if let Some(why) = self.refusal().filter(|_| !process.is_dead()) {
+        let process = &running.process;
+        if let Some(why) = running.refusal().filter(|_| !process.is_dead()) {
             self.allow_refusal(&why)?;
             process.die();
         }
@@ -351,7 +352,8 @@ impl SimNode {
             let stop = self.planned.crash_stop.unwrap_or(Stop::Process);
             return Ok(Some(End::Crash(stop)));
         }
-        Ok(self.has_shut_down().then_some(End::CleanShutdown))
+        let has_shut_down = running.shutdown.is_finished();
+        Ok(has_shut_down.then_some(End::CleanShutdown))
     }
 
     fn allow_refusal(&mut self, why: &str) -> Result<(), String> {
