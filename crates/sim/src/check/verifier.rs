@@ -5,7 +5,8 @@
 //! - Two nodes that serve before and after a power loss which clients may see have different verifiers, and so have two that
 //!   serve before and after a loss which an operator has accepted.
 //! - Two nodes that serve one after the other have different verifiers only if there was such a loss, a flush failed, or an
-//!   operator has promoted or demoted a node meanwhile: a node may have gone on alone.
+//!   operator has promoted or demoted a node since both copies were equal: a node may have gone on alone, or has drawn
+//!   another verifier for it.
 //!
 //! A node whose disk has failed is left out. It answers no sync, so its verifier confirms nothing.
 
@@ -55,12 +56,21 @@ fn is_among(service: &Service, others: &[&Service]) -> bool {
 fn may_change(history: &History, losses: &[Loss], from: u64, to: u64) -> bool {
     let is_within = |at: u64| from < at && at <= to;
     losses.iter().any(|loss| is_within(loss.at))
-        || history.has_operator_acted(from, to)
+        || history.has_operator_acted(last_equal(history, from), to)
         || history.accepted_losses().iter().any(|at| is_within(*at))
         || history
             .events()
             .iter()
             .any(|(at, _, event)| *event == NodeEvent::FlushFailed && is_within(*at))
+}
+
+/// Returns the last time up to `before` at which the copies became equal; zero if they never did.
+fn last_equal(history: &History, before: u64) -> u64 {
+    let events = history.events().iter().rev();
+    let mut equal = events.filter(|(_, _, event)| *event == NodeEvent::Equal);
+    equal
+        .find(|(at, _, _)| *at <= before)
+        .map_or(0, |(at, _, _)| *at)
 }
 
 #[cfg(test)]
@@ -98,6 +108,27 @@ mod tests {
         };
         assert_eq!(forced(4), Ok(()));
         assert!(forced(2).unwrap_err().contains("after the loss at 5"));
+    }
+
+    /// A node that stops in the middle of its promotion keeps the verifier that it has drawn. The other node serves then with
+    /// the old one.
+    #[test]
+    fn a_promotion_that_did_not_end_may_change_the_verifier_of_a_later_lead() {
+        let promoted = |at: u64| {
+            let mut history = History::new(false);
+            if at < 2 {
+                history.operator_acts(at);
+            }
+            history.node(Side::B, NodeEvent::Equal, 2);
+            if at > 2 {
+                history.operator_acts(at);
+            }
+            history.serves_with(Side::A, WriteVerifier::from_bytes([2; 16]), 5);
+            history.serves_with(Side::B, WriteVerifier::from_bytes([4; 16]), 6);
+            check(&history).map_err(|violation| violation.to_string())
+        };
+        assert_eq!(promoted(3), Ok(()));
+        assert!(promoted(1).unwrap_err().contains("nothing can be lost"));
     }
 
     #[test]

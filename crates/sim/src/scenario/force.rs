@@ -25,8 +25,8 @@ use crate::check;
 use crate::history::{NodeEvent, Stop};
 use crate::world::Side;
 
-/// Distance of generations from which on the other node has been forced to lead since both have met. The operator forces
-/// no second node then (gap 23 in docs/protocol/gaps.md).
+/// Distance of generations from which on the other node has been forced to lead since both have met, and may have been demoted
+/// since. The operator forces no second node then (gap 23 in docs/protocol/gaps.md).
 const UNKNOWN_GENERATIONS: u64 = 3;
 
 impl Cluster {
@@ -160,9 +160,7 @@ impl Cluster {
             self.recorded(side)
                 .map_or(0, |record| record.generation.get())
         };
-        let other_led = self.recorded_role(side.other()) == Some(Role::Primary);
-        let is_known =
-            !other_led || generation(side.other()) < generation(side) + UNKNOWN_GENERATIONS;
+        let is_known = generation(side.other()) < generation(side) + UNKNOWN_GENERATIONS;
         let last_sync = |side| self.marks(side).and_then(|marks| marks.sync);
         self.force.copies.is_of_one_moment(side)
             && last_sync(side) == last_sync(side.other())
