@@ -4,7 +4,7 @@
 //! The clients keep their accounts outside the mount (`writers`). fio and fsx check their own data (`programs`). Both
 //! stores are exported and compared by standard tools (`check`). Needs root and /dev/fuse, as everything that mounts.
 //!
-//! `LOCKSTEP_FAULT_KILLS` sets how many processes are killed within the pause limit (default 12), and with it the
+//! `LOCKSTEP_FAULT_KILLS` sets how many processes are killed within the pause limit (default 10), and with it the
 //! repetitions of everything else: half as many kills beyond the limit, and one round of the other faults for each 20
 //! kills. `LOCKSTEP_FAULT_SEED` repeats the order of events of a run. `LOCKSTEP_FAULT_KEEP` keeps the directory of a
 //! failed test.
@@ -71,7 +71,7 @@ use site::Site;
 use small_disk::SmallDisk;
 
 /// Default of `LOCKSTEP_FAULT_KILLS`.
-const KILLS_IN_CI: u64 = 12;
+const KILLS_IN_CI: u64 = 10;
 /// Number of kills for each round of the other faults.
 const KILLS_OF_A_ROUND: u64 = 20;
 /// Longer than every timeout that a stopped node with [`HASTY`] can cause: silence (500 ms), the pause (400 ms), TCP

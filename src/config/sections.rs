@@ -8,6 +8,7 @@ use lockstep_driver::config::{
     FAILOVER_AFTER_DEFAULT, FUSE_THREADS_BOUNDS, FUSE_THREADS_DEFAULT, PAUSE_LIMIT_BOUNDS_MS,
     PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT, PeerConfig, Policies,
 };
+use lockstep_fs::InoRanges;
 use lockstep_types::DatastoreUuid;
 use lockstep_types::settings::{Choice, Encryption, Role};
 use toml::de::{DeTable, DeValue};
@@ -303,5 +304,6 @@ fn read_peer_keys(problems: &mut Problems<'_>, section: &Section<'_>) -> Option<
         address: address?,
         fingerprint: fingerprint?,
         encryption,
+        ino_ranges: InoRanges::default(),
     })
 }

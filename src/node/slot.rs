@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus, SyncStatus};
 use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, threads};
+use lockstep_fs::InoRanges;
 use lockstep_link::Identity;
 use lockstep_types::time::millis;
 use parking_lot::Mutex;
@@ -139,13 +140,24 @@ impl DatastoreSlot {
         }
     }
 
+    /// The configuration, with what follows from the fingerprints of both nodes.
+    fn config_with(&self, identity: Option<&Arc<Identity>>) -> DatastoreConfig {
+        let mut config = self.config.clone();
+        if let (Some(peer), Some(identity)) = (&mut config.peer, identity)
+            && identity.fingerprint() > peer.fingerprint
+        {
+            peer.ino_ranges = InoRanges::Odd;
+        }
+        config
+    }
+
     fn open_and_serve(
         &self,
         identity: Option<&Arc<Identity>>,
     ) -> Result<RunningDatastore, NodeError> {
         fuse::check(&self.mount_options())?;
         let place = Place::on_this_machine(&self.config)?;
-        let datastore = prepare(self.config.clone(), place)?.open()?;
+        let datastore = prepare(self.config_with(identity), place)?.open()?;
         let mut running = RunningDatastore {
             hidden: self.stray(),
             datastore,

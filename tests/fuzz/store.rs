@@ -67,6 +67,7 @@ pub fn config(
             address: "127.0.0.1:1".parse().unwrap(),
             fingerprint: peer,
             encryption,
+            ino_ranges: lockstep_fs::InoRanges::default(),
         }),
     }
 }

@@ -6,6 +6,7 @@ mod address;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lockstep_fs::InoRanges;
 use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
 use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby};
@@ -90,6 +91,12 @@ impl DatastoreConfig {
         self.failover().map_or(beat, |times| beat.min(times.beat()))
     }
 
+    /// The ranges of inode numbers in which this node goes on after a promotion.
+    pub fn ino_ranges(&self) -> InoRanges {
+        let peer = self.peer.as_ref();
+        peer.map(|peer| peer.ino_ranges).unwrap_or_default()
+    }
+
     /// Whether this node asks a witness.
     pub const fn has_witness(&self) -> bool {
         self.peer.is_some() && self.failover_after.is_some()
@@ -171,4 +178,7 @@ pub struct PeerConfig {
     pub fingerprint: Fingerprint,
     /// Whether the bytes between the nodes are encrypted. Default [`Encryption::On`].
     pub encryption: Encryption,
+    /// The ranges of inode numbers in which this node goes on after a promotion. The peer has the other ones: the fingerprints
+    /// of both nodes decide, and the node sets the ranges once it has read its identity.
+    pub ino_ranges: InoRanges,
 }

@@ -122,6 +122,12 @@ impl Attendee {
         !earlier.peer_complete && self.has_data
     }
 
+    /// Whether the copy of the peer was in sync by the record of this node, and a new store has taken its place. The peer may
+    /// have served before, and nobody has its operations.
+    pub fn has_lost_peer(&self, theirs: &Meet) -> bool {
+        self.state.record.peer_complete && self.state.store.is_some() && theirs.store.is_none()
+    }
+
     /// Whether this node may act on a record of a later generation.
     fn check_later(&self, peer: RoleRecord, kinship: Kinship) -> Result<(), Discord> {
         let is_new = !self.has_data && !self.state.carried_over;
@@ -290,6 +296,21 @@ mod tests {
         assert_eq!((met.leads, met.record), (true, PRIMARY));
         let met = node.judge(&told(&node, INCOMPLETE)).unwrap();
         assert_eq!((met.leads, met.record), (true, ALONE));
+    }
+
+    #[test]
+    fn a_peer_in_sync_with_a_new_store_is_lost() {
+        let new = |by: &Attendee| Meet {
+            store: None,
+            sync: None,
+            ..told(by, INCOMPLETE)
+        };
+        let in_sync = node(PRIMARY);
+        assert!(in_sync.judge(&new(&in_sync)).unwrap().leads);
+        assert!(in_sync.has_lost_peer(&new(&in_sync)));
+        assert!(!in_sync.has_lost_peer(&told(&in_sync, INCOMPLETE)));
+        let alone = node(ALONE);
+        assert!(!alone.has_lost_peer(&new(&alone)), "it was given up before");
     }
 
     #[test]

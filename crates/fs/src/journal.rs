@@ -34,9 +34,9 @@ use self::checkpoint::{CheckpointRun, MEMORY_BYTES_MAX};
 use crate::backing::disk::StoreDisk;
 use crate::content::{LastWrite, OpenFile};
 use crate::error::{OpError, StoreError};
-use crate::namespace::keys;
 use crate::namespace::plan::{self, ContentEffect, Plan, View};
 use crate::namespace::record::{self, Body};
+use crate::namespace::{InoRanges, keys};
 use crate::tree::{FileTimes, Tree};
 
 pub use self::change_feed::{ChangeFeed, ImageChange};
@@ -45,10 +45,6 @@ pub use self::replay::{Leftover, recover};
 
 /// Inode numbers reserved at a time: each reservation costs one sync.
 const INO_RESERVE: u64 = 1 << 20;
-
-/// Inode numbers that a node leaves out because the other node may have given them out: in as many starts, or for as many
-/// new inodes.
-const INO_UNKNOWN: u64 = 16 * INO_RESERVE;
 
 /// The answer of an applied operation.
 #[derive(Clone, Copy, Debug)]
@@ -493,9 +489,9 @@ impl Journal {
     }
 
     /// Leaves numbers out that the other node may have given out since this copy has heard of it.
-    pub fn leave_out_inos(&self, tree: Tree<'_>) -> Result<(), StoreError> {
+    pub fn leave_out_inos(&self, tree: Tree<'_>, ranges: InoRanges) -> Result<(), StoreError> {
         let numbers = tree.namespace.numbers();
-        numbers.leave_out(INO_UNKNOWN);
+        numbers.leave_out(ranges);
         self.reserve_inos(tree, numbers.below())
     }
 

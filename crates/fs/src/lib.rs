@@ -23,5 +23,5 @@ mod tree;
 
 pub use backing::{os_backing, poison, reserve};
 pub use error::{OpError, StoreError};
-pub use namespace::{keys, kv, plan, record};
+pub use namespace::{InoRanges, keys, kv, plan, record};
 pub use store::Store;

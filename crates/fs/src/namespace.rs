@@ -23,6 +23,7 @@ use lockstep_types::Ino;
 use lockstep_types::backing::Backing;
 
 use self::ino_numbers::InoNumbers;
+pub use self::ino_numbers::InoRanges;
 use self::keys::KeyRange;
 use self::kv::memtable::Memtable;
 use self::kv::redb::{RedbKv, RedbOptions};

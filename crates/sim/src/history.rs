@@ -298,13 +298,14 @@ impl History {
         &self.services
     }
 
-    /// Records that an operator asks a node to become the primary or the secondary.
+    /// Records that an operator asks a node to become the primary or the secondary, or exchanges a disk.
     pub fn operator_acts(&mut self, at: u64) {
         self.advance(at);
         self.operator_acts.push(at);
     }
 
-    /// Returns whether an operator has asked a node to become the primary or the secondary after `from`, up to `to`.
+    /// Returns whether an operator has asked a node to become the primary or the secondary, or has exchanged a disk, after
+    /// `from`, up to `to`.
     pub fn has_operator_acted(&self, from: u64, to: u64) -> bool {
         self.operator_acts.iter().any(|at| from < *at && *at <= to)
     }

@@ -15,7 +15,7 @@ use lockstep_types::mutants::Mutant;
 /// Number of threads, each with worlds of its own.
 const THREADS: usize = 2;
 /// Number of workloads in a sample.
-const SAMPLE: usize = 150;
+const SAMPLE: usize = 100;
 /// Number of world seeds from which a sample draws.
 const SEEDS: usize = 1000;
 const ALL: NonZeroUsize = NonZeroUsize::MIN;

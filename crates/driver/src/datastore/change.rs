@@ -230,6 +230,7 @@ impl Datastore {
 
     fn write_record(&self, mine: RoleRecord, record: RoleRecord) -> bool {
         let Engine {
+            config,
             role_file,
             store,
             host,
@@ -237,7 +238,7 @@ impl Datastore {
         } = &*self.engine;
         // The other node may have given out numbers that this copy has not heard of.
         let left_out = if mine.becomes_complete(&record) {
-            store.leave_out_inos()
+            store.leave_out_inos(config.ino_ranges())
         } else {
             Ok(())
         };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use lockstep_fs::InoRanges;
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
@@ -60,6 +61,7 @@ impl Place {
             address: "127.0.0.1:7401".parse().unwrap(),
             fingerprint: format!("SHA256:{:064x}", 1).parse().unwrap(),
             encryption: Encryption::On,
+            ino_ranges: InoRanges::default(),
         };
         let config = DatastoreConfig {
             name: "alpha".to_owned(),

@@ -7,6 +7,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_types::Ino;
 
+/// Inode numbers in one range. A node leaves out at least as many as the other node may have given out.
+const RANGE: u64 = 1 << 24;
+
+/// The ranges of inode numbers in which a node goes on after it has left numbers out. Each range has 2²⁴ numbers, and the even
+/// and the odd ones take turns. The two nodes of a datastore have different ones: both may leave numbers out, one after the
+/// other, before they meet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InoRanges {
+    /// The ranges that begin at an even multiple of 2²⁴.
+    #[default]
+    Even,
+    /// The ranges that begin at an odd multiple of 2²⁴.
+    Odd,
+}
+
+impl InoRanges {
+    /// Returns the first number of the first range of these that leaves out a range of numbers from `below` on.
+    const fn after(self, below: u64) -> u64 {
+        let first = below.saturating_add(RANGE).div_ceil(RANGE);
+        let parity = match self {
+            Self::Even => 0,
+            Self::Odd => 1,
+        };
+        (first + (first + parity) % 2).saturating_mul(RANGE)
+    }
+}
+
 /// The next inode number, and the durable limit of numbers.
 pub struct InoNumbers {
     next: AtomicU64,
@@ -47,13 +74,57 @@ impl InoNumbers {
         self.next.fetch_max(below, Ordering::Relaxed);
     }
 
-    /// The other node may have given out the next `count` numbers: this node gives none of them out.
-    pub fn leave_out(&self, count: u64) {
-        self.next.fetch_add(count, Ordering::Relaxed);
+    /// The other node may have given out the next 2²⁴ numbers, or those in its own ranges: this node goes on in `ranges`.
+    pub fn leave_out(&self, ranges: InoRanges) {
+        let after = |below| Some(ranges.after(below));
+        let updated = self
+            .next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
+        debug_assert!(updated.is_ok(), "the update always has a value");
     }
 
     /// The other node has given out `ino`: this node does not give out the number again.
     pub fn skip(&self, ino: Ino) {
         self.skip_below(ino.next().get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the first numbers that a node gives out after it has left numbers out so many times.
+    fn firsts(from: u64, ranges: InoRanges, times: usize) -> Vec<u64> {
+        let numbers = InoNumbers::new(from);
+        let leave_out = || {
+            numbers.leave_out(ranges);
+            numbers.below()
+        };
+        std::iter::repeat_with(leave_out).take(times).collect()
+    }
+
+    #[test]
+    fn two_nodes_that_leave_numbers_out_go_on_in_different_ranges() {
+        for from in [2, RANGE - 1, RANGE, RANGE + 1, 7 * RANGE + 5] {
+            let even = firsts(from, InoRanges::Even, 4);
+            // The other node has heard of a few more numbers.
+            let odd = firsts(from + 1000, InoRanges::Odd, 4);
+            for (range, parity) in [(&even, 0), (&odd, 1)] {
+                assert!(
+                    range
+                        .iter()
+                        .all(|first| first % RANGE == 0 && first / RANGE % 2 == parity)
+                );
+                assert!(range.iter().all(|first| *first >= from + RANGE));
+                assert!(range.is_sorted_by(|one, next| one + RANGE <= *next));
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_left_out_up_to_the_end() {
+        let numbers = InoNumbers::new(u64::MAX - 1);
+        numbers.leave_out(InoRanges::Odd);
+        assert_eq!(numbers.below(), u64::MAX);
     }
 }

@@ -13,7 +13,7 @@ use crate::content::{ContentStore, SeekFor, SyncPoint, WriteTicket};
 use crate::error::{OpError, StoreError};
 use crate::journal::{Applied, Journal};
 use crate::lost_found::{LostBytes, LostKind};
-use crate::namespace::Namespace;
+use crate::namespace::{InoRanges, Namespace};
 use crate::tree::Tree;
 
 /// One node's copy of a datastore. Safe to use from many threads at once.
@@ -64,10 +64,10 @@ impl Store {
         self.journal.next_ino(self.tree())
     }
 
-    /// Leaves out the next 16 million numbers of inodes: the other node may have given them out since this copy has heard
-    /// of it. So no number that a program has from that node names another inode here.
-    pub fn leave_out_inos(&self) -> Result<(), StoreError> {
-        self.journal.leave_out_inos(self.tree())
+    /// Leaves out the next 16 million numbers of inodes or more, and goes on in `ranges`: the other node may have given these
+    /// numbers out since this copy has heard of it. So no number that a program has from that node names another inode here.
+    pub fn leave_out_inos(&self, ranges: InoRanges) -> Result<(), StoreError> {
+        self.journal.leave_out_inos(self.tree(), ranges)
     }
 
     /// First OSN sequence of this opening: higher than any sequence given out before (rule P13).

@@ -5,8 +5,8 @@
 //! - Two nodes that serve before and after a power loss which clients may see have different verifiers, and so have two that
 //!   serve before and after a loss which an operator has accepted.
 //! - Two nodes that serve one after the other have different verifiers only if there was such a loss, a flush failed, or an
-//!   operator has promoted or demoted a node since both copies were equal: a node may have gone on alone, or has drawn
-//!   another verifier for it.
+//!   operator has promoted or demoted a node, or exchanged a disk, since both copies were equal: a node may have gone on
+//!   alone, or has drawn another verifier for it.
 //!
 //! A node whose disk has failed is left out. It answers no sync, so its verifier confirms nothing.
 

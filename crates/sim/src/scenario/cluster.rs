@@ -16,7 +16,7 @@ use super::disk_checks;
 use super::faults::{CleanShutdown, Fault, OldDisk};
 use super::forced_acts::ForcedActs;
 use super::live_checks::LiveChecks;
-use super::nodes::Nodes;
+use super::nodes::{IN_SYNC, Nodes};
 use super::settings::Settings;
 use super::sim_node::End;
 use super::tally::Tally;
@@ -139,12 +139,30 @@ impl Cluster {
             // Before the checks: a fiber that ends inside a disk call may hold a lock.
             self.world.kill(&process);
         }
+        self.note_mark(side);
         let is_notified = stop == Stop::Process;
         let shared = Arc::clone(&self.world.shared);
         self.world.network.process_ended(side, &shared, is_notified);
         self.checks.after_stop(&self.nodes, side, stop);
         self.clients.process_ended(side);
         self.nodes.process_ended(side);
+    }
+
+    /// Records that the copy of a secondary is equal, if its node stops just after it has made its mark durable: then the
+    /// state of the node does not say so yet.
+    fn note_mark(&mut self, side: Side) {
+        let node = self.nodes.of(side);
+        let marks = || disk_checks::marks(node.disk.disk());
+        if node.state() == Some(State::SecondaryResyncing)
+            && marks().is_some_and(|marks| marks.record.complete)
+        {
+            self.note_equal(side);
+        }
+    }
+
+    fn note_equal(&mut self, side: Side) {
+        self.nodes.of_mut(side).disk.has_old_copy = false;
+        self.witness.lock().node(side, NodeEvent::Equal);
     }
 
     /// Applies a fault.
@@ -472,11 +490,14 @@ impl Cluster {
         }
         let states = self.nodes.states();
         if let Some(side) = self.nodes.look_for_complete_copy(states) {
-            self.nodes.of_mut(side).disk.has_old_copy = false;
-            self.witness.lock().node(side, NodeEvent::Equal);
+            self.note_equal(side);
         }
         if self.nodes.look_for_sync(states) {
             self.unanswered = None;
+        }
+        let [ours, theirs] = states;
+        if states == IN_SYNC || [theirs, ours] == IN_SYNC {
+            // Also where the node that was kept away leads again.
             self.nodes.keep_away(None);
         }
         let now = self.witness.lock().now();

@@ -149,7 +149,9 @@ impl Cluster {
         self.force.copies.replaced(side);
         self.force.has_acted = true;
         let lost = NodeEvent::Crashed(Stop::Power);
-        self.witness.lock().node(side, lost);
+        let mut witness = self.witness.lock();
+        witness.operator_acts();
+        witness.node(side, lost);
     }
 
     /// Returns whether the operator can go on with the copy of a node. A copy whose disk does not have the mark of the last

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lockstep_driver::client::FileService;
 use lockstep_driver::config::{DatastoreConfig, PeerConfig, Policies};
 use lockstep_driver::{ClearError, Cleared, Datastore, DatastoreHandle, Repair, clear_poison};
+use lockstep_fs::InoRanges;
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
 use lockstep_types::settings::{Encryption, Role};
@@ -69,7 +70,7 @@ pub enum End {
     CleanShutdown,
 }
 
-fn config(role: Role, settings: &Settings) -> DatastoreConfig {
+fn config(side: Side, role: Role, settings: &Settings) -> DatastoreConfig {
     let Settings {
         durability,
         on_peer_loss,
@@ -97,7 +98,7 @@ fn config(role: Role, settings: &Settings) -> DatastoreConfig {
         answer_limit,
         fuse_threads: 4,
         failover_after,
-        peer: Some(peer()),
+        peer: Some(peer(side)),
     }
 }
 
@@ -107,8 +108,12 @@ pub fn serves(datastore: Arc<Datastore>) -> bool {
     !is_secondary && DatastoreHandle(datastore).serves()
 }
 
-/// Returns a peer configuration. The simulated dialer does not use it.
-fn peer() -> PeerConfig {
+/// Returns the peer configuration of the node on a side. The simulated dialer does not use the address and the fingerprint.
+fn peer(side: Side) -> PeerConfig {
+    let ino_ranges = match side {
+        Side::A => InoRanges::Even,
+        Side::B => InoRanges::Odd,
+    };
     let address = "127.0.0.1:1".parse();
     let fingerprint = format!("SHA256:{:064x}", 1).parse();
     match (address, fingerprint) {
@@ -116,6 +121,7 @@ fn peer() -> PeerConfig {
             address,
             fingerprint,
             encryption: Encryption::On,
+            ino_ranges,
         },
         _ => unreachable!("both texts are well formed"),
     }
@@ -130,7 +136,7 @@ impl SimNode {
         };
         Self {
             side,
-            node: Node::new(side, config(role, settings)),
+            node: Node::new(side, config(side, role, settings)),
             disk: NodeDisk::new(),
             boots: 1,
             planned: Planned::default(),
