@@ -4,7 +4,8 @@
 //!
 //! - Two nodes that serve before and after a power loss which clients may see have different verifiers, and so have two that
 //!   serve before and after a loss which an operator has accepted.
-//! - Two nodes that serve one after the other have different verifiers only if there was such a loss, a flush failed, or an
+//! - Two nodes that serve one after the other have different verifiers only if there was such a loss, the second one has lost its
+//!   memory since both copies were equal, a flush failed, or an
 //!   operator has promoted or demoted a node, or exchanged a disk, since both copies were equal: a node may have gone on
 //!   alone, or has drawn another verifier for it.
 //!
@@ -12,9 +13,11 @@
 
 use super::violation::Violation;
 use crate::history::loss::{Cause, Loss};
-use crate::history::{History, NodeEvent, Service};
+use crate::history::{History, NodeEvent, Service, Stop};
+use crate::world::Side;
 
 const INVARIANT: &str = "verifier";
+const POWER: NodeEvent = NodeEvent::Crashed(Stop::Power);
 
 /// Judges the verifiers of all nodes that have served.
 pub fn check(history: &History) -> Result<(), Violation> {
@@ -35,9 +38,7 @@ pub fn check(history: &History) -> Result<(), Violation> {
     }
     let kept = || services.iter().filter(|service| !service.is_given_up);
     for (before, after) in kept().zip(kept().skip(1)) {
-        if before.verifier != after.verifier
-            && !may_change(history, &losses, before.from, after.from)
-        {
+        if before.verifier != after.verifier && !may_change(history, &losses, before.from, after) {
             let what = format!(
                 "{:?} serves from {} with another verifier than {:?} from {}, though nothing can be lost",
                 after.side, after.from, before.side, before.from
@@ -52,11 +53,18 @@ fn is_among(service: &Service, others: &[&Service]) -> bool {
     others.iter().any(|it| it.verifier == service.verifier)
 }
 
-/// Whether unsynced operations may have been lost in a time. `losses`: those of the history.
-fn may_change(history: &History, losses: &[Loss], from: u64, to: u64) -> bool {
+/// Whether unsynced operations may have been lost between two services, the first of which began at `from`. `losses`: those of
+/// the history.
+fn may_change(history: &History, losses: &[Loss], from: u64, after: &Service) -> bool {
+    let to = after.from;
     let is_within = |at: u64| from < at && at <= to;
+    let equal = last_equal(history, from);
+    let has_lost_memory = |(at, side, event): &(u64, Side, NodeEvent)| {
+        equal < *at && *at <= to && *side == after.side && *event == POWER
+    };
     losses.iter().any(|loss| is_within(loss.at))
-        || history.has_operator_acted(last_equal(history, from), to)
+        || history.events().iter().any(has_lost_memory)
+        || history.has_operator_acted(equal, to)
         || history.accepted_losses().iter().any(|at| is_within(*at))
         || history
             .events()
@@ -78,10 +86,6 @@ mod tests {
     use lockstep_types::{Generation, WriteVerifier};
 
     use super::*;
-    use crate::history::Stop;
-    use crate::world::Side;
-
-    const POWER: NodeEvent = NodeEvent::Crashed(Stop::Power);
 
     /// A history in which nodes serve with verifiers, or have other events.
     fn checked(events: &[(Side, NodeEvent, u8)]) -> Result<(), String> {
