@@ -194,8 +194,12 @@ impl Cluster {
                 self.check_consent(side)?;
             }
         }
-        self.promote(side, true)?;
-        let leads = self.recorded_role(side) == Some(Role::Primary);
+        let before = self.recorded(side);
+        let is_answered = self.promote(side, true)?;
+        let record = self.recorded(side);
+        // A node that was the primary before, and is not forced to lead, does not count.
+        let leads =
+            record.is_some_and(|record| record.is_primary()) && (is_answered || record != before);
         if leads {
             self.wait_for_word(side)?;
         }

@@ -68,8 +68,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Asks a node to become the primary, until it agrees or the operator gives up.
-    pub(super) fn promote(&mut self, side: Side, accepts_loss: bool) -> Result<(), String> {
+    /// Asks a node to become the primary, until it agrees or the operator gives up. Returns whether it has agreed.
+    pub(super) fn promote(&mut self, side: Side, accepts_loss: bool) -> Result<bool, String> {
         let until = self.now() + PROMOTED_WITHIN;
         let mut asked = None;
         while self.now() < until {
@@ -98,7 +98,7 @@ impl Cluster {
                     self.unanswered = None;
                     if is_primary {
                         self.witness.lock().tally.promotions += u64::from(!accepts_loss);
-                        return Ok(());
+                        return Ok(true);
                     }
                 }
             }
@@ -108,6 +108,6 @@ impl Cluster {
             self.stop(side, Stop::Process);
             self.start(side);
         }
-        Ok(())
+        Ok(false)
     }
 }
