@@ -4,10 +4,9 @@
 //!
 //! - Two nodes that serve before and after a power loss which clients may see have different verifiers, and so have two that
 //!   serve before and after a loss which an operator has accepted.
-//! - Two nodes that serve one after the other have different verifiers only if there was such a loss, the second one has lost its
-//!   memory since both copies were equal, a flush failed, or an
-//!   operator has promoted or demoted a node, or exchanged a disk, since both copies were equal: a node may have gone on
-//!   alone, or has drawn another verifier for it.
+//! - Two nodes that serve one after the other have different verifiers only if there was such a loss, or a flush failed, or one
+//!   of these has happened since both copies were equal: the second node has lost its memory; or an operator has promoted or
+//!   demoted a node, which may then have gone on alone or drawn a verifier, or has exchanged a disk.
 //!
 //! A node whose disk has failed is left out. It answers no sync, so its verifier confirms nothing.
 

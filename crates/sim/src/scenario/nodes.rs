@@ -132,8 +132,8 @@ impl Nodes {
         are_in_sync && !were_in_sync
     }
 
-    /// Looks in the present states whether the copy of the secondary is complete. Returns its machine, if the copy has become complete since the last
-    /// look. The primary is in sync before, and may have died since.
+    /// Looks in the present states whether the copy of the secondary is complete. Returns its machine, if the copy has become
+    /// complete since the last look. The primary is in sync before, and may have died since.
     pub fn look_for_complete_copy(&mut self, [_, secondary]: [Option<State>; 2]) -> Option<Side> {
         let is_complete = secondary == Some(State::SecondarySynced);
         let was_complete = std::mem::replace(&mut self.was_complete, is_complete);
