@@ -10,16 +10,18 @@
 //! Replay runs before the store is used: it takes no lock of the journal.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::ops::ControlFlow;
 
 use lockstep_intentlog::{LogError, Position, Record, Replay};
-use lockstep_types::{Ino, MetaOp, Osn, Timestamp};
+use lockstep_types::backing::BackingFile;
+use lockstep_types::{AllocateMode, Errno, Ino, MetaOp, Osn, Timestamp};
 
 use super::applying::Applying;
 use crate::content::UnflushedSlot;
 use crate::error::{OpError, StoreError};
 use crate::namespace::keys;
-use crate::namespace::plan::{self, Plan};
+use crate::namespace::plan::{self, ContentEffect, Plan};
 use crate::namespace::record::{self, Body, Checkpoint, Inode};
 use crate::tree::Tree;
 
@@ -158,11 +160,29 @@ impl Replayer<'_> {
             plan = self.plan(op)?;
         }
         if let (Some(effect), Outcome::Unknown) = (plan.content, outcome) {
-            self.tree.content.apply(effect)?;
+            self.repeat(effect)?;
         }
         self.tree.install(plan, &op.request);
         self.applying.applied = self.applying.applied.max(op.osn);
         Ok(())
+    }
+
+    /// Carries the content part of an operation out again. A power loss may have taken the space back that the operation had
+    /// reserved, and others may have filled the disk since. The bytes then change without the reservation, which no client was
+    /// promised: a sync would have made it durable.
+    fn repeat(&self, effect: ContentEffect) -> Result<(), StoreError> {
+        let content = self.tree.content;
+        match (content.apply(effect), effect) {
+            (Err(error), ContentEffect::Allocate(ino, mode, offset, length))
+                if error.errno() == Errno::NoSpace =>
+            {
+                tracing::warn!(%ino, %error, "space that the file had reserved is lost");
+                content.change(ino, "allocate", |content| {
+                    change_unreserved(content, mode, offset, length)
+                })
+            }
+            (applied, _) => applied,
+        }
     }
 
     fn plan(&self, op: &MetaOp) -> Result<Plan, StoreError> {
@@ -246,6 +266,29 @@ impl Replayer<'_> {
             _ => Ok(None),
         }
     }
+}
+
+/// Gives a file the bytes and the length of an allocation that reserves nothing.
+fn change_unreserved(
+    content: &dyn BackingFile,
+    mode: AllocateMode,
+    offset: u64,
+    length: u64,
+) -> io::Result<()> {
+    use AllocateMode::{Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
+    let end = offset.saturating_add(length);
+    let is_cleared = matches!(mode, PunchHole | ZeroRange | ZeroRangeKeepSize);
+    let is_extended = match mode {
+        Allocate | ZeroRange => content.stat()?.length < end,
+        AllocateKeepSize | ZeroRangeKeepSize | PunchHole => false,
+    };
+    if is_cleared {
+        content.punch_hole(offset, length)?;
+    }
+    if is_extended {
+        content.set_len(end)?;
+    }
+    Ok(())
 }
 
 /// The newest slot of each file: a process that is killed just before it clears one may have taken another for the

@@ -2,6 +2,7 @@
 
 use lockstep_fs::store::FileTimes;
 use lockstep_intentlog::{IntentLog, Record};
+use lockstep_lossy::disk::DiskOptions;
 use lockstep_types::{AllocateMode, FileName, Ino, MetaOp, MetaRequest};
 
 use crate::durability::Client;
@@ -53,6 +54,40 @@ fn an_effect_that_was_not_carried_out_is() {
     killed(&mut node);
     append(&node, &[Record::CommittedOp(op)]);
     assert_eq!(read_all(&open(&node.disk), one), b"0123");
+}
+
+/// A power loss may take reserved space back, which others may fill. The bytes of the file need no space.
+#[test]
+fn an_effect_is_repeated_on_a_disk_that_others_have_filled() {
+    use AllocateMode::{Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
+    const CAPACITY: u64 = 8 << 20;
+    const LENGTH: u64 = 16 << 20;
+    let cases = [
+        (Allocate, b"0123456789", LENGTH),
+        (AllocateKeepSize, b"0123456789", 10),
+        (PunchHole, &[0; 10], 10),
+        (ZeroRange, &[0; 10], LENGTH),
+        (ZeroRangeKeepSize, &[0; 10], 10),
+    ];
+    for (mode, bytes, size) in cases {
+        let (mut node, mut client, one, _) = two_files();
+        let op = client.op(MetaRequest::Allocate {
+            ino: one,
+            offset: 0,
+            length: LENGTH,
+            mode,
+        });
+        killed(&mut node);
+        append(&node, &[Record::CommittedOp(op)]);
+        node.disk.set_capacity(DiskOptions {
+            capacity_bytes: CAPACITY,
+            capacity_files: 1 << 20,
+        });
+        let store = open(&node.disk);
+        let found = store.tree().getattr(one).unwrap().size;
+        assert_eq!(found, size, "{mode:?}");
+        assert!(read_all(&store, one).starts_with(bytes), "{mode:?}");
+    }
 }
 
 /// Another file was synced between the record of the operation and the kill.
