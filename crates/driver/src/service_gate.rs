@@ -7,6 +7,9 @@
 //! With a witness, a primary whose secondary may take over serves under a *lease* (rule R7): the gate lets nothing in once
 //! the lease is over.
 //!
+//! A restarted primary may see changes on its disk that no client may see yet: the gate lets nothing in while there is such a
+//! [`Doubt`] (rule P4).
+//!
 //! Invariants:
 //! - A job that waits for the service runs once, when the node serves, unless the datastore is stopped before: then it is
 //!   dropped.
@@ -71,6 +74,8 @@ struct ServiceGateState {
     since: Duration,
     /// Requests and operations inside.
     inside: usize,
+    /// Doubts about what clients may see ([`Doubt`]).
+    doubts: usize,
     /// Jobs that wait for the service.
     waiting: Vec<Job>,
     /// No job waits any more: the datastore is stopped.
@@ -96,7 +101,7 @@ impl Lease {
 impl ServiceGateState {
     /// Whether requests of programs are let in.
     fn serves(&self, host: &dyn Host) -> bool {
-        self.standing == Standing::Serving && !self.lease.is_over(host)
+        self.standing == Standing::Serving && self.doubts == 0 && !self.lease.is_over(host)
     }
 
     /// Whether the node would serve, but for its lease.
@@ -147,6 +152,31 @@ impl Drop for Inside {
     }
 }
 
+/// A doubt about what clients may see: while there is one, the gate lets nothing in, whatever the standing. A drop ends the
+/// doubt.
+#[must_use]
+pub(crate) struct Doubt {
+    gate: Arc<ServiceGate>,
+    host: Arc<dyn Host>,
+}
+
+impl Doubt {
+    /// Closes the gate for a doubt.
+    pub fn of(gate: &Arc<ServiceGate>, host: &Arc<dyn Host>) -> Self {
+        gate.change(&**host, |state| state.doubts += 1);
+        Self {
+            gate: Arc::clone(gate),
+            host: Arc::clone(host),
+        }
+    }
+}
+
+impl Drop for Doubt {
+    fn drop(&mut self) {
+        self.gate.change(&*self.host, |state| state.doubts -= 1);
+    }
+}
+
 impl ServiceGate {
     /// A closed gate.
     pub fn new() -> Self {
@@ -155,6 +185,7 @@ impl ServiceGate {
             lease: Lease::default(),
             since: Duration::ZERO,
             inside: 0,
+            doubts: 0,
             waiting: Vec::new(),
             is_stopped: false,
         };
@@ -169,20 +200,22 @@ impl ServiceGate {
     }
 
     /// The standing of this moment, and the time at which this node last began or ceased to serve; zero before the first
-    /// such change. A node without a lease is undecided.
+    /// such change. A node without a lease is undecided, and so is a node in doubt.
     pub fn standing_and_since(&self, host: &dyn Host) -> (Standing, Duration) {
         let state = self.state.lock();
         if state.standing.serves() && state.lease.is_over(host) {
             (Standing::Undecided, state.lease.until)
+        } else if state.standing.serves() && state.doubts > 0 {
+            (Standing::Undecided, state.since)
         } else {
             (state.standing, state.since)
         }
     }
 
-    /// Lets a request in, or returns why not. A node without a lease is undecided.
+    /// Lets a request in, or returns why not. A node without a lease is undecided, and so is a node in doubt.
     pub fn enter(self: &Arc<Self>, host: &dyn Host, kind: RequestKind) -> Result<Inside, Standing> {
         let mut state = self.state.lock();
-        if state.is_lapsed(host) {
+        if state.is_lapsed(host) || (state.standing.serves() && state.doubts > 0) {
             return Err(Standing::Undecided);
         }
         let is_admitted = match state.standing {

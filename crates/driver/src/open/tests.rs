@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use lockstep_fs::InoRanges;
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
 use lockstep_types::settings::{Encryption, OnPowerLoss, Role};
-use lockstep_types::{BootId, DatastoreUuid, Generation, Ino, Osn, WriteVerifier};
+use lockstep_types::{
+    BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn,
+    Timestamp, WriteVerifier,
+};
 
 use super::*;
 use crate::config::{
@@ -16,8 +20,12 @@ use crate::config::{
     PeerConfig, Policies,
 };
 use crate::host::ThreadKind;
+use crate::service_gate::{RequestKind, Standing};
 use crate::session::Session;
 use crate::session::secondary::SecondarySession;
+
+/// A wait that takes longer never ends.
+const LONG_ENOUGH: Duration = Duration::from_secs(60);
 
 /// A node's store in a directory of its own.
 pub(crate) struct Place {
@@ -198,6 +206,74 @@ fn a_copy_in_sync_stays_in_sync_and_knows_its_writes_in_flight() {
     assert!(datastore.engine().role_file.state().is_in_sync());
     assert_eq!(paw(&datastore).0, [entry()]);
     assert_eq!(place.role().boot, Some(boot_id()));
+    end(&datastore);
+}
+
+/// The disk of a restarted primary shows the new size of a file, and the other node may not have the write.
+#[test]
+fn nobody_sees_a_size_in_doubt() {
+    for (file_bytes, is_in_doubt) in [(4000, true), (4097, false)] {
+        let mut place = Place::in_sync();
+        place.config.pause_limit = Duration::from_millis(1);
+        leave_a_write_under_way(&place, file_bytes);
+        let datastore = place.start().unwrap();
+        let host = &*datastore.engine().host;
+        let enter = || {
+            let entered = datastore.gate().enter(host, RequestKind::Program);
+            entered.map(drop)
+        };
+        let expected = if is_in_doubt {
+            Err(Standing::Undecided)
+        } else {
+            Ok(())
+        };
+        assert_eq!(enter(), expected);
+        // The pause ends, and this node goes on alone.
+        let until = Instant::now() + LONG_ENOUGH;
+        while enter().is_err() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+            datastore.session().tick();
+        }
+        assert_eq!(enter(), Ok(()));
+        end(&datastore);
+    }
+}
+
+/// Stops a primary that has a file of a length, whose first 4,000 bytes are being written.
+fn leave_a_write_under_way(place: &Place, file_bytes: usize) {
+    let datastore = place.start().unwrap();
+    let (primary, store) = (datastore.primary().unwrap(), datastore.store());
+    let ino = store.next_ino().unwrap();
+    let osn = primary.term.core.lock().next_osn();
+    let time = Timestamp { secs: 1, nanos: 0 };
+    let create = MetaRequest::Create {
+        parent: Ino::ROOT,
+        name: FileName::new(b"longer").unwrap(),
+        ino,
+        kind: NodeKind::File,
+        mode: 0o644,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        target: Vec::new(),
+    };
+    let op = MetaOp {
+        osn,
+        time,
+        request: create,
+    };
+    store.commit(&op).unwrap();
+    store
+        .write(ino, 0, &vec![1; file_bytes], osn, time)
+        .unwrap();
+    let write = InFlightEntry {
+        ino,
+        offset: 0,
+        length: 4000,
+        ..entry()
+    };
+    let _waiting = primary.content.paw.insert(write).unwrap();
     end(&datastore);
 }
 

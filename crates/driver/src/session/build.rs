@@ -103,7 +103,11 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
         let session = SecondarySession::new(engine, core, first_osn, tables.saw, paw);
         Session::Secondary(session)
     } else {
-        Session::Primary(PrimarySession::new(engine, core, first_osn, tables.paw))
+        let session = PrimarySession::new(engine, core, first_osn, tables.paw);
+        if state == State::Paused {
+            session.hide_sizes_in_doubt();
+        }
+        Session::Primary(session)
     }
 }
 

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use lockstep_paw_saw::InFlightTable;
+use lockstep_paw_saw::{InFlightEntry, InFlightTable};
 use lockstep_repl::core::{Core, Effect, Effects, Event, LockSet, OpId, OpKind};
 use lockstep_repl::message::{Message, WriteMessage};
 use lockstep_repl::state::{State, Trigger};
@@ -35,6 +35,7 @@ use crate::ops::write_admission::{WriteAdmission, write_locks, write_message_byt
 use crate::peer::connection::Delivery;
 use crate::peer::requests::PendingRequests;
 use crate::resync_jobs::ResyncJobs;
+use crate::service_gate::{Doubt, Inside};
 use crate::session::usage::SessionUsage;
 use crate::sync_mark::{self, OnFailure};
 use crate::term::{CoreDriver, Term};
@@ -291,6 +292,33 @@ impl PrimarySession {
             done,
             inside: self.engine.gate.hold(),
         };
+        self.submit(OpKind::Read, locks, PendingOp::Read(read));
+    }
+
+    /// Lets no client in until both nodes have the writes of the previous process that may have made a file longer, or until
+    /// the other node counts no more: this node's disk shows the new size already (rule P4).
+    pub fn hide_sizes_in_doubt(&self) {
+        for entry in self.content.paw.old_entries() {
+            let Ok(attr) = self.engine.store.tree().getattr(entry.ino) else {
+                continue; // no client finds the file
+            };
+            if entry.offset < attr.size && attr.size <= entry.offset + u64::from(entry.length) {
+                self.hide_until_equal(&entry);
+            }
+        }
+    }
+
+    /// Lets no client in until a read of the write's range gets its locks.
+    fn hide_until_equal(&self, entry: &InFlightEntry) {
+        let doubt = Doubt::of(&self.engine.gate, &self.engine.host);
+        let read = PendingRead {
+            ino: entry.ino,
+            offset: entry.offset,
+            length: 1,
+            done: Box::new(move |_| drop(doubt)),
+            inside: Inside::ungated(),
+        };
+        let locks = lock_plan::read(entry.ino, entry.offset, u64::from(entry.length));
         self.submit(OpKind::Read, locks, PendingOp::Read(read));
     }
 
