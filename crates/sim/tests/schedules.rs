@@ -75,7 +75,7 @@ fn impossible(covered: &BTreeSet<String>) -> Vec<String> {
 
 /// The seeds of schedules that once found a bug. The schedule of a seed changes with the simulator.
 /// So each repair also has a test of its own, on a lower rung if one can see the bug.
-const FOUND_A_BUG: [u64; 33] = [
+const FOUND_A_BUG: [u64; 41] = [
     33,
     189,
     877,
@@ -102,8 +102,16 @@ const FOUND_A_BUG: [u64; 33] = [
     3_001_743_208,
     3_002_443_301,
     3_003_023_601,
+    3_004_301_314,
     3_005_104_205,
+    3_008_092_705,
+    3_009_395_305,
     3_012_752_902,
+    3_015_090_802,
+    3_017_457_203,
+    3_018_412_301,
+    3_019_477_303,
+    3_023_556_101,
     7_000_002_303,
     1_795_421_135_848_643_977,
     1_795_637_625_173_986_313,

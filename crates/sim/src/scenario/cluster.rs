@@ -489,20 +489,32 @@ impl Cluster {
             self.checks.after_role_change();
         }
         let states = self.nodes.states();
-        if let Some(side) = self.nodes.look_for_complete_copy(states) {
+        for side in self.nodes.look_for_complete_copies(states) {
             self.note_equal(side);
         }
         if self.nodes.look_for_sync(states) {
             self.unanswered = None;
         }
-        let [ours, theirs] = states;
-        if states == IN_SYNC || [theirs, ours] == IN_SYNC {
-            // Also where the node that was kept away leads again.
-            self.nodes.keep_away(None);
-        }
+        self.end_keeping_away(states);
         let now = self.witness.lock().now();
         self.force.copies.look(&self.nodes, states, now);
         Ok(states)
+    }
+
+    /// Lets clients reach both nodes again once the nodes are in sync, also if the node that was kept away leads: then nobody
+    /// demotes that node any more.
+    fn end_keeping_away(&mut self, states: [Option<State>; 2]) {
+        let [ours, theirs] = states;
+        let [primary, secondary] = self.nodes.machines();
+        let leader = match states {
+            IN_SYNC => primary,
+            _ if [theirs, ours] == IN_SYNC => secondary,
+            _ => return,
+        };
+        self.nodes.keep_away(None);
+        self.force
+            .to_demote
+            .take_if(|deposed| deposed.side == leader);
     }
 
     /// Records that the arbiter has made a machine the primary of a later generation. From then on only the copy of that

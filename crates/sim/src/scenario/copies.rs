@@ -14,7 +14,7 @@ use crate::world::Side;
 struct Copy {
     /// The copy may lack what was acknowledged since this moment. `None`: it is complete.
     behind_since: Option<u64>,
-    /// The copy is no state of any moment: a resync has changed it since, or none has begun.
+    /// The copy is no state of any moment: a resync has changed it since, or none has begun, or it was given up.
     is_mixed: bool,
 }
 
@@ -59,6 +59,11 @@ impl Copies {
     /// Records that a machine has got a disk with an empty store.
     pub const fn replaced(&mut self, side: Side) {
         *side.of_mut(&mut self.0) = Copy::EMPTY;
+    }
+
+    /// Records that the datastore goes on with the other copy. What only this copy has never happened.
+    pub const fn given_up(&mut self, side: Side) {
+        side.of_mut(&mut self.0).is_mixed = true;
     }
 
     /// Returns the moment since which the copy of a machine may lack operations. `None`: it is complete.

@@ -290,6 +290,11 @@ impl Cluster {
             self.run_for(POLL_INTERVAL)?;
         }
         let answer = answer.lock().take();
+        if answer.is_none() && !process.is_dead() {
+            // The command must not be carried out later.
+            self.stop(side, Stop::Process);
+            self.start(side);
+        }
         Ok(answer)
     }
 
@@ -323,6 +328,7 @@ impl Cluster {
             .and_then(|()| check::reads::check(witness.history()));
         judged.map_err(|violation| violation.to_string())?;
         witness.go_on_with(kept, recorded.unwrap_or(Generation::FIRST));
+        self.force.copies.given_up(serving.other());
         Ok(())
     }
 }

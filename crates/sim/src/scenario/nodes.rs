@@ -24,8 +24,8 @@ pub struct Nodes {
     has_served: bool,
     /// Both nodes reported at the last look that they are in sync.
     were_in_sync: bool,
-    /// The secondary reported at the last look that its copy is complete.
-    was_complete: bool,
+    /// The states of the nodes of both machines at the last look.
+    last_states: [Option<State>; 2],
     role_changes: u64,
     /// The node that no program uses, because an operator has given its copy up. It may believe that it serves.
     kept_away: Option<Side>,
@@ -39,7 +39,7 @@ impl Nodes {
             primary: Side::A,
             has_served: false,
             were_in_sync: false,
-            was_complete: false,
+            last_states: [None; 2],
             role_changes: 0,
             kept_away: None,
         }
@@ -132,12 +132,23 @@ impl Nodes {
         are_in_sync && !were_in_sync
     }
 
-    /// Looks in the present states whether the copy of the secondary is complete. Returns its machine, if the copy has become
-    /// complete since the last look. The primary is in sync before, and may have died since.
-    pub fn look_for_complete_copy(&mut self, [_, secondary]: [Option<State>; 2]) -> Option<Side> {
-        let is_complete = secondary == Some(State::SecondarySynced);
-        let was_complete = std::mem::replace(&mut self.was_complete, is_complete);
-        (is_complete && !was_complete).then_some(self.primary.other())
+    /// Looks in the present states, the primary first, which copies have become complete since the last look. The primary is in
+    /// sync before, and may have died since, also before the secondary has its mark.
+    pub fn look_for_complete_copies(&mut self, states: [Option<State>; 2]) -> Vec<Side> {
+        let machines = self.machines().into_iter().zip(states);
+        let become_complete = |&(side, state): &(Side, Option<State>)| {
+            let last = std::mem::replace(side.of_mut(&mut self.last_states), state);
+            match state {
+                Some(State::SecondarySynced) => last != state,
+                Some(State::SecondaryDisconnected) => matches!(
+                    last,
+                    Some(State::SecondaryResyncing | State::SecondaryOutOfSync)
+                ),
+                _ => false,
+            }
+        };
+        let complete = machines.filter(become_complete);
+        complete.map(|(side, _)| side).collect()
     }
 
     /// Returns the states of both nodes, the primary first, of each node whose process has opened its
