@@ -194,11 +194,17 @@ impl Attendee {
         });
         let mut record = changed.unwrap_or(mine);
         record.complete |= mine.is_primary() && is_active(Mutant::KeepLoserComplete);
+        if kinship == Kinship::Newer && theirs.record.is_primary() && !record.is_primary() {
+            record.complete = false;
+        }
         let is_met = theirs.seen == Some(mine);
+        // The witness may let an older copy take over, until that copy's own record says that it is not complete.
+        let may_take_over = theirs.record.complete && !theirs.record.is_primary() && !is_same;
         Judgment {
             record,
             leads: record.is_primary()
                 && record.complete
+                && !may_take_over
                 && (self.is_serving || changed.is_some() || is_met)
                 && !(theirs.record.is_primary() && theirs.record.generation >= record.generation),
         }
@@ -324,12 +330,33 @@ mod tests {
             ..told(&node, COMPLETE)
         };
         let met = node.judge(&older).unwrap();
+        let expected = (false, ALONE);
+        assert_eq!((met.leads, met.record), expected, "the witness trusts it");
+        let gives_in = Meet {
+            record: INCOMPLETE,
+            ..older
+        };
+        let met = node.judge(&gives_in).unwrap();
         assert_eq!((met.leads, met.record), (true, ALONE), "the copy is old");
         let newer = Meet {
             sync: sync(3),
             ..told(&node, COMPLETE)
         };
         assert_eq!(node.judge(&newer), Err(Discord::OtherCopy));
+    }
+
+    /// The witness does not know the last resync, and would let the older copy take over.
+    #[test]
+    fn a_copy_that_is_older_than_that_of_the_primary_says_so_itself() {
+        let node = node(COMPLETE);
+        for (theirs, expected) in [(sync(3), INCOMPLETE), (sync(2), COMPLETE)] {
+            let primary = Meet {
+                sync: theirs,
+                ..told(&node, PRIMARY)
+            };
+            let met = node.judge(&primary).unwrap();
+            assert_eq!((met.leads, met.record), (false, expected));
+        }
     }
 
     #[test]
