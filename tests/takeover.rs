@@ -359,6 +359,38 @@ fn a_lost_witness_is_replaced_while_the_nodes_go_on() {
     assert_records(&pair.node(B).mount(), "first", of_first);
 }
 
+/// Each witness could let another node serve.
+#[test]
+fn no_node_takes_over_while_the_nodes_ask_different_witnesses() {
+    let Some((mut pair, first)) = start() else {
+        return;
+    };
+    let second = Witness::beside(&pair);
+    second.configure_instead_of(&first, &pair, A);
+    pair.node_mut(A).kill();
+    pair.node_mut(A).start();
+    await_in_sync(&mut pair, A, 1);
+    for which in [A, B] {
+        await_status(pair.node(which), "a witness of its own", asks_another);
+    }
+    // The first witness would still let B take over.
+    pair.node_mut(A).kill();
+    thread::sleep(Duration::from_millis(3 * FAILOVER_AFTER_MS));
+    assert!(!is_serving(&pair.node(B).status().unwrap()));
+    second.configure_instead_of(&first, &pair, B);
+    pair.node_mut(B).kill();
+    pair.node_mut(B).start();
+    pair.node_mut(A).start();
+    await_in_sync(&mut pair, A, 1);
+    await_protected(&pair, A);
+}
+
+/// Whether the nodes ask different witnesses.
+fn asks_another(status: &DatastoreStatus) -> bool {
+    let trouble = status.witness.as_ref().and_then(|it| it.trouble.as_ref());
+    trouble.is_some_and(|text| text.contains("asks another witness"))
+}
+
 #[test]
 fn a_restart_of_a_process_is_no_failover() {
     let Some((mut pair, _witness)) = start() else {

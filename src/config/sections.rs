@@ -11,6 +11,7 @@ use lockstep_driver::config::{
 use lockstep_fs::InoRanges;
 use lockstep_types::DatastoreUuid;
 use lockstep_types::settings::{Choice, Encryption, Role};
+use lockstep_witness::WitnessConfig;
 use toml::de::{DeTable, DeValue};
 
 use super::check;
@@ -165,6 +166,11 @@ fn read_datastore(
     let lines = section.key_lines(problems);
     let (peer, peer_lines) = read_peer(problems, &section).unzip();
     let required = read_required(problems, &section);
+    let witness = witness.flatten();
+    let with_witness = |peer: PeerConfig| PeerConfig {
+        witness: witness.as_ref().map(WitnessConfig::id),
+        ..peer
+    };
     let (uuid, store, mount, role) = required;
     let datastore = DatastoreConfig {
         name: name?,
@@ -178,12 +184,12 @@ fn read_datastore(
         answer_limit,
         fuse_threads,
         failover_after,
-        peer: peer.flatten(),
+        peer: peer.flatten().map(with_witness),
     };
     Some(LocatedDatastore {
         datastore,
         lines,
-        witness: witness.flatten(),
+        witness,
         witness_lines,
         has_peer: section.has("peer"),
         peer_lines,
@@ -305,5 +311,6 @@ fn read_peer_keys(problems: &mut Problems<'_>, section: &Section<'_>) -> Option<
         fingerprint: fingerprint?,
         encryption,
         ino_ranges: InoRanges::default(),
+        witness: None,
     })
 }

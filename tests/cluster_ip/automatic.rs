@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::network::Host::{self, A, B, Client as C, Witness as W};
 use crate::watch::Holder::{Nobody, One};
-use crate::{Site, without_gaps};
+use crate::{Site, await_that, without_gaps};
 
 /// A node serves by the word of the witness, without the other one.
 fn await_alone(site: &Site, host: Host) {
@@ -25,9 +25,11 @@ fn heal(site: &Site, primary: Host) {
     site.assert_served_at(primary);
 }
 
-/// The nodes have these roles after a takeover by `host`, and only the new primary has the address.
+/// The nodes have these roles after a takeover by `host`. Only the new primary has the address, and has told all hosts so since
+/// the last change of the cuts.
 fn assert_replaced_by(site: &Site, host: Host) {
     site.assert_served_at(host);
+    await_that("a gratuitous ARP request", || site.lan.has_announced(host));
     let old = if host == A { B } else { A };
     assert_ne!(site.server(old).health(), Some(0));
 }
@@ -64,6 +66,7 @@ fn the_address_follows_the_word_of_the_witness() {
 /// The address leaves a dead primary, and comes to its successor.
 fn dead_primary(mut site: Site) {
     for (dead, successor) in [(A, B), (B, A)] {
+        site.lan.cut(&[]);
         site.server_mut(dead).kill_node();
         assert_replaced_by(&site, successor);
         let Site { servers, lan, .. } = &mut site;
@@ -90,7 +93,9 @@ fn hung_primary(site: Site) {
 fn cut_witness(site: Site) {
     for (cut, answers) in [
         (&[(A, W)][..], [false, true]),
+        (&[(A, W), (B, C)], [false, true]),
         (&[(A, W), (B, W)], [false, false]),
+        (&[(B, W)], [true, false]),
         (&[(B, W), (B, C)], [true, false]),
     ] {
         site.lan.cut(cut);
@@ -101,7 +106,7 @@ fn cut_witness(site: Site) {
         site.assert_served_at(A);
     }
     // Only the client does not reach the primary. Then the primary does not reach the witness, either.
-    for cut in [&[(A, C)][..], &[(A, C), (A, W)]] {
+    for cut in [&[(A, C)][..], &[(A, C), (A, W)], &[(A, C), (B, W)]] {
         site.lan.cut(cut);
         site.await_in_sync(A);
         site.observer.await_holder(One(A));

@@ -167,6 +167,7 @@ pub fn meet(chance: &mut Chance, known: &PeerState, role: Role, seen: Option<Rol
         leaves_sync: chance.percent(10),
         gave_up: chance.percent(10),
         failover_after_ms: None,
+        witness: None,
     }
 }
 

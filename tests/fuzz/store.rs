@@ -68,6 +68,7 @@ pub fn config(
             fingerprint: peer,
             encryption,
             ino_ranges: lockstep_fs::InoRanges::default(),
+            witness: None,
         }),
     }
 }

@@ -16,6 +16,8 @@ use tempfile::TempDir;
 use crate::network::{Fault, Network};
 use crate::nodes::{Pair, UUID, WAIT_LIMIT, Which, await_that};
 
+const BOTH: [Which; 2] = [Which::Primary, Which::Secondary];
+
 /// The witness of a pair.
 pub struct Witness {
     dir: TempDir,
@@ -33,10 +35,19 @@ impl Witness {
     /// Starts a witness, and writes it into the configuration of both nodes, which do not run yet. The secondary takes over
     /// `failover_after_ms` after the loss of the connection.
     pub fn start(pair: &Pair, failover_after_ms: u64) -> Self {
+        let witness = Self::beside(pair);
+        for (which, way) in BOTH.iter().zip(&witness.ways) {
+            witness.configure(pair, *which, way.address(), failover_after_ms);
+        }
+        witness
+    }
+
+    /// Starts a witness that accepts both nodes, and of which they do not know.
+    pub fn beside(pair: &Pair) -> Self {
         let dir = tempfile::Builder::new().prefix("lsw.").tempdir().unwrap();
         let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let listen = TcpListener::bind((host, 0)).unwrap().local_addr().unwrap();
-        let nodes = [Which::Primary, Which::Secondary].map(|which| {
+        let nodes = BOTH.map(|which| {
             let dir = pair.node(which).config();
             Identity::load(dir.parent().unwrap()).unwrap()
         });
@@ -51,9 +62,6 @@ impl Witness {
         };
         witness.make_store();
         witness.resume();
-        for (which, way) in [Which::Primary, Which::Secondary].iter().zip(&witness.ways) {
-            witness.configure(pair, *which, way.address(), failover_after_ms);
-        }
         witness
     }
 
@@ -80,6 +88,20 @@ impl Witness {
             "\n\n[datastore.witness]\naddress = \"{address}\"\nfingerprint = \"{fingerprint}\"\n"
         );
         fs::write(path, text + &section).unwrap();
+    }
+
+    /// Writes this witness into the configuration of a node, in the place of another one.
+    pub fn configure_instead_of(&self, other: &Self, pair: &Pair, which: Which) {
+        let path = pair.node(which).config();
+        let text = fs::read_to_string(&path).unwrap();
+        let names = |witness: &Self| {
+            let address = witness.ways[usize::from(which == Which::Secondary)].address();
+            let fingerprint = witness.identity.fingerprint();
+            [address.to_string(), fingerprint.to_string()]
+        };
+        let replaced = names(other).into_iter().zip(names(self));
+        let text = replaced.fold(text, |text, (from, to)| text.replace(&from, &to));
+        fs::write(path, text).unwrap();
     }
 
     /// Stops the witness.

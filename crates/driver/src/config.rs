@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use lockstep_fs::InoRanges;
 use lockstep_link::Fingerprint;
-use lockstep_types::DatastoreUuid;
 use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby};
 use lockstep_types::time::millis;
+use lockstep_types::{DatastoreUuid, WitnessId};
 
 pub use address::{NotAnAddress, PeerAddress};
 
@@ -97,6 +97,11 @@ impl DatastoreConfig {
         peer.map(|peer| peer.ino_ranges).unwrap_or_default()
     }
 
+    /// The witness that this node asks.
+    pub fn witness_id(&self) -> Option<WitnessId> {
+        self.peer.as_ref().and_then(|peer| peer.witness)
+    }
+
     /// Whether this node asks a witness.
     pub const fn has_witness(&self) -> bool {
         self.peer.is_some() && self.failover_after.is_some()
@@ -181,4 +186,6 @@ pub struct PeerConfig {
     /// The ranges of inode numbers in which this node goes on after a promotion. The peer has the other ones: the fingerprints
     /// of both nodes decide, and the node sets the ranges once it has read its identity.
     pub ino_ranges: InoRanges,
+    /// The witness that this node asks, and the peer must ask; `None` without a witness.
+    pub witness: Option<WitnessId>,
 }

@@ -281,6 +281,7 @@ mod tests {
             leaves_sync: false,
             gave_up: false,
             failover_after_ms: None,
+            witness: None,
         }
     }
 

@@ -33,6 +33,10 @@ impl Debt {
 const OWES: &str =
     "the witness does not know that this node was promoted: keep the other node from serving";
 
+/// Why no node takes over while the nodes ask different witnesses.
+const OTHER: &str = "the other node asks another witness, so no node takes over by itself: write the same [datastore.witness] into \
+                     the configuration of both nodes, and start them again";
+
 /// See the head of this file.
 pub(crate) struct WitnessView {
     has_witness: bool,
@@ -51,6 +55,8 @@ struct WitnessViewState {
     protects: bool,
     /// The word that this node owes the witness.
     debt: Option<Debt>,
+    /// The peer has told at the last meeting that it asks another witness.
+    peer_asks_other: bool,
 }
 
 impl WitnessView {
@@ -84,6 +90,18 @@ impl WitnessView {
             || is_active(Mutant::GoAloneUnasked)
     }
 
+    /// Notes at a meeting whether the peer asks the same witness.
+    pub fn note_peer(&self, asks_same: bool) {
+        let mut state = self.state.lock();
+        state.peer_asks_other = !asks_same;
+        state.protects &= asks_same;
+    }
+
+    /// Whether the word of the witness decides nothing, because the peer asks another one.
+    pub fn peer_asks_other(&self) -> bool {
+        self.state.lock().peer_asks_other
+    }
+
     /// Notes that the witness must still hear of a forced promotion.
     pub fn owe(&self, debt: Debt) {
         self.state.lock().debt = Some(debt);
@@ -105,7 +123,7 @@ impl WitnessView {
     pub fn note_answer(&self, protects: bool, trouble: Option<&str>) -> bool {
         let mut state = self.state.lock();
         let was_silent = !state.answers && state.trouble.is_some();
-        (state.answers, state.protects) = (true, protects);
+        (state.answers, state.protects) = (true, protects && !state.peer_asks_other);
         state.trouble = trouble.map(str::to_owned);
         was_silent
     }
@@ -141,11 +159,15 @@ impl WitnessView {
             return None;
         }
         let state = self.state.lock();
-        let parts = [state.trouble.as_deref(), state.debt.map(|_| OWES)];
+        let parts = [
+            state.trouble.as_deref(),
+            state.debt.map(|_| OWES),
+            state.peer_asks_other.then_some(OTHER),
+        ];
         let trouble: Vec<&str> = parts.into_iter().flatten().collect();
         Some(WitnessStatus {
             address: String::new(),
-            answers: state.answers && state.debt.is_none(),
+            answers: state.answers && state.debt.is_none() && !state.peer_asks_other,
             protects: state.protects,
             trouble: (!trouble.is_empty()).then(|| trouble.join("; ")),
             unaware: state.debt.is_some(),

@@ -36,6 +36,11 @@ impl Fingerprint {
         Self(digest)
     }
 
+    /// The digest of the certificate.
+    pub const fn digest(self) -> [u8; 32] {
+        self.0
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix(PREFIX)?.as_bytes();
         let (pairs, []) = digits.as_chunks::<2>() else {

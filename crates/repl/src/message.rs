@@ -11,13 +11,13 @@ use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Room;
 use lockstep_types::{
     DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, StoreId, SyncId, Timestamp,
-    WriteVerifier,
+    WitnessId, WriteVerifier,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -142,6 +142,9 @@ pub struct Meet {
     pub gave_up: bool,
     /// The time of a takeover through the witness, in milliseconds; `None` without a witness. The same on both nodes.
     pub failover_after_ms: Option<u64>,
+    /// The witness that the sender asks; `None` without one. While the nodes ask different witnesses, no node acts on the word
+    /// of either.
+    pub witness: Option<WitnessId>,
 }
 
 /// Introduction of a primary and its datastore.

@@ -70,6 +70,21 @@ impl BootId {
     }
 }
 
+/// Identity of the witness that a node asks for a datastore. Both nodes must ask the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct WitnessId([u8; 32]);
+
+impl WitnessId {
+    /// Any cluster of etcd: its members may have other addresses for each node.
+    pub const ETCD: Self = Self([0; 32]);
+
+    /// The witness whose certificate has this digest.
+    pub const fn of_certificate(digest: [u8; 32]) -> Self {
+        Self(digest)
+    }
+}
+
 /// Counts the changes of a datastore's state in one process. A sync in one version of the state does not count in
 /// another version: the later version may have another node to sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

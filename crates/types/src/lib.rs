@@ -21,7 +21,8 @@ pub use attr::{Attr, NodeKind};
 pub use errno::Errno;
 pub use hash::Hash128;
 pub use id::{
-    BootId, DatastoreUuid, Generation, Ino, Osn, StateVersion, StoreId, SyncId, WriteVerifier,
+    BootId, DatastoreUuid, Generation, Ino, Osn, StateVersion, StoreId, SyncId, WitnessId,
+    WriteVerifier,
 };
 pub use name::FileName;
 pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};

@@ -1,6 +1,7 @@
 //! The choice of a witness for a datastore, as plain values.
 
 use lockstep_link::Fingerprint;
+use lockstep_types::WitnessId;
 
 use crate::address::{EtcdEndpoint, WitnessAddress};
 
@@ -22,6 +23,14 @@ pub enum WitnessConfig {
 }
 
 impl WitnessConfig {
+    /// The identity that both nodes of a datastore must have in common.
+    pub const fn id(&self) -> WitnessId {
+        match self {
+            Self::Own { fingerprint, .. } => WitnessId::of_certificate(fingerprint.digest()),
+            Self::Etcd { .. } => WitnessId::ETCD,
+        }
+    }
+
     /// The address for people: of the witness, or of all members of etcd.
     pub fn address(&self) -> String {
         match self {

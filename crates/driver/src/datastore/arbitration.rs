@@ -8,6 +8,7 @@
 //! Invariants:
 //! - A secondary takes over once it has been without a primary for `failover_after`, and so once each lease that it has
 //!   given is over (rule R7). A secondary that starts does not know when its process last gave one: it waits from its start on.
+//! - While the peer asks another witness, no question of this node leads to a change: both witnesses could grant it.
 //! - An answer changes nothing if the record of this node has changed since the question.
 
 use std::sync::Arc;
@@ -177,6 +178,9 @@ impl<'a> Arbitration<'a> {
         let is_due = engine.host.now() >= self.look_at;
         let look = is_due.then_some(Question::Look);
         let tell = engine.witness.debt(record.generation).map(Question::Tell);
+        if engine.witness.peer_asks_other() {
+            return tell.or(look);
+        }
         let freezes = engine.config.policies.on_peer_loss == OnPeerLoss::Freeze;
         match self.datastore.session() {
             Session::Primary(session) => {

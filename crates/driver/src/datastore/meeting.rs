@@ -171,6 +171,7 @@ impl Meets for Datastore {
             leaves_sync: leaving::leaves_sync(self),
             gave_up: state.gave_up,
             failover_after_ms: self.engine.config.failover_after_ms(),
+            witness: self.engine.config.witness_id(),
         }
     }
 
@@ -178,6 +179,8 @@ impl Meets for Datastore {
         if theirs.failover_after_ms != self.engine.config.failover_after_ms() {
             return Err(Discord::OtherWitness);
         }
+        let is_same_witness = theirs.witness == self.engine.config.witness_id();
+        self.engine.witness.note_peer(is_same_witness);
         let _changing = self.changing.acquire(&*self.engine.host);
         if self.engine.is_stopping() {
             return Ok(false);

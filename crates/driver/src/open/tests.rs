@@ -70,6 +70,7 @@ impl Place {
             fingerprint: format!("SHA256:{:064x}", 1).parse().unwrap(),
             encryption: Encryption::On,
             ino_ranges: InoRanges::default(),
+            witness: None,
         };
         let config = DatastoreConfig {
             name: "alpha".to_owned(),

@@ -12,7 +12,7 @@ use lockstep_fs::InoRanges;
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
 use lockstep_types::settings::{Encryption, Role};
-use lockstep_types::{BootId, Errno, Ino, Timestamp};
+use lockstep_types::{BootId, Errno, Ino, Timestamp, WitnessId};
 
 use super::coverage::{CoverageRecorder, CrashPoint, FileClass};
 use super::disk_checks;
@@ -122,6 +122,7 @@ fn peer(side: Side) -> PeerConfig {
             fingerprint,
             encryption: Encryption::On,
             ino_ranges,
+            witness: Some(WitnessId::ETCD),
         },
         _ => unreachable!("both texts are well formed"),
     }
