@@ -219,7 +219,9 @@ impl RoleMachine {
         if self.is_met && mine.gives_way_to(&theirs) {
             // The witness may still grant this node's generation: the one after it is beyond that.
             let generation = mine.generation.max(theirs.generation).next();
-            let record = mine.follow(generation, theirs.peer_complete);
+            // Nobody has served since two complete copies were secondaries: both stay complete.
+            let is_complete = theirs.peer_complete || !theirs.is_primary();
+            let record = mine.follow(generation, is_complete);
             self.record(record, Phase::Standby, effects);
         } else if theirs.generation > mine.generation {
             self.meet_later(theirs, effects);

@@ -101,6 +101,20 @@ fn a_candidate_leaves_the_lead_to_an_equal_secondary() {
     assert_eq!(leader(later, earlier).0, 1);
 }
 
+/// The node that is to lead may lose its power before it does. Then the other copy is the only one that has everything.
+#[test]
+fn a_candidate_that_leaves_the_lead_keeps_its_copy_complete() {
+    let (candidate, equal) = (secondary(3, true, true), secondary(1, false, true));
+    let told = Told {
+        record: equal,
+        seen: Some(candidate),
+    };
+    let effects = machine(Member::First, candidate).handle(RoleEvent::PeerTold(told));
+    assert!(effects.contains(&RoleEffect::Record(secondary(4, false, true))));
+    let [granting, lost] = [secondary(4, false, true), secondary(1, false, false)];
+    assert_eq!(leader(granting, lost).0, 0);
+}
+
 /// The witness has made the secondary the primary, and that node lost its power before it led.
 #[test]
 fn a_deposed_primary_leads_again_if_the_other_node_lost_its_power_before_it_led() {
