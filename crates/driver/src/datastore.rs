@@ -7,6 +7,7 @@ mod forced_word;
 mod leaving;
 mod meeting;
 mod promotion;
+pub(crate) mod stall;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

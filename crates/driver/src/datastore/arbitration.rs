@@ -134,6 +134,10 @@ impl<'a> Arbitration<'a> {
             if engine.poison.has_failed() {
                 continue;
             }
+            if engine.disk.watch.is_stuck() {
+                self.wait_for_disk();
+                continue;
+            }
             self.listen();
             if engine.host.now() < self.not_before {
                 continue;
@@ -151,6 +155,13 @@ impl<'a> Arbitration<'a> {
             self.lapse = lapse;
             self.datastore.tell_observers(|observer| observer.lapsed());
         }
+    }
+
+    /// A node whose disk hangs asks nothing: it could record no answer, and the other node may be about to take over (rule
+    /// R12). Once the disk answers, the nodes get the time to meet.
+    fn wait_for_disk(&mut self) {
+        let now = self.datastore.engine.host.now();
+        self.silence = Silence::of(&self.datastore.session(), now);
     }
 
     /// Measures the silence of the peer. A connection between two looks ends it, too.

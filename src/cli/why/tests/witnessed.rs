@@ -39,6 +39,7 @@ fn with(word: WitnessWord, mut store: DatastoreStatus) -> DatastoreStatus {
         peer_timeout_ms: 3000,
         pause_limit_ms: None,
         answer_limit_ms: 1000,
+        disk_stall_limit_ms: Some(30_000),
         failover: Some(FailoverTimesStatus {
             takeover_ms: 1500,
             alone_ms: 750,
