@@ -133,7 +133,9 @@ fn a_primary_does_not_give_way_to_a_secondary_whose_disk_hangs_too() {
     std::thread::sleep(LONG);
     let status = pair.node(A).status().unwrap();
     assert!(!status.sync.disk_stall.unwrap().gave_way, "{status:#?}");
-    assert!(peer_hangs(&status), "{status:#?}");
+    // The reader of B may wait for the disk, too: then the connection is lost.
+    let is_connected = status.peer.as_ref().is_some_and(|peer| peer.connected);
+    assert!(peer_hangs(&status) || !is_connected, "{status:#?}");
     stall.end();
     first.await_progress();
     await_in_sync(&mut pair, A, 1);

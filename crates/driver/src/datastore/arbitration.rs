@@ -177,6 +177,12 @@ impl<'a> Arbitration<'a> {
         }
     }
 
+    /// Whether this node could record that it serves alone. Otherwise the secondary is to take over (rule R12).
+    fn disk_answers(&self) -> bool {
+        let silent_ms = self.datastore.engine.disk.watch.silent_ms();
+        Duration::from_millis(silent_ms) < self.times.takeover()
+    }
+
     fn has_been_silent(&self, limit: Duration) -> bool {
         self.datastore.engine.host.since(self.silence.since) >= limit
     }
@@ -196,7 +202,11 @@ impl<'a> Arbitration<'a> {
                     State::LeavingSync if !engine.witness.permits(record.generation) => {
                         Some(Question::Alone)
                     }
-                    State::Paused if !freezes && self.has_been_silent(self.times.alone()) => {
+                    State::Paused
+                        if !freezes
+                            && self.disk_answers()
+                            && self.has_been_silent(self.times.alone()) =>
+                    {
                         Some(Question::Alone)
                     }
                     // Both records say before that the copies are equal (rule R8).
