@@ -26,7 +26,7 @@ const fn fake_times() -> TimesStatus {
         failover: Some(FailoverTimesStatus {
             takeover_ms: 1500,
             alone_ms: 750,
-            lease_ms: 1350,
+            lease_ms: 1200,
             witness_call_ms: 751,
         }),
     }

@@ -165,12 +165,15 @@ impl DatastoreConfig {
 /// |---|---|
 /// | the secondary asks the witness to take over | `F` after the loss of the connection |
 /// | the primary asks to serve alone | `F / 2` after the loss of the connection |
-/// | a lease | `0.9 F` from the moment at which the primary sent the `Ping` |
+/// | a lease | `0.8 F` from the moment at which the primary sent the `Ping` |
 /// | two pings | at most `F / 6` |
 /// | one call of the witness | at most `F / 2` |
 ///
 /// A secondary that has answered a `Ping` takes over `F` after its answer at the earliest: the connection is lost after
-/// the answer. So the lease ends first while the clocks of the nodes run alike to 10 %.
+/// the answer. So the lease ends first, by a fifth of `F` if the clocks of the nodes run alike, and by a tenth while their
+/// rates differ by 10 %. In this time the kernel of the old primary drops its caches (`datastore/lapse.rs`). A primary asks
+/// to serve alone two thirds of `F` after the last answered `Ping` at the latest, if the connection ends at once: before the
+/// end of its lease. The lease outlives four unanswered pings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailoverTimes(Duration);
 
@@ -187,7 +190,7 @@ impl FailoverTimes {
 
     /// The time for which an answered `Ping` lets the primary serve, from the moment of the `Ping`.
     pub fn lease(self) -> Duration {
-        self.0 * 9 / 10
+        self.0 * 8 / 10
     }
 
     /// The longest time between two pings.

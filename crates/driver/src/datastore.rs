@@ -4,6 +4,7 @@ pub(crate) mod arbitration;
 mod change;
 mod dialing;
 mod forced_word;
+pub(crate) mod lapse;
 mod leaving;
 mod meeting;
 mod promotion;

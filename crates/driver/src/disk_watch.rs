@@ -170,3 +170,67 @@ impl DiskProbe {
         Ok(Arc::clone(file.insert(made)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockstep_fs::os_backing::OsBacking;
+
+    use super::*;
+    use crate::host::OsHost;
+
+    const LIMIT: Duration = Duration::from_secs(2);
+
+    #[test]
+    fn a_disk_hangs_from_the_limit_on_until_it_answers() {
+        let watch = DiskWatch::new(Some(LIMIT));
+        watch.note_silence(LIMIT / 2);
+        assert!(!watch.is_stuck() && watch.status().is_none());
+        watch.note_silence(LIMIT / 2);
+        assert_eq!(watch.stuck_for_more_than(), Some(LIMIT));
+        assert!(watch.give_way() && !watch.give_way());
+        assert!(watch.status().unwrap().gave_way);
+        assert_eq!(watch.note_answer(), Some(millis(LIMIT)));
+        assert!(!watch.is_stuck() && !watch.has_given_way());
+        assert_eq!(watch.note_answer(), None);
+    }
+
+    #[test]
+    fn a_peer_may_hang_before_it_does() {
+        let watch = DiskWatch::new(Some(LIMIT));
+        for (silent_ms, may_hang, hangs) in [
+            (1000, false, false),
+            (1001, true, false),
+            (2000, true, true),
+        ] {
+            watch.note_peer(silent_ms);
+            assert_eq!(
+                (watch.may_peer_hang(), watch.peer_stuck_ms().is_some()),
+                (may_hang, hangs)
+            );
+        }
+    }
+
+    #[test]
+    fn without_a_limit_no_disk_hangs() {
+        let watch = DiskWatch::new(None);
+        watch.note_silence(Duration::from_secs(1_000_000));
+        assert!(!watch.is_stuck());
+    }
+
+    #[test]
+    fn a_probe_ends_on_a_disk_that_answers_and_leaves_no_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = OsHost::start("test").unwrap();
+        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir.path()).unwrap());
+        let probe = DiskProbe::new(Arc::clone(&backing));
+        for _ in 0..3 {
+            probe.begin(&host);
+            while probe.is_under_way() {
+                std::thread::yield_now();
+            }
+            assert!(probe.file.lock().is_some());
+            assert_eq!(backing.list(".").unwrap(), Vec::<String>::new());
+        }
+        host.stop();
+    }
+}

@@ -54,6 +54,7 @@ mod usage;
 mod witness_view;
 
 pub use datastore::Datastore;
+pub use datastore::lapse::watch_lease;
 pub use datastore::stall::watch_disk;
 pub use host::{Gate, Host, Job, KeptLimits, OsHost, RoomLimits};
 pub use open::clear_poison::{ClearError, Cleared, Repair, clear_poison};

@@ -535,7 +535,7 @@ fn verbose_shows_every_time_in_force() {
         failover: Some(FailoverTimesStatus {
             takeover_ms: 1500,
             alone_ms: 750,
-            lease_ms: 1350,
+            lease_ms: 1200,
             witness_call_ms: 751,
         }),
         ..times
@@ -545,7 +545,7 @@ fn verbose_shows_every_time_in_force() {
         "    pause_limit_ms        none  the witness",
         "    failover_after_ms     1500  after",
         "    alone                  750  after",
-        "    lease                 1350  for",
+        "    lease                 1200  for",
         "    witness call           751  longest",
     ] {
         assert!(said.contains(line), "{line}: {said}");

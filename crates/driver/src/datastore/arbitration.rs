@@ -100,8 +100,6 @@ pub(crate) struct Arbitration<'a> {
     not_before: Duration,
     /// The moment of the next question without a need.
     look_at: Duration,
-    /// The end of the last lease that was over, as far as the observers know.
-    lapse: Option<Duration>,
 }
 
 impl<'a> Arbitration<'a> {
@@ -121,7 +119,6 @@ impl<'a> Arbitration<'a> {
             silence: Silence::of(&datastore.session(), now),
             not_before: now,
             look_at: now,
-            lapse: None,
         })
     }
 
@@ -130,7 +127,6 @@ impl<'a> Arbitration<'a> {
         let engine = &self.datastore.engine;
         while !engine.is_stopping() {
             engine.host.sleep(POLL);
-            self.tell_of_lapse();
             if engine.poison.has_failed() {
                 continue;
             }
@@ -145,15 +141,6 @@ impl<'a> Arbitration<'a> {
             if let Some(question) = self.question() {
                 self.ask(question);
             }
-        }
-    }
-
-    /// Tells the observers when the lease is over. A lease that begins later has another end.
-    fn tell_of_lapse(&mut self) {
-        let lapse = self.datastore.gate().lapse(&*self.datastore.engine.host);
-        if lapse.is_some() && lapse != self.lapse {
-            self.lapse = lapse;
-            self.datastore.tell_observers(|observer| observer.lapsed());
         }
     }
 

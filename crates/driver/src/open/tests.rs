@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lockstep_fs::InoRanges;
 use lockstep_paw_saw::InFlightEntry;
@@ -97,6 +98,12 @@ impl Place {
             super::Place::on_this_machine(&self.config)?,
         )?
         .open()
+    }
+
+    /// The same node, with a witness.
+    pub(crate) fn with_witness(mut self, failover_after: Duration) -> Self {
+        self.config.failover_after = Some(failover_after);
+        self
     }
 
     /// A datastore whose secondary was given up before.
