@@ -30,6 +30,10 @@ const RESYNC_MOMENTS: u32 = 60;
 const RESYNC_MOMENT: Duration = Duration::from_millis(5);
 /// The limit after which the disk of a primary hangs, in tests of that.
 const STALL_LIMIT: Duration = Duration::from_secs(2);
+/// A limit that no test reaches.
+const STALL_LIMIT_LONG: Duration = Duration::from_secs(30);
+/// Longer than the time between two probes, and than the time from the loss of the connection to a takeover.
+const PROBED_WITHIN: Duration = Duration::from_secs(5);
 /// The time from the loss of the connection to a takeover.
 const FAILOVER_AFTER: Duration = Duration::from_secs(1);
 /// The time in which answers are counted.
@@ -169,13 +173,13 @@ fn a_resync_does_not_hold_clients_up() {
 }
 
 /// Returns two nodes with a witness that watch their disks.
-fn watchful_cluster(seed: u64) -> Cluster {
+fn watchful_cluster(seed: u64, limit: Duration) -> Cluster {
     let settings = Settings {
         failover_after: Some(FAILOVER_AFTER),
         ..settings(OnPeerLoss::Continue)
     };
     let mut cluster = new_cluster(seed, settings);
-    cluster.watch_disks(STALL_LIMIT);
+    cluster.watch_disks(limit);
     start(&mut cluster);
     // The witness learns that both nodes are in sync.
     cluster.run_for(WHILE).unwrap();
@@ -185,7 +189,7 @@ fn watchful_cluster(seed: u64) -> Cluster {
 #[test]
 fn a_primary_whose_disk_hangs_gives_way() {
     for (seed, hang) in worlds() {
-        let mut cluster = watchful_cluster(seed);
+        let mut cluster = watchful_cluster(seed, STALL_LIMIT);
         assert_eq!(cluster.role_changes(), 0, "{seed}, {hang:?}: too early");
         cluster.hang_primary(hang);
         let limit = STALL_LIMIT + FAILOVER_AFTER + GIVEN_UP_WITHIN;
@@ -203,12 +207,29 @@ fn a_primary_whose_disk_hangs_gives_way() {
 #[test]
 fn no_node_gives_way_if_both_disks_hang() {
     for (seed, hang) in worlds() {
-        let mut cluster = watchful_cluster(seed);
+        let mut cluster = watchful_cluster(seed, STALL_LIMIT);
         cluster.hang_primary(hang);
         cluster.apply_fault(Fault::HangDisk(hang)).unwrap();
         // Before the primary gives the secondary up, which it cannot do on its disk either.
         cluster.run_for(ANSWER_LIMIT + GIVEN_UP_WITHIN).unwrap();
         assert_eq!(cluster.role_changes(), 0, "{seed}, {hang:?}");
+        end_well(&mut cluster);
+    }
+}
+
+/// The connection is lost before the watch has reached its limit. The primary could not record that it serves alone.
+#[test]
+fn a_primary_whose_disk_gives_no_answer_does_not_keep_the_role() {
+    for seed in 0..SEEDS {
+        let mut cluster = watchful_cluster(seed, STALL_LIMIT_LONG);
+        cluster.hang_primary(Hang::All);
+        cluster.run_for(PROBED_WITHIN).unwrap();
+        for role in [Role::Primary, Role::Secondary] {
+            cluster.apply_fault(Fault::Mute(role)).unwrap();
+        }
+        cluster.run_for(FAILOVER_AFTER + GIVEN_UP_WITHIN).unwrap();
+        assert_eq!(cluster.role_changes(), 1, "{seed}: no takeover");
+        assert!(answers_in_a_while(&mut cluster) > 0, "{seed}: clients wait");
         end_well(&mut cluster);
     }
 }
