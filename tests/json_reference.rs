@@ -10,9 +10,10 @@ use std::process::Command;
 
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
-    AddressDeparture, DatastoreStatus, Difference, FailoverTimesStatus, LostFoundStatus,
-    PeerStatus, PoisonStatus, ResyncStatus, RoleReport, ServiceStatus, SettingsStatus, SpaceStatus,
-    StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
+    AddressDeparture, DatastoreStatus, Difference, DiskStallStatus, FailoverTimesStatus,
+    LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus, RoleReport, ServiceStatus,
+    SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus,
+    VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
@@ -40,6 +41,10 @@ fn status() -> NodeStatus {
             since_ms: 0,
             reason: None,
             started: true,
+            disk_stall: Some(DiskStallStatus {
+                silent_ms: 0,
+                gave_way: false,
+            }),
         },
         work: WorkStatus {
             generation: 1,
@@ -60,6 +65,7 @@ fn status() -> NodeStatus {
             encryption: Encryption::On,
             disk_failed: false,
             obstacle: false,
+            disk_silent_ms: Some(0),
         }),
         witness: Some(WitnessStatus {
             address: String::new(),
@@ -73,6 +79,7 @@ fn status() -> NodeStatus {
             peer_timeout_ms: 0,
             pause_limit_ms: None,
             answer_limit_ms: 0,
+            disk_stall_limit_ms: Some(30_000),
             failover: Some(FailoverTimesStatus {
                 takeover_ms: 0,
                 alone_ms: 0,

@@ -22,6 +22,10 @@ mod operator;
 mod records;
 #[path = "power/server.rs"]
 mod server;
+#[path = "takeover/stalled_disk.rs"]
+mod stalled_disk;
+#[path = "takeover/stalls.rs"]
+mod stalls;
 #[path = "takeover/witnessed.rs"]
 mod witnessed;
 
@@ -61,8 +65,12 @@ fn start_on(of_a: NodeEnvironment) -> Option<(Pair, Witness)> {
 }
 
 fn start_with(settings: Settings, of_a: NodeEnvironment) -> Option<(Pair, Witness)> {
+    start_both(settings, [of_a, NodeEnvironment::default()])
+}
+
+fn start_both(settings: Settings, of_nodes: [NodeEnvironment; 2]) -> Option<(Pair, Witness)> {
     repetitions("LOCKSTEP_TAKEOVER_ROUNDS", 1)?;
-    let mut pair = Pair::prepare(settings, [of_a, NodeEnvironment::default()]);
+    let mut pair = Pair::prepare(settings, of_nodes);
     let witness = Witness::start(&pair, FAILOVER_AFTER_MS);
     pair.start();
     await_protected(&pair, A);

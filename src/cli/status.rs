@@ -1,5 +1,6 @@
 //! `lockstep status`: shows whether both servers hold all data; if not, the reason and the next step.
 
+pub(super) mod disk_text;
 pub(super) mod witness_text;
 
 use std::fmt::Write;
@@ -47,7 +48,7 @@ Examples:
   lockstep status --control /run/lockstep/a.sock
 
 Exit codes: 0 every datastore runs, and the mirrored ones are in sync; 1 a datastore does not run,
-is not served or is not in sync, its witness does not answer, a disk has failed, or the last verify
+is not served or is not in sync, its witness does not answer, a disk has failed or hangs, or the last verify
 found differences; 2 could not ask.
 A running datastore without a peer is shown as not mirrored, and is no reason for exit code 1.";
 
@@ -105,6 +106,7 @@ fn keep_only(status: &mut NodeStatus, name: &str) -> Result<()> {
 fn is_healthy(store: &DatastoreStatus) -> bool {
     store.sync.started
         && store.poisoned.is_none()
+        && !disk_text::is_stuck(store)
         && found_different(store).is_none()
         && store.sync.service != ServiceStatus::Undecided
         && !witness_text::is_silent(store)
@@ -144,7 +146,9 @@ fn store_text(store: &DatastoreStatus) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {label:<11} {value}");
     }
-    for line in explanation(store).into_iter().chain(stray_warning(store)) {
+    let disk_step = disk_text::step(store).map(|step| format!("→ {step}"));
+    let steps = disk_step.into_iter().chain(explanation(store));
+    for line in steps.chain(stray_warning(store)) {
         let _ = writeln!(text, "  {line}");
     }
     text
@@ -156,6 +160,9 @@ fn headline(store: &DatastoreStatus) -> &'static str {
     }
     if !store.sync.started {
         return "NOT STARTED";
+    }
+    if store.sync.disk_stall.is_some() {
+        return "THE DISK OF THIS NODE HANGS";
     }
     if store.sync.in_sync && found_different(store).is_some() {
         return "in sync, but NOT IDENTICAL";
@@ -183,6 +190,7 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
         let text = format!("failed at {}: {}", poison.time, poison.reason);
         ("disk", text)
     }));
+    rows.extend(disk_text::rows(store));
     rows.extend(store.sync.reason.clone().map(|reason| ("reason", reason)));
     rows.extend(
         store

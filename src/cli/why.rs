@@ -19,7 +19,7 @@ use lockstepfs::config::Choice;
 use lockstepfs::control::ControlClient;
 
 use super::arguments::RunningNodeArgs;
-use super::status::{self, witness_text};
+use super::status::{self, disk_text, witness_text};
 use super::terminal::{duration, say};
 use outlook::Outlook;
 use situation::Situation;
@@ -77,6 +77,9 @@ fn explain(node: &str, store: &DatastoreStatus) -> String {
     let rows = [
         ("why", filled(outlook.why)),
         ("reason", failure.or(reason).map(str::to_owned)),
+        ("disk of this node", disk_text::own(store)),
+        ("disk of the other node", disk_text::of_peer(store)),
+        ("next step for the disk", disk_text::step(store)),
         ("witness", witness),
         ("waits for", filled(outlook.waits_for)),
         ("if this node fails now", filled(outlook.this_fails)),

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lockstep_driver::config::{
-    ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DatastoreConfig, FAILOVER_AFTER_BOUNDS_MS,
-    FAILOVER_AFTER_DEFAULT, FUSE_THREADS_BOUNDS, FUSE_THREADS_DEFAULT, PAUSE_LIMIT_BOUNDS_MS,
-    PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT, PeerConfig, Policies,
+    ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DISK_STALL_LIMIT_BOUNDS_MS, DatastoreConfig,
+    DiskStallLimit, FAILOVER_AFTER_BOUNDS_MS, FAILOVER_AFTER_DEFAULT, FUSE_THREADS_BOUNDS,
+    FUSE_THREADS_DEFAULT, PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS,
+    PEER_TIMEOUT_DEFAULT, PeerConfig, Policies,
 };
 use lockstep_fs::InoRanges;
 use lockstep_types::DatastoreUuid;
@@ -40,6 +41,7 @@ pub(super) const DATASTORE_KEYS: &[&str] = &[
     "pause_limit_ms",
     "peer_timeout_ms",
     "answer_limit_ms",
+    "disk_stall_limit_ms",
     "failover_after_ms",
     "fuse_threads",
     "peer",
@@ -222,7 +224,17 @@ fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> Policies
         on_peer_loss: read_choice(problems, section, "on_peer_loss"),
         on_power_loss: read_choice(problems, section, "on_power_loss"),
         standby: read_choice(problems, section, "standby"),
+        disk_stall_limit: read_stall_limit(problems, section),
     }
+}
+
+fn read_stall_limit(problems: &mut Problems<'_>, section: &Section<'_>) -> DiskStallLimit {
+    let limit = |value: &DeValue<'_>| {
+        let limit = value::millis_or_off(value, DISK_STALL_LIMIT_BOUNDS_MS)?;
+        Ok(DiskStallLimit::new(limit))
+    };
+    let default = DiskStallLimit::default();
+    section.optional(problems, "disk_stall_limit_ms", default, limit)
 }
 
 fn read_choice<T: Choice + Default>(

@@ -205,6 +205,21 @@ pub(super) fn millis(value: &DeValue<'_>, bounds: (u64, u64)) -> Read<Duration> 
     number(value, bounds).map(Duration::from_millis)
 }
 
+/// Reads a number of milliseconds within bounds, or zero: then there is no limit.
+pub(super) fn millis_or_off(value: &DeValue<'_>, bounds: (u64, u64)) -> Read<Option<Duration>> {
+    let (least, most) = bounds;
+    match number(value, (0, most))? {
+        0 => Ok(None),
+        millis if millis < least => Err(Rejection::new(
+            format!("{millis} is out of bounds"),
+            format!(
+                "write a whole number from {least} to {most}, without quotes, or 0 for no watch over the disk"
+            ),
+        )),
+        millis => Ok(Some(Duration::from_millis(millis))),
+    }
+}
+
 /// Reads a count within bounds.
 pub(super) fn count(value: &DeValue<'_>, bounds: (u64, u64)) -> Read<usize> {
     number(value, bounds).map(|number| usize::try_from(number).unwrap_or(usize::MAX))

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    AddressDeparture, CommandFailure, DatastoreStatus, Difference, FailoverTimesStatus,
-    LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus, RoleReport, ServiceStatus,
-    SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus,
-    VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
+    AddressDeparture, CommandFailure, DatastoreStatus, Difference, DiskStallStatus,
+    FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus, RoleReport,
+    ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus,
+    VerifiedStatus, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
 };
 
 use super::*;
@@ -22,12 +22,24 @@ const fn fake_times() -> TimesStatus {
         peer_timeout_ms: 3000,
         pause_limit_ms: Some(10_000),
         answer_limit_ms: 60_000,
+        disk_stall_limit_ms: Some(30_000),
         failover: Some(FailoverTimesStatus {
             takeover_ms: 1500,
             alone_ms: 750,
-            lease_ms: 1350,
+            lease_ms: 1200,
             witness_call_ms: 751,
         }),
+    }
+}
+
+fn fake_peer() -> PeerStatus {
+    PeerStatus {
+        address: "10.0.0.2:7400".to_owned(),
+        connected: false,
+        encryption: Encryption::Off,
+        disk_failed: true,
+        obstacle: true,
+        disk_silent_ms: Some(40_000),
     }
 }
 
@@ -51,6 +63,10 @@ fn fake_status() -> NodeStatus {
             since_ms: 1234,
             reason: Some("the peer does not answer".to_owned()),
             started: false,
+            disk_stall: Some(DiskStallStatus {
+                silent_ms: 31_000,
+                gave_way: true,
+            }),
         },
         work: WorkStatus {
             generation: 2,
@@ -65,13 +81,7 @@ fn fake_status() -> NodeStatus {
             reason: "cannot sync".to_owned(),
             time: "2025-11-20T21:46:00Z".to_owned(),
         }),
-        peer: Some(PeerStatus {
-            address: "10.0.0.2:7400".to_owned(),
-            connected: false,
-            encryption: Encryption::Off,
-            disk_failed: true,
-            obstacle: true,
-        }),
+        peer: Some(fake_peer()),
         witness: Some(WitnessStatus {
             address: "10.0.0.3:7400".to_owned(),
             answers: true,

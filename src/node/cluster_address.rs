@@ -234,6 +234,7 @@ mod tests {
             since_ms: 3_600_000,
             reason: None,
             started: true,
+            disk_stall: None,
         };
         let address = FollowedAddress::default();
         let before = status.clone();

@@ -9,7 +9,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus, SyncStatus};
-use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, threads};
+use lockstep_driver::{
+    Datastore, DatastoreHandle, Dialer, Place, prepare, threads, watch_disk, watch_lease,
+};
 use lockstep_fs::InoRanges;
 use lockstep_link::Identity;
 use lockstep_types::time::millis;
@@ -187,6 +189,8 @@ impl DatastoreSlot {
         running.datastore.reap_orphans();
         let maintained = Arc::clone(&running.datastore);
         running.start_thread("maintenance", move || maintained.run_maintenance())?;
+        let watched = Arc::clone(&running.datastore);
+        running.start_thread("disk-watch", move || watch_disk(&watched))?;
         let dialer = identity.and_then(|identity| Dialer::new(&self.config, Arc::clone(identity)));
         if let Some(dialer) = dialer {
             let datastore = Arc::clone(&running.datastore);
@@ -203,6 +207,8 @@ impl DatastoreSlot {
         let (client, uuid) = (&witness.client, self.config.uuid);
         let me = client.member(uuid, peer.fingerprint)?;
         let witness = client.datastore(uuid, peer.fingerprint)?;
+        let leased = Arc::clone(&running.datastore);
+        running.start_thread("lease", move || watch_lease(&leased))?;
         let handle = DatastoreHandle(Arc::clone(&running.datastore));
         running.start_thread("witness", move || {
             handle.ask_witness(Arc::from(witness), me);

@@ -27,6 +27,7 @@ pub fn alpha(service: ServiceStatus, in_sync: bool) -> DatastoreStatus {
             since_ms: 10,
             reason: None,
             started: true,
+            disk_stall: None,
         },
         work: WorkStatus {
             generation: 1,
@@ -44,6 +45,7 @@ pub fn alpha(service: ServiceStatus, in_sync: bool) -> DatastoreStatus {
             encryption: Encryption::On,
             disk_failed: false,
             obstacle: false,
+            disk_silent_ms: None,
         }),
         witness: None,
         times: None,

@@ -29,6 +29,7 @@ on_peer_loss = "continue"
 pause_limit_ms = 10000
 peer_timeout_ms = 3000
 answer_limit_ms = 60000
+disk_stall_limit_ms = 30000
 fuse_threads = 8
 
 [datastore.peer]
@@ -275,16 +276,18 @@ fn written(config: &NodeConfig) -> String {
 fn write_rest(text: &mut String, datastore: &DatastoreConfig) {
     let role: Role = datastore.role;
     let loss: OnPeerLoss = datastore.policies.on_peer_loss;
+    let stall = datastore.policies.disk_stall_limit.get();
     writeln!(
         text,
         "role = \"{}\"\ndurability = \"{}\"\non_peer_loss = \"{}\"\npause_limit_ms = {}\n\
-         peer_timeout_ms = {}\nanswer_limit_ms = {}\nfuse_threads = {}",
+         peer_timeout_ms = {}\nanswer_limit_ms = {}\ndisk_stall_limit_ms = {}\nfuse_threads = {}",
         role.word(),
         datastore.policies.durability.word(),
         loss.word(),
         datastore.pause_limit.as_millis(),
         datastore.peer_timeout.as_millis(),
         datastore.answer_limit.as_millis(),
+        stall.map_or(0, |limit| limit.as_millis()),
         datastore.fuse_threads
     )
     .unwrap();

@@ -233,7 +233,7 @@ impl Conversation<'_> {
     fn receive(&mut self) -> Result<Message, Ended> {
         match self.receiver.recv() {
             Ok(frame) => Ok(Envelope::decode(frame.header).unwrap().message),
-            Err(error) if error.is_timed_out() => Ok(Message::Ping),
+            Err(error) if error.is_timed_out() => Ok(Message::Ping { disk_silent_ms: 0 }),
             Err(_) => Err(Ended),
         }
     }
@@ -249,7 +249,7 @@ impl Conversation<'_> {
                     }
                     break;
                 }
-                Message::Ping => break,
+                Message::Ping { .. } => break,
                 _ => {}
             }
         }

@@ -168,7 +168,7 @@ fn answer_badly(chance: &mut Chance, known: &mut PeerState, connection: Connecti
         let Ok(envelope) = receive(&mut receiver) else {
             return;
         };
-        pings += u32::from(envelope.message == Message::Ping);
+        pings += u32::from(matches!(envelope.message, Message::Ping { .. }));
         if pings > PINGS_MAX {
             return;
         }
@@ -228,7 +228,10 @@ fn right_answer(message: &Message, known: &mut PeerState) -> Option<Message> {
             id: *id,
             failed: None,
         },
-        Message::Ping => Message::Pong { room: Room::ALL },
+        Message::Ping { .. } => Message::Pong {
+            room: Room::ALL,
+            disk_silent_ms: 0,
+        },
         Message::Request {
             id,
             request: Request::EndImage { applied, .. },

@@ -113,7 +113,9 @@ pub fn of_primary(chance: &mut Chance, known: &PeerState) -> Message {
             id: number(chance),
             ino: ino(chance),
         },
-        13 => Message::Ping,
+        13 => Message::Ping {
+            disk_silent_ms: number(chance),
+        },
         _ => Message::Request {
             id: number(chance),
             request: request(chance, known),
@@ -140,7 +142,10 @@ pub fn of_secondary(chance: &mut Chance, known: &PeerState) -> Message {
             id: number(chance),
             failed: maybe(chance, errno),
         },
-        5 => Message::Pong { room: room(chance) },
+        5 => Message::Pong {
+            room: room(chance),
+            disk_silent_ms: number(chance),
+        },
         6 => Message::Alive,
         7 => Message::Meet(meet(chance, known, Role::Secondary, None)),
         _ => Message::Response {

@@ -26,6 +26,10 @@ pub const PEER_TIMEOUT_BOUNDS_MS: (u64, u64) = (200, 60_000);
 pub const ANSWER_LIMIT_DEFAULT: Duration = Duration::from_secs(60);
 /// Bounds of `answer_limit_ms`, in milliseconds.
 pub const ANSWER_LIMIT_BOUNDS_MS: (u64, u64) = (1000, 600_000);
+/// Default of [`DiskStallLimit`]. It is longer than a small flush of a slow, busy disk.
+const DISK_STALL_LIMIT_DEFAULT: Duration = Duration::from_secs(30);
+/// Bounds of `disk_stall_limit_ms`, in milliseconds. Zero is allowed, too: it ends the watch.
+pub const DISK_STALL_LIMIT_BOUNDS_MS: (u64, u64) = (1000, 600_000);
 /// The longest time between two pings.
 const BEAT_MAX: Duration = Duration::from_millis(500);
 /// Default of [`DatastoreConfig::fuse_threads`]: the fastest number for eight jobs on two cores.
@@ -50,7 +54,7 @@ pub struct DatastoreConfig {
     pub mount: PathBuf,
     /// Role with which a new store of this node begins. After that the role file of the store has the role.
     pub role: Role,
-    /// The settings that are one word of a list.
+    /// The promise to clients, and the behaviour in trouble.
     pub policies: Policies,
     /// The time that acknowledgements wait for a lost peer before [`Policies::on_peer_loss`] decides. Default
     /// [`PAUSE_LIMIT_DEFAULT`], bounds [`PAUSE_LIMIT_BOUNDS_MS`].
@@ -71,6 +75,32 @@ pub struct DatastoreConfig {
     pub peer: Option<PeerConfig>,
 }
 
+/// The time after which a disk that has not answered a probe hangs (rule R12). Default 30 s, bounds
+/// [`DISK_STALL_LIMIT_BOUNDS_MS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskStallLimit(Option<Duration>);
+
+impl DiskStallLimit {
+    /// Nobody watches the disk.
+    pub const OFF: Self = Self(None);
+
+    /// A limit, or none.
+    pub const fn new(limit: Option<Duration>) -> Self {
+        Self(limit)
+    }
+
+    /// The limit; `None` if nobody watches the disk.
+    pub const fn get(self) -> Option<Duration> {
+        self.0
+    }
+}
+
+impl Default for DiskStallLimit {
+    fn default() -> Self {
+        Self(Some(DISK_STALL_LIMIT_DEFAULT))
+    }
+}
+
 /// The promise of a datastore to its clients, and its behaviour in trouble.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policies {
@@ -82,6 +112,8 @@ pub struct Policies {
     pub on_power_loss: OnPowerLoss,
     /// Answer to requests on a mount in standby. Default [`Standby::Wait`].
     pub standby: Standby,
+    /// When the disk of this node hangs. Default [`DiskStallLimit::default`].
+    pub disk_stall_limit: DiskStallLimit,
 }
 
 impl DatastoreConfig {
@@ -138,12 +170,15 @@ impl DatastoreConfig {
 /// |---|---|
 /// | the secondary asks the witness to take over | `F` after the loss of the connection |
 /// | the primary asks to serve alone | `F / 2` after the loss of the connection |
-/// | a lease | `0.9 F` from the moment at which the primary sent the `Ping` |
+/// | a lease | `0.8 F` from the moment at which the primary sent the `Ping` |
 /// | two pings | at most `F / 6` |
 /// | one call of the witness | at most `F / 2` |
 ///
 /// A secondary that has answered a `Ping` takes over `F` after its answer at the earliest: the connection is lost after
-/// the answer. So the lease ends first while the clocks of the nodes run alike to 10 %.
+/// the answer. So the lease ends first, by a fifth of `F` if the clocks of the nodes run alike, and by a tenth while their
+/// rates differ by 10 %. In this time the kernel of the old primary drops its caches (`datastore/lapse.rs`). A primary asks
+/// to serve alone two thirds of `F` after the last answered `Ping` at the latest, if the connection ends at once: before the
+/// end of its lease. The lease outlives four unanswered pings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailoverTimes(Duration);
 
@@ -160,7 +195,7 @@ impl FailoverTimes {
 
     /// The time for which an answered `Ping` lets the primary serve, from the moment of the `Ping`.
     pub fn lease(self) -> Duration {
-        self.0 * 9 / 10
+        self.0 * 8 / 10
     }
 
     /// The longest time between two pings.

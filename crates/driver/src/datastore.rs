@@ -4,9 +4,11 @@ pub(crate) mod arbitration;
 mod change;
 mod dialing;
 mod forced_word;
+pub(crate) mod lapse;
 mod leaving;
 mod meeting;
 mod promotion;
+pub(crate) mod stall;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

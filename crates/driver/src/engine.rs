@@ -14,6 +14,7 @@ use lockstep_types::settings::{Choice, Durability, Standby};
 use lockstep_types::time::millis;
 
 use crate::config::DatastoreConfig;
+use crate::disk_watch::DiskWatch;
 use crate::host::{Host, ThreadKind};
 use crate::open::role_file::RoleFile;
 use crate::ops::references::References;
@@ -24,6 +25,14 @@ use crate::witness_view::WitnessView;
 /// The longest sleep of a thread that has to see a stop of the datastore, or a change of its role.
 const STOP_POLL: Duration = Duration::from_millis(20);
 
+/// The disk of the store, beside the content of the store.
+pub(crate) struct EngineDisk {
+    /// Space of the disk that clients do not get.
+    pub reserve: Arc<Reserve>,
+    /// Whether the disk answers.
+    pub watch: DiskWatch,
+}
+
 /// See the head of this file.
 pub(crate) struct Engine {
     pub config: DatastoreConfig,
@@ -32,8 +41,7 @@ pub(crate) struct Engine {
     pub role_file: RoleFile,
     /// Whether the disk of the store has failed.
     pub poison: Arc<Poison>,
-    /// Space of the disk that clients do not get.
-    pub reserve: Arc<Reserve>,
+    pub disk: EngineDisk,
     /// The reasons that `status` shows.
     pub notes: StatusNotes,
     /// The references of clients to inodes. The mount, and so its references, outlives a session.
@@ -114,6 +122,16 @@ impl Engine {
              and `lockstep clear-poison {}` was run there",
             self.role_file.state().record.role.word(),
             self.name()
+        ))
+    }
+
+    /// Why this node deals with no other node now, for the operator of that node; `None` while the disk answers (rule R12).
+    pub fn stall_reason(&self) -> Option<String> {
+        let limit = self.disk.watch.stuck_for_more_than()?;
+        Some(format!(
+            "the disk of the node hangs: it has not answered for more than {} ms; the node goes on by itself once the disk \
+             answers",
+            millis(limit)
         ))
     }
 

@@ -68,6 +68,12 @@ pub trait Host: Send + Sync {
     /// Has the courier thread do a job, after all earlier jobs of this function.
     fn spawn_ordered(&self, job: Job);
 
+    /// Has a thread do a job that may wait for the disk without end, so that no other job waits for that thread. The job is
+    /// dropped if there is no thread for it.
+    fn spawn_alone(&self, job: Job) {
+        self.spawn(job);
+    }
+
     /// Does a long job while the caller waits, on a thread of its own if the host has threads: the job may wait for jobs
     /// of [`Self::spawn`]. Calls `meanwhile` from time to time, and once at the end.
     fn attend(&self, job: &mut (dyn FnMut() + Send), meanwhile: &mut dyn FnMut()) {

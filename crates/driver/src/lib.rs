@@ -9,6 +9,7 @@
 //! | `term` | the core, its generation and the connection |
 //! | `ops` | operations of clients on the primary |
 //! | `peer` | the connection, and the requests over it |
+//! | `disk_watch` | whether the disk of the store answers |
 //! | `witness_view` | the last word of the witness, and the permit to serve alone |
 //! | `resync_jobs`, `sync_mark`, `maintenance` | work that no client has asked for |
 //! | `open` | opening a store: the role file, the tables of writes in flight, a repaired disk |
@@ -30,6 +31,7 @@
 pub mod client;
 pub mod config;
 mod datastore;
+mod disk_watch;
 mod engine;
 mod host;
 mod maintenance;
@@ -52,6 +54,8 @@ mod usage;
 mod witness_view;
 
 pub use datastore::Datastore;
+pub use datastore::lapse::watch_lease;
+pub use datastore::stall::watch_disk;
 pub use host::{Gate, Host, Job, KeptLimits, OsHost, RoomLimits};
 pub use open::clear_poison::{ClearError, Cleared, Repair, clear_poison};
 pub use open::copy_status::caveats;

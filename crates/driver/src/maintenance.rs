@@ -124,7 +124,7 @@ fn remove_garbage(engine: &Engine) {
         tracing::debug!(datastore, %error, "the files in lost+found are not counted");
     }
     // Space that is free now belongs to the reserve first.
-    if let Err(error) = engine.reserve.fill() {
+    if let Err(error) = engine.disk.reserve.fill() {
         tracing::debug!(datastore, %error, "the reserve is not filled");
     }
 }

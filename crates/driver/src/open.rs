@@ -31,7 +31,8 @@ use lockstep_types::{BootId, StoreId};
 
 use crate::config::DatastoreConfig;
 use crate::datastore::Datastore;
-use crate::engine::Engine;
+use crate::disk_watch::DiskWatch;
+use crate::engine::{Engine, EngineDisk};
 use crate::host::{Host, OsHost};
 use crate::ops::kept;
 use crate::service_gate::ServiceGate;
@@ -429,14 +430,17 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
     Arc::new(Engine {
         notes: StatusNotes::new(config.name.clone(), host.now()),
         witness: WitnessView::new(config.has_witness()),
-        config,
         store,
         host,
         role_file,
         poison,
-        reserve,
+        disk: EngineDisk {
+            reserve,
+            watch: DiskWatch::new(config.policies.disk_stall_limit.get()),
+        },
         references: Arc::default(),
         gate: Arc::new(ServiceGate::new()),
+        config,
         state_version: AtomicU64::new(0),
         stopping: AtomicBool::new(false),
     })

@@ -50,6 +50,18 @@ pub struct SyncStatus {
     /// Whether the node could open the store and, on the primary, mount it. If not, `reason` says why, and the node
     /// tries again from time to time.
     pub started: bool,
+    /// The disk of this node, if it hangs.
+    #[serde(default)]
+    pub disk_stall: Option<DiskStallStatus>,
+}
+
+/// A disk that hangs: its calls do not return, and it reports no error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskStallStatus {
+    /// Time for which the disk has not answered, in milliseconds.
+    pub silent_ms: u64,
+    /// This node was the primary, and has stopped serving so that the other node takes over.
+    pub gave_way: bool,
 }
 
 /// Position and operations in flight of a datastore.
@@ -98,6 +110,9 @@ pub struct TimesStatus {
     pub pause_limit_ms: Option<u64>,
     /// Wait of an operation for a connected peer.
     pub answer_limit_ms: u64,
+    /// Time without an answer of this node's disk after which the disk hangs; `None` if nobody watches the disk.
+    #[serde(default)]
+    pub disk_stall_limit_ms: Option<u64>,
     /// The times of a failover; `None` without a witness.
     pub failover: Option<FailoverTimesStatus>,
 }
@@ -124,6 +139,7 @@ impl TimesStatus {
             peer_timeout_ms: millis(config.peer_timeout),
             pause_limit_ms: (!config.witness_ends_pause()).then(|| millis(config.pause_limit)),
             answer_limit_ms: millis(config.answer_limit),
+            disk_stall_limit_ms: config.policies.disk_stall_limit.get().map(millis),
             failover: config.failover().map(|times| FailoverTimesStatus {
                 takeover_ms: millis(times.takeover()),
                 alone_ms: millis(times.alone()),
@@ -190,6 +206,7 @@ impl DatastoreStatus {
                 since_ms: 0,
                 reason: None,
                 started: true,
+                disk_stall: None,
             },
             work: WorkStatus {
                 generation: 1,
@@ -207,6 +224,7 @@ impl DatastoreStatus {
                 encryption: peer.encryption,
                 disk_failed: false,
                 obstacle: false,
+                disk_silent_ms: None,
             }),
             times: TimesStatus::of_configuration(config),
             witness: config.failover_after.map(|_| WitnessStatus {
@@ -315,6 +333,10 @@ pub struct PeerStatus {
     /// Whether `reason` needs an operator: waiting for the other node does not help, as with a configuration that
     /// does not fit or a full disk.
     pub obstacle: bool,
+    /// Time for which the peer's disk has not answered by the peer's word, in milliseconds, if that is longer than this
+    /// node's limit for its own disk.
+    #[serde(default)]
+    pub disk_silent_ms: Option<u64>,
 }
 
 /// Progress of a resync of content. The totals are those at its start.

@@ -270,6 +270,13 @@ impl ServiceGate {
         state.is_lapsed(host).then_some(state.lease.until)
     }
 
+    /// Time until the end of the lease, if this node serves under one.
+    pub fn lease_left(&self, host: &dyn Host) -> Option<Duration> {
+        let state = self.state.lock();
+        let holds = state.lease.is_needed && state.serves(host);
+        holds.then(|| state.lease.until.saturating_sub(host.now()))
+    }
+
     /// Whether the node serves now: its gate is open, and its lease holds.
     pub fn serves(&self, host: &dyn Host) -> bool {
         self.state.lock().serves(host)

@@ -41,6 +41,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         marked_in_sync: marks.is_in_sync(),
         write_verifier: Some(marks.verifier.get()),
         in_sync: state.is_in_sync() && poisoned.is_none(),
+        disk_stall: engine.disk.watch.status(),
         ..status.sync
     };
     status.work = WorkStatus {
@@ -63,6 +64,8 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
     engine.notes.add_to(&mut status, state, now);
     if let Some(peer) = &mut status.peer {
         peer.connected = session.term().peer.is_connected();
+        let silent_ms = engine.disk.watch.peer_stuck_ms();
+        peer.disk_silent_ms = silent_ms.filter(|_| peer.connected);
     }
     status
 }

@@ -153,6 +153,12 @@ impl WitnessView {
         self.state.lock().protects
     }
 
+    /// Whether the witness would let the secondary take over now, by its last answer.
+    pub fn would_replace(&self) -> bool {
+        let state = self.state.lock();
+        self.has_witness && state.answers && state.protects && state.debt.is_none()
+    }
+
     /// The status for operators; `None` without a witness.
     pub fn status(&self) -> Option<WitnessStatus> {
         if !self.has_witness {

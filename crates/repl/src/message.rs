@@ -87,11 +87,16 @@ pub enum Message {
         failed: Option<Errno>,
     },
     /// Asks for a sign of life. Sent when there is nothing else to send.
-    Ping,
+    Ping {
+        /// Time for which the sender's disk has not answered, in milliseconds (rule R12).
+        disk_silent_ms: u64,
+    },
     /// The answer to [`Message::Ping`], with the room for clients on the sender's disk.
     Pong {
         /// The room (rule P20).
         room: Room,
+        /// Time for which the sender's disk has not answered, in milliseconds (rule R12).
+        disk_silent_ms: u64,
     },
     /// A request outside the path of client operations: recovery, resync, verify.
     Request {
@@ -407,7 +412,7 @@ mod tests {
             datastore: DatastoreUuid::from_bytes([7; 16]),
             generation: Generation::FIRST,
             done_below: Osn::ZERO,
-            message: Message::Ping,
+            message: Message::Ping { disk_silent_ms: 0 },
         };
         let mut bytes = envelope.encode().unwrap();
         assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);

@@ -1,5 +1,5 @@
-//! A secondary whose disk hangs: the node answers pings, and completes no operation that waits for
-//! the disk (P15).
+//! A disk that hangs: its node answers pings, and completes no operation that waits for the disk. The primary gives a
+//! secondary with such a disk up (P15), and gives way itself if its own disk hangs (R12 of roles.md).
 
 // Clippy knows test functions by their attribute; the helper functions are test code too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
@@ -28,6 +28,14 @@ const GIVEN_UP_WITHIN: Duration = Duration::from_secs(5);
 const RESYNC_MOMENTS: u32 = 60;
 /// The time from one of these moments to the next.
 const RESYNC_MOMENT: Duration = Duration::from_millis(5);
+/// The limit after which the disk of a primary hangs, in tests of that.
+const STALL_LIMIT: Duration = Duration::from_secs(2);
+/// A limit that no test reaches.
+const STALL_LIMIT_LONG: Duration = Duration::from_secs(30);
+/// Longer than the time between two probes, and than the time from the loss of the connection to a takeover.
+const PROBED_WITHIN: Duration = Duration::from_secs(5);
+/// The time from the loss of the connection to a takeover.
+const FAILOVER_AFTER: Duration = Duration::from_secs(1);
 /// The time in which answers are counted.
 const WHILE: Duration = Duration::from_secs(2);
 
@@ -39,7 +47,18 @@ fn worlds() -> impl Iterator<Item = (u64, Hang)> {
 
 /// Returns two nodes in sync, with clients whose operations all wait for both disks.
 fn cluster(seed: u64, on_peer_loss: OnPeerLoss) -> Cluster {
-    let settings = Settings {
+    let mut cluster = new_cluster(seed, settings(on_peer_loss));
+    start(&mut cluster);
+    cluster
+}
+
+fn start(cluster: &mut Cluster) {
+    cluster.start_both();
+    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
+}
+
+const fn settings(on_peer_loss: OnPeerLoss) -> Settings {
+    Settings {
         durability: Durability::Always,
         on_peer_loss,
         on_power_loss: OnPowerLoss::Serve,
@@ -48,7 +67,10 @@ fn cluster(seed: u64, on_peer_loss: OnPeerLoss) -> Cluster {
         answer_limit: ANSWER_LIMIT,
         failover_after: None,
         clock_excess: [0; 2],
-    };
+    }
+}
+
+fn new_cluster(seed: u64, settings: Settings) -> Cluster {
     let mut random = Random::new(seed);
     let options = Options {
         clients: 3,
@@ -60,10 +82,7 @@ fn cluster(seed: u64, on_peer_loss: OnPeerLoss) -> Cluster {
         pause_max: Duration::from_millis(100),
         source: Box::new(Generator::new(options, random.fork())),
     };
-    let mut cluster = Cluster::new(&settings, users, 10, random.fork());
-    cluster.start_both();
-    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
-    cluster
+    Cluster::new(&settings, users, 10, random.fork())
 }
 
 /// Returns the number of answers to clients in a while.
@@ -149,6 +168,68 @@ fn a_resync_does_not_hold_clients_up() {
             answers_in_a_while(&mut cluster) > 0,
             "{moment}, {hang:?}: clients wait"
         );
+        end_well(&mut cluster);
+    }
+}
+
+/// Returns two nodes with a witness that watch their disks.
+fn watchful_cluster(seed: u64, limit: Duration) -> Cluster {
+    let settings = Settings {
+        failover_after: Some(FAILOVER_AFTER),
+        ..settings(OnPeerLoss::Continue)
+    };
+    let mut cluster = new_cluster(seed, settings);
+    cluster.watch_disks(limit);
+    start(&mut cluster);
+    // The witness learns that both nodes are in sync.
+    cluster.run_for(WHILE).unwrap();
+    cluster
+}
+
+#[test]
+fn a_primary_whose_disk_hangs_gives_way() {
+    for (seed, hang) in worlds() {
+        let mut cluster = watchful_cluster(seed, STALL_LIMIT);
+        assert_eq!(cluster.role_changes(), 0, "{seed}, {hang:?}: too early");
+        cluster.hang_primary(hang);
+        let limit = STALL_LIMIT + FAILOVER_AFTER + GIVEN_UP_WITHIN;
+        cluster.run_for(limit).unwrap();
+        assert_eq!(cluster.role_changes(), 1, "{seed}, {hang:?}: no takeover");
+        for _ in 0..5 {
+            let answers = answers_in_a_while(&mut cluster);
+            assert!(answers > 0, "{seed}, {hang:?}: clients wait");
+        }
+        end_well(&mut cluster);
+        assert_eq!(cluster.role_changes(), 1, "{seed}, {hang:?}: once only");
+    }
+}
+
+#[test]
+fn no_node_gives_way_if_both_disks_hang() {
+    for (seed, hang) in worlds() {
+        let mut cluster = watchful_cluster(seed, STALL_LIMIT);
+        cluster.hang_primary(hang);
+        cluster.apply_fault(Fault::HangDisk(hang)).unwrap();
+        // Before the primary gives the secondary up, which it cannot do on its disk either.
+        cluster.run_for(ANSWER_LIMIT + GIVEN_UP_WITHIN).unwrap();
+        assert_eq!(cluster.role_changes(), 0, "{seed}, {hang:?}");
+        end_well(&mut cluster);
+    }
+}
+
+/// The connection is lost before the watch has reached its limit. The primary could not record that it serves alone.
+#[test]
+fn a_primary_whose_disk_gives_no_answer_does_not_keep_the_role() {
+    for seed in 0..SEEDS {
+        let mut cluster = watchful_cluster(seed, STALL_LIMIT_LONG);
+        cluster.hang_primary(Hang::All);
+        cluster.run_for(PROBED_WITHIN).unwrap();
+        for role in [Role::Primary, Role::Secondary] {
+            cluster.apply_fault(Fault::Mute(role)).unwrap();
+        }
+        cluster.run_for(FAILOVER_AFTER + GIVEN_UP_WITHIN).unwrap();
+        assert_eq!(cluster.role_changes(), 1, "{seed}: no takeover");
+        assert!(answers_in_a_while(&mut cluster) > 0, "{seed}: clients wait");
         end_well(&mut cluster);
     }
 }

@@ -1,8 +1,8 @@
 //! The text of `lockstep status`.
 
 use lockstep_driver::report::{
-    FailoverTimesStatus, LostFoundStatus, PoisonStatus, SettingsStatus, SyncStatus, TimesStatus,
-    WitnessStatus, WorkStatus,
+    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PoisonStatus, SettingsStatus,
+    SyncStatus, TimesStatus, WitnessStatus, WorkStatus,
 };
 
 use super::*;
@@ -31,6 +31,7 @@ pub(in crate::cli) fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
             since_ms: 65_000,
             reason: None,
             started: true,
+            disk_stall: None,
         },
         work: WorkStatus {
             generation: 1,
@@ -48,6 +49,7 @@ pub(in crate::cli) fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
             encryption: Encryption::On,
             disk_failed: false,
             obstacle: false,
+            disk_silent_ms: None,
         }),
         witness: None,
         times: None,
@@ -217,6 +219,48 @@ fn a_failed_disk_comes_before_everything_else() {
         failed.settings.role = Role::Secondary;
         assert!(store_text(&failed).contains("clear-poison alpha`"));
     }
+}
+
+/// A disk that hangs, on this node or by the word of the other one, with the next step.
+#[test]
+fn a_disk_that_hangs_is_shown_with_the_next_step() {
+    let stalled = |gave_way| {
+        let mut store = store(true, true);
+        store.sync.disk_stall = Some(DiskStallStatus {
+            silent_ms: 34_000,
+            gave_way,
+        });
+        store
+    };
+    let text = store_text(&stalled(false));
+    for expected in [
+        "alpha: THE DISK OF THIS NODE HANGS\n",
+        "disk        HANGS: it has not answered for 34.0 s, and reports no error; programs wait; without a witness",
+        "`lockstep promote alpha` on the other node",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let text = store_text(&stalled(true));
+    assert!(text.contains("has stopped serving"), "{text}");
+    assert!(
+        text.contains("→ repair the disk: once it answers, this node comes back"),
+        "{text}"
+    );
+    assert!(!is_healthy(&stalled(true)) && is_healthy(&store(true, true)));
+
+    let mut other = store(true, true);
+    other.settings.role = Role::Secondary;
+    other.peer.as_mut().unwrap().disk_silent_ms = Some(40_000);
+    let text = store_text(&other);
+    assert!(
+        text.contains("peer's disk HANGS: it has not answered for 40.0 s"),
+        "{text}"
+    );
+    assert!(
+        text.contains("`lockstep promote alpha` on this node"),
+        "{text}"
+    );
+    assert!(!is_healthy(&other));
 }
 
 #[test]
@@ -471,15 +515,17 @@ fn verbose_shows_every_time_in_force() {
         peer_timeout_ms: 3000,
         pause_limit_ms: Some(10_000),
         answer_limit_ms: 60_000,
+        disk_stall_limit_ms: Some(30_000),
         failover: None,
     };
     plain.times = Some(times);
     let said = witness_text::times(&plain);
     for line in [
-        "    ping                  500  between",
-        "    peer_timeout_ms      3000  silence",
-        "    pause_limit_ms      10000  wait",
-        "    answer_limit_ms     60000  wait",
+        "    ping                   500  between",
+        "    peer_timeout_ms       3000  silence",
+        "    pause_limit_ms       10000  wait",
+        "    answer_limit_ms      60000  wait",
+        "    disk_stall_limit_ms  30000  without",
     ] {
         assert!(said.contains(line), "{line}: {said}");
     }
@@ -489,18 +535,18 @@ fn verbose_shows_every_time_in_force() {
         failover: Some(FailoverTimesStatus {
             takeover_ms: 1500,
             alone_ms: 750,
-            lease_ms: 1350,
+            lease_ms: 1200,
             witness_call_ms: 751,
         }),
         ..times
     });
     let said = witness_text::times(&plain);
     for line in [
-        "    pause_limit_ms       none  the witness",
-        "    failover_after_ms    1500  after",
-        "    alone                 750  after",
-        "    lease                1350  for",
-        "    witness call          751  longest",
+        "    pause_limit_ms        none  the witness",
+        "    failover_after_ms     1500  after",
+        "    alone                  750  after",
+        "    lease                 1200  for",
+        "    witness call           751  longest",
     ] {
         assert!(said.contains(line), "{line}: {said}");
     }

@@ -74,7 +74,7 @@ pub(super) fn times(store: &DatastoreStatus) -> String {
     for (name, millis, meaning) in rows_of(times) {
         let millis = millis.map_or_else(|| "none".to_owned(), |millis| millis.to_string());
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "    {name:<18} {millis:>6}  {meaning}");
+        let _ = writeln!(text, "    {name:<19} {millis:>6}  {meaning}");
     }
     text
 }
@@ -100,6 +100,14 @@ fn rows_of(times: &TimesStatus) -> Vec<(&'static str, Option<u64>, &'static str)
             "answer_limit_ms",
             Some(times.answer_limit_ms),
             "wait of an operation for a connected peer; then on_peer_loss decides",
+        ),
+        (
+            "disk_stall_limit_ms",
+            times.disk_stall_limit_ms,
+            match times.disk_stall_limit_ms {
+                Some(_) => "without an answer of this node's disk, which then hangs",
+                None => "nobody watches the disk of this node",
+            },
         ),
     ];
     if let Some(failover) = &times.failover {

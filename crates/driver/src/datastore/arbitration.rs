@@ -101,8 +101,6 @@ pub(crate) struct Arbitration<'a> {
     not_before: Duration,
     /// The moment of the next question without a need.
     look_at: Duration,
-    /// The end of the last lease that was over, as far as the observers know.
-    lapse: Option<Duration>,
 }
 
 impl<'a> Arbitration<'a> {
@@ -122,7 +120,6 @@ impl<'a> Arbitration<'a> {
             silence: Silence::of(&datastore.session(), now),
             not_before: now,
             look_at: now,
-            lapse: None,
         })
     }
 
@@ -131,8 +128,11 @@ impl<'a> Arbitration<'a> {
         let engine = &self.datastore.engine;
         while !engine.is_stopping() {
             engine.host.sleep(POLL);
-            self.tell_of_lapse();
             if engine.poison.has_failed() {
+                continue;
+            }
+            if engine.disk.watch.is_stuck() {
+                self.wait_for_disk();
                 continue;
             }
             self.listen();
@@ -145,13 +145,11 @@ impl<'a> Arbitration<'a> {
         }
     }
 
-    /// Tells the observers when the lease is over. A lease that begins later has another end.
-    fn tell_of_lapse(&mut self) {
-        let lapse = self.datastore.gate().lapse(&*self.datastore.engine.host);
-        if lapse.is_some() && lapse != self.lapse {
-            self.lapse = lapse;
-            self.datastore.tell_observers(|observer| observer.lapsed());
-        }
+    /// A node whose disk hangs asks nothing: it could record no answer, and the other node may be about to take over (rule
+    /// R12). Once the disk answers, the nodes get the time to meet.
+    fn wait_for_disk(&mut self) {
+        let now = self.datastore.engine.host.now();
+        self.silence = Silence::of(&self.datastore.session(), now);
     }
 
     /// Measures the silence of the peer. A connection between two looks ends it, too.
@@ -165,6 +163,12 @@ impl<'a> Arbitration<'a> {
         if !is_same || session.term().peer.is_connected() {
             self.silence = heard;
         }
+    }
+
+    /// Whether this node could record that it serves alone. Otherwise the secondary is to take over (rule R12).
+    fn disk_answers(&self) -> bool {
+        let silent_ms = self.datastore.engine.disk.watch.silent_ms();
+        Duration::from_millis(silent_ms) < self.times.takeover()
     }
 
     fn has_been_silent(&self, limit: Duration) -> bool {
@@ -189,7 +193,11 @@ impl<'a> Arbitration<'a> {
                     State::LeavingSync if !engine.witness.permits(record.generation) => {
                         Some(Question::Alone)
                     }
-                    State::Paused if !freezes && self.has_been_silent(self.times.alone()) => {
+                    State::Paused
+                        if !freezes
+                            && self.disk_answers()
+                            && self.has_been_silent(self.times.alone()) =>
+                    {
                         Some(Question::Alone)
                     }
                     // Both records say before that the copies are equal (rule R8).

@@ -179,7 +179,13 @@ impl Datastore {
                 "this node is stopping",
                 "start it again",
             )),
-            None => Ok(()),
+            None => match self.engine.stall_reason() {
+                None => Ok(()),
+                Some(reason) => Err(CommandFailure::new(
+                    reason,
+                    "see \"A disk hangs\" in docs/operations.md",
+                )),
+            },
             Some(reason) => Err(CommandFailure::new(
                 reason,
                 "repair or replace the disk; use the other node's copy",

@@ -60,6 +60,8 @@ impl Datastore {
                 .sleep_unless(pause_now, || session.term.is_over());
             if !session.waits_for_primary() {
                 again = AGAIN;
+            } else if let Some(reason) = self.engine.stall_reason() {
+                self.engine.notes.set_reason(&reason);
             } else if !session.term.is_over() {
                 self.visit(session, dialer, is_undecided);
             }

@@ -74,6 +74,10 @@ impl Datastore {
             if let Some(reason) = self.engine.failure_reason() {
                 return refuse_poisoned(&**sender, first, &reason);
             }
+            // A change of the role would wait for the disk.
+            if let Some(reason) = self.engine.stall_reason() {
+                return refuse(&**sender, first, &reason);
+            }
             if let Err(unfit) = self.answer_caller(&**sender, first, meet, round > 0) {
                 let reason = unfit.to_string();
                 if let Unfit::Greeting(_) = unfit {

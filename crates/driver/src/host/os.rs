@@ -74,6 +74,12 @@ impl Host for OsHost {
         self.courier.push(job);
     }
 
+    fn spawn_alone(&self, job: Job) {
+        if let Err(error) = threads::spawn("disk-probe", job) {
+            tracing::warn!(%error, "no thread for a job");
+        }
+    }
+
     fn attend(&self, job: &mut (dyn FnMut() + Send), meanwhile: &mut dyn FnMut()) {
         std::thread::scope(|scope| {
             let job = scope.spawn(job);

@@ -108,6 +108,12 @@ impl Place {
         .open()
     }
 
+    /// The same node, with a witness.
+    pub(crate) fn with_witness(mut self, failover_after: Duration) -> Self {
+        self.config.failover_after = Some(failover_after);
+        self
+    }
+
     /// A datastore whose secondary was given up before.
     pub(crate) fn start_out_of_sync(&self) -> Arc<Datastore> {
         let datastore = self.start().unwrap();

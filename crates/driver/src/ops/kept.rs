@@ -27,8 +27,8 @@ use file::{FileSlot, WaitingFile};
 
 mod file;
 
-/// Begins the names of waiting files, for as long as they have one.
-const FILE_PREFIX: &str = "waiting.";
+/// Begins the names of files that lose their name at once. A waiting file is one of them.
+pub(crate) const SCRATCH_PREFIX: &str = "waiting.";
 
 /// Keeps the bytes of the writes of one datastore.
 pub(crate) struct Keeper {
@@ -88,7 +88,7 @@ impl KeptLoad {
 /// of its name, or a power loss undid the removal.
 pub(crate) fn remove_left(backing: &dyn Backing) -> io::Result<()> {
     let names = backing.list(".")?.into_iter();
-    for name in names.filter(|name| name.starts_with(FILE_PREFIX)) {
+    for name in names.filter(|name| name.starts_with(SCRATCH_PREFIX)) {
         backing.remove(&name)?;
     }
     Ok(())
@@ -216,7 +216,7 @@ impl Keeper {
     /// Makes a file without a name.
     fn make_file(&self) -> io::Result<Arc<WaitingFile>> {
         let number = self.files.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{FILE_PREFIX}{number}");
+        let name = format!("{SCRATCH_PREFIX}{number}");
         let file = self.backing.open_or_create(&name)?;
         self.backing.remove(&name)?;
         Ok(WaitingFile::new(file))

@@ -135,6 +135,12 @@ impl<'a, M: Meets> Connector<'a, M> {
                 engine.sleep_unless(RETRY_MAX, || term.is_over());
                 continue;
             }
+            // The other node may be about to take over.
+            if let Some(reason) = engine.stall_reason() {
+                engine.notes.set_reason(&reason);
+                engine.sleep_unless(RETRY, || term.is_over());
+                continue;
+            }
             match self.connect() {
                 Ok((halves, welcome)) => wait = self.serve(halves, welcome).wait(wait),
                 Err(unconnected) => {
@@ -274,9 +280,10 @@ impl<'a, M: Meets> Connector<'a, M> {
             was_in_sync: connection.course.was_in_sync(),
             lasted: engine.host.since(start),
         };
-        if term.is_over() {
+        if term.is_over() || engine.disk.watch.is_stuck() {
             // The end may have closed the connection before this one was there.
-            term.peer.close("this node stops, or has another role now");
+            term.peer
+                .close("this node stops, has another role now, or its disk hangs");
             return ending();
         }
         let up = Event::LinkUp {
@@ -386,7 +393,11 @@ impl<'a, M: Meets> Connector<'a, M> {
                 }
                 Event::SyncAcked(OpId(id), failed)
             }
-            Message::Pong { room } => {
+            Message::Pong {
+                room,
+                disk_silent_ms,
+            } => {
+                session.engine.disk.watch.note_peer(disk_silent_ms);
                 session.space.note_pong(room);
                 session.note_pong();
                 self.end_if_overdue();

@@ -416,7 +416,8 @@ impl PrimarySession {
             Message::Alive
         } else {
             self.space.note_ping();
-            Message::Ping
+            let disk_silent_ms = self.engine.disk.watch.silent_ms();
+            Message::Ping { disk_silent_ms }
         };
         self.term.send(connection.id, message, &[], Delivery::Post);
     }

@@ -268,10 +268,14 @@ impl SecondarySession {
                 let sync = move |store: &Store| store.sync_file(ino, true);
                 self.answer_later(sender, sync, move |failed| Message::SyncAck { id, failed })
             }
-            Message::Ping => {
+            Message::Ping { disk_silent_ms } => {
                 store.trace().note_done_below(envelope.done_below);
-                let room = self.room();
-                self.answer(&**sender, Message::Pong { room });
+                self.engine.disk.watch.note_peer(disk_silent_ms);
+                let pong = Message::Pong {
+                    room: self.room(),
+                    disk_silent_ms: self.engine.disk.watch.silent_ms(),
+                };
+                self.answer(&**sender, pong);
                 Ok(())
             }
             Message::Alive => {

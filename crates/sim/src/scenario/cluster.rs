@@ -24,7 +24,7 @@ use super::witness::Witness;
 use crate::check::{closed, in_time};
 use crate::history::{NodeEvent, Stop};
 use crate::random::Random;
-use crate::world::{Side, Surroundings, World};
+use crate::world::{Hang, Side, Surroundings, World};
 
 /// The interval between two looks at a state that the cluster waits for.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -100,6 +100,19 @@ impl Cluster {
         if bytes.is_some() {
             self.checks.expect_small_disks();
         }
+    }
+
+    /// Lets the nodes watch their disks, once they start.
+    pub fn watch_disks(&mut self, limit: Duration) {
+        for side in Side::BOTH {
+            self.nodes.of_mut(side).node.watch_disk(limit);
+        }
+    }
+
+    /// Makes the disk of the primary hang. [`Fault::Heal`] lets it continue.
+    pub fn hang_primary(&mut self, hang: Hang) {
+        let side = self.nodes.machine(Role::Primary);
+        self.nodes.of_mut(side).hang_disk(Some(hang));
     }
 
     /// Starts both nodes.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_driver::client::FileService;
-use lockstep_driver::config::{DatastoreConfig, PeerConfig, Policies};
+use lockstep_driver::config::{DatastoreConfig, DiskStallLimit, PeerConfig, Policies};
 use lockstep_driver::{ClearError, Cleared, Datastore, DatastoreHandle, Repair, clear_poison};
 use lockstep_fs::InoRanges;
 use lockstep_repl::state::State;
@@ -91,6 +91,8 @@ fn config(side: Side, role: Role, settings: &Settings) -> DatastoreConfig {
             durability,
             on_peer_loss,
             on_power_loss,
+            // A test that wants a watch says so.
+            disk_stall_limit: DiskStallLimit::OFF,
             ..Policies::default()
         },
         pause_limit,

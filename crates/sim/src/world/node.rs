@@ -4,9 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_driver::config::DatastoreConfig;
+use lockstep_driver::config::{DatastoreConfig, DiskStallLimit};
 use lockstep_driver::{
     Datastore, DatastoreHandle, Dial, DialError, Halves, Place, Prepared, make_store, prepare,
+    watch_disk,
 };
 use lockstep_repl::message::Envelope;
 use lockstep_types::BootId;
@@ -102,6 +103,11 @@ impl Node {
         self.config.role = role;
     }
 
+    /// Lets later processes watch their disk.
+    pub const fn watch_disk(&mut self, limit: Duration) {
+        self.config.policies.disk_stall_limit = DiskStallLimit::new(Some(limit));
+    }
+
     /// Returns the `/run` of the node's machine.
     pub const fn run_dir(&self) -> &RunDir {
         &self.run_dir
@@ -191,6 +197,12 @@ fn run(
     running
         .shutdown
         .start(process, move || dialing.run_dialer(&dialer));
+    if datastore.config().policies.disk_stall_limit.get().is_some() {
+        let watched = Arc::clone(&datastore);
+        running
+            .shutdown
+            .start(process, move || watch_disk(&watched));
+    }
     if datastore.config().failover_after.is_some() {
         let asking = Arc::clone(&datastore);
         running.shutdown.start(process, move || {

@@ -39,10 +39,11 @@ fn with(word: WitnessWord, mut store: DatastoreStatus) -> DatastoreStatus {
         peer_timeout_ms: 3000,
         pause_limit_ms: None,
         answer_limit_ms: 1000,
+        disk_stall_limit_ms: Some(30_000),
         failover: Some(FailoverTimesStatus {
             takeover_ms: 1500,
             alone_ms: 750,
-            lease_ms: 1350,
+            lease_ms: 1200,
             witness_call_ms: 750,
         }),
     });
@@ -226,7 +227,7 @@ fn a_primary_whose_lease_is_over_waits_for_either_of_the_others() {
         let force = "`lockstep promote alpha --force-data-loss`";
         let restart =
             "if both are lost for good: `lockstep promote alpha --force-data-loss` on this node";
-        assert_row(&lapsed, "why", ["for the time of the lease (1.4 s)"; 4]);
+        assert_row(&lapsed, "why", ["for the time of the lease (1.2 s)"; 4]);
         assert_row(&lapsed, "waits for", [word, word, force, force]);
         assert_row(
             &lapsed,

@@ -1,0 +1,137 @@
+//! A node whose own disk hangs: it notices that, and a primary with a secondary that can take over gives way (rule R12).
+//!
+//! To give way needs no disk: the node closes the connection, and from then on deals neither with the other node nor with
+//! the witness, as if it were cut off from both. So its lease ends, and the secondary takes over by the word of the witness
+//! (rule R7). While the disk hangs, the dialer dials nobody, callers are refused, and `arbitration` asks nothing. Once the
+//! disk answers, the nodes meet as after any cut.
+//!
+//! Invariant: the thread that looks waits for no disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_repl::state::State;
+use lockstep_types::time::millis;
+
+use super::Datastore;
+use crate::client::Standing;
+use crate::disk_watch::DiskProbe;
+use crate::session::Session;
+
+/// The longest time between two probes.
+const PROBE_MAX: Duration = Duration::from_secs(3);
+/// Probes in the limit, at least.
+const PROBES_IN_LIMIT: u32 = 8;
+/// Looks between two probes.
+const LOOKS_IN_PAUSE: u32 = 6;
+
+/// Watches the disk of a datastore until the datastore is stopped. Returns at once if the configuration wants no watch.
+pub fn watch_disk(datastore: &Datastore) {
+    if let Some(limit) = datastore.engine.config.policies.disk_stall_limit.get() {
+        StallGuard::new(datastore, limit).run();
+    }
+}
+
+/// See the head of this file.
+struct StallGuard<'a> {
+    datastore: &'a Datastore,
+    probe: Arc<DiskProbe>,
+    /// Time between the beginnings of two probes.
+    pause: Duration,
+    /// The moment at which the last probe began.
+    asked: Duration,
+    /// The moment of the last look.
+    looked: Duration,
+}
+
+impl<'a> StallGuard<'a> {
+    fn new(datastore: &'a Datastore, limit: Duration) -> Self {
+        let now = datastore.engine.host.now();
+        Self {
+            datastore,
+            probe: DiskProbe::new(Arc::clone(datastore.engine.store.backing())),
+            pause: PROBE_MAX.min(limit / PROBES_IN_LIMIT),
+            asked: now,
+            looked: now,
+        }
+    }
+
+    fn run(mut self) {
+        let engine = &self.datastore.engine;
+        let look = self.pause / LOOKS_IN_PAUSE;
+        while !engine.is_stopping() {
+            engine.host.sleep(look);
+            // A process that was suspended has not looked.
+            let passed = engine.host.since(self.looked).min(look * 2);
+            self.looked = engine.host.now();
+            if self.probe.is_under_way() {
+                self.note_silence(passed);
+            } else {
+                self.note_answer();
+            }
+        }
+        // The directory of the store is in use until then.
+        while self.probe.is_under_way() {
+            engine.host.sleep(look);
+        }
+    }
+
+    fn note_answer(&mut self) {
+        let engine = &self.datastore.engine;
+        if let Some(silent_ms) = engine.disk.watch.note_answer() {
+            let datastore = engine.name();
+            tracing::warn!(datastore, silent_ms, "the disk of this node answers again");
+        }
+        // A failed disk is not asked: it promises nothing any more.
+        if engine.host.since(self.asked) >= self.pause && !engine.poison.has_failed() {
+            self.asked = engine.host.now();
+            self.probe.begin(&*engine.host);
+        }
+    }
+
+    fn note_silence(&self, time: Duration) {
+        let engine = &self.datastore.engine;
+        let watch = &engine.disk.watch;
+        let was_stuck = watch.is_stuck();
+        watch.note_silence(time);
+        let Some(limit) = watch.stuck_for_more_than() else {
+            return;
+        };
+        if !was_stuck {
+            tracing::error!(
+                datastore = engine.name(),
+                limit_ms = millis(limit),
+                "the disk of this node HANGS: it has not answered for this time, and reports no error; see `lockstep why`"
+            );
+        }
+        if can_be_replaced(self.datastore) && watch.give_way() {
+            give_way(self.datastore);
+        }
+    }
+}
+
+/// Whether this node is a primary whose secondary can take over at once, as far as this node knows.
+fn can_be_replaced(datastore: &Datastore) -> bool {
+    let engine = &datastore.engine;
+    let Session::Primary(session) = datastore.session() else {
+        return false;
+    };
+    // The mark needs no lock of the core, which a thread may hold that waits for the disk.
+    engine.witness.would_replace()
+        && engine.gate.standing() == Standing::Serving
+        && session.term.peer.is_complete()
+        && !engine.disk.watch.may_peer_hang()
+        && session.term.state_and_connected() == (State::Synced, true)
+}
+
+fn give_way(datastore: &Datastore) {
+    let engine = &datastore.engine;
+    tracing::error!(
+        datastore = engine.name(),
+        "this node stops serving because its disk hangs: the other node takes over by the word of the witness"
+    );
+    if let Some(reason) = engine.stall_reason() {
+        engine.notes.set_reason(&reason);
+        datastore.session().term().peer.close(&reason);
+    }
+}
