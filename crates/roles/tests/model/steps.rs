@@ -240,7 +240,8 @@ impl World {
 
     fn note_record(&mut self, at: usize) {
         let record = self.nodes[at].durable;
-        if !record.complete {
+        let peer = self.nodes[1 - at].durable;
+        if !record.complete && peer.is_primary() && peer.complete {
             self.nodes[at].holds = 0;
         }
         if record.is_primary() && !record.peer_complete {
