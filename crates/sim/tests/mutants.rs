@@ -1,7 +1,10 @@
 //! Tests the simulator with mutants. The simulator must find each mutant, and the finding check
 //! must be one that is meant for such a mutant.
 
+use std::collections::HashSet;
+use std::fs;
 use std::num::NonZero;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -209,6 +212,19 @@ fn check(mutant: Mutant) -> Option<String> {
     let wrong = (!is_expected).then(|| format!("found by another check: {result}"));
     print_result("mutants_are_found", result, start.elapsed());
     wrong
+}
+
+#[test]
+fn the_page_of_results_names_every_mutant() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results/simulation.md");
+    let page = fs::read_to_string(path).unwrap();
+    let words: HashSet<&str> = page.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    let names = ALL.iter().map(|mutant| format!("{mutant:?}"));
+    let missing: Vec<_> = names.filter(|name| !words.contains(&name[..])).collect();
+    assert!(
+        missing.is_empty(),
+        "docs/results/simulation.md does not name {missing:?}"
+    );
 }
 
 /// A mutant is active on one thread only, so several threads search at a time.
