@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use fuser::{Session, SessionACL};
 use lockstep_driver::client::FileService;
-use lockstep_types::Ino;
 
 use admission::Admissions;
 use cache_drop::CacheDropper;
@@ -242,9 +241,7 @@ fn inherit(
     invalidator: &Arc<Invalidator>,
 ) -> io::Result<()> {
     service.inherit(orphan_probe::start(service, invalidator)?);
-    // Without a number, every inode counts as one that the earlier process has served.
-    let below = service.next_ino().unwrap_or(Ino::LAST);
-    page_cache.changes().inherit(below);
+    page_cache.changes().inherit(service.inos_below());
     Ok(())
 }
 
@@ -262,7 +259,8 @@ fn follow_role(
         Arc::clone(context.page_cache()),
         Arc::clone(context.admissions()),
     ));
-    if context.page_cache().changes().inherited_below().is_some() {
+    let is_resumed = context.page_cache().changes().inherited_below().is_some();
+    if is_resumed {
         find_inherited_when_serving(context, &dropper);
     }
     let names_outlive_drop = if has_epochs {
@@ -278,25 +276,18 @@ fn follow_role(
         dropper,
         WriteBack::new(&options.mount_point, options.helper_program()),
         names_outlive_drop,
+        is_resumed,
     ))
 }
 
 /// Finds the inodes that the kernel knows from the earlier process, once this node serves: a later drop of the caches is
 /// fast then.
 fn find_inherited_when_serving(context: &Arc<Context>, dropper: &Arc<CacheDropper>) {
-    let (weak, dropper) = (Arc::downgrade(context), Arc::downgrade(dropper));
+    let dropper = Arc::downgrade(dropper);
     let job = move || {
-        let (Some(context), Some(dropper)) = (weak.upgrade(), dropper.upgrade()) else {
-            return;
-        };
-        let changes = context.page_cache().changes();
-        // A node that did not serve may not have had a number (`inherit`).
-        if changes.inherited_below() == Some(Ino::LAST)
-            && let Ok(below) = context.service().next_ino()
+        if let Some(dropper) = dropper.upgrade()
+            && let Err(error) = dropper.begin_search()
         {
-            changes.inherit(below);
-        }
-        if let Err(error) = dropper.begin_search() {
             tracing::warn!(%error, "no thread searches for the inodes that the kernel knows");
         }
     };

@@ -6,6 +6,10 @@
 
 #[path = "resume/answers.rs"]
 mod answers;
+#[path = "model/forward.rs"]
+mod forward;
+#[path = "model/gated.rs"]
+mod gated;
 #[path = "model/fs.rs"]
 mod model;
 #[path = "resume/names.rs"]
@@ -14,6 +18,8 @@ mod names;
 mod programs;
 #[path = "resume/site.rs"]
 mod site;
+#[path = "resume/takeover.rs"]
+mod takeover;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -147,6 +153,22 @@ fn a_request_that_was_executed_and_not_answered_happens_once() {
         answers::names_that_go();
         answers::changes_of_files();
         answers::questions();
+    }
+}
+
+/// The other node has served before this node serves again.
+#[test]
+fn a_request_that_was_perhaps_executed_does_not_run_on_what_the_other_node_has_made() {
+    if can_resume() {
+        takeover::changes_fail();
+        takeover::questions_wait();
+    }
+}
+
+#[test]
+fn a_resumed_mount_drops_what_the_kernel_knew_before_the_other_node_served() {
+    if can_resume() {
+        takeover::old_attributes_go();
     }
 }
 

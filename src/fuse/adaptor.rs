@@ -17,7 +17,6 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
     ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use lockstep_driver::client::RequestKind;
 use lockstep_types::{Errno, Ino, MetaRequest, NodeKind};
 
 use super::attributes::{file_name, ino, kind_and_mode, permissions, rename_mode, timestamp};
@@ -67,7 +66,8 @@ impl Adaptor {
 
     /// Answers one request to create an inode.
     fn create_inode(&self, operation: &'static str, new: NewInode, reply: ReplyEntry) {
-        self.answer(operation, reply, |context, reply| {
+        let form = RequestForm::change(operation, new.delivery);
+        self.answer(form, reply, |context, reply| {
             let shared = Arc::clone(context);
             new.submit(context, move |outcome| {
                 reply::entry(&shared, reply, outcome);
@@ -84,26 +84,13 @@ impl Adaptor {
         change: impl FnOnce() -> Result<MetaRequest, Errno>,
     ) {
         let (delivery, change) = (RequestDelivery::of(request), change());
-        self.answer(operation, reply, move |context, reply| match change {
+        let form = RequestForm::change(operation, delivery);
+        self.answer(form, reply, move |context, reply| match change {
             Ok(change) => {
                 let done = |outcome| reply::empty(reply, outcome);
                 exchange::submit(context, delivery, change, Box::new(done));
             }
             Err(errno) => reply.refuse(errno),
-        });
-    }
-
-    /// Answers with the attributes of the root, which each node answers: so the mount point can be looked at.
-    fn root_attributes(&self, reply: ReplyAttr) {
-        let context = &self.context;
-        context.answer_anywhere("getattr", reply, |reply, is_serving| {
-            context.service().flush_deferred_writes();
-            let attr = context.service().getattr(Ino::ROOT);
-            if is_serving {
-                reply::attributes(context, reply, attr);
-            } else {
-                reply::uncached_attributes(reply, attr);
-            }
         });
     }
 
@@ -150,7 +137,7 @@ impl Filesystem for Adaptor {
         reply: ReplyAttr,
     ) {
         if node.0 == Ino::ROOT.get() {
-            return self.root_attributes(reply);
+            return reply::root_attributes(&self.context, reply);
         }
         self.answer("getattr", reply, move |context, reply| {
             let attr = ino(node).and_then(|ino| context.service().getattr(ino));
@@ -185,7 +172,8 @@ impl Filesystem for Adaptor {
             mtime: mtime.map(timestamp),
         };
         let caller = Caller::of(request);
-        self.answer(attributes.form(), reply, move |context, reply| {
+        let form = attributes.form(RequestDelivery::of(request));
+        self.answer(form, reply, move |context, reply| {
             setattr::set_attr(context, node, attributes, caller, reply);
         });
     }
@@ -260,7 +248,8 @@ impl Filesystem for Adaptor {
         reply: ReplyCreate,
     ) {
         let new = NewInode::new(request, (parent, name), NodeKind::File).with_mode(mode, umask);
-        self.answer("create", reply, move |context, reply| {
+        let form = RequestForm::change("create", new.delivery);
+        self.answer(form, reply, move |context, reply| {
             let shared = Arc::clone(context);
             new.submit(context, move |outcome| {
                 reply::created(&shared, reply, outcome);
@@ -277,7 +266,8 @@ impl Filesystem for Adaptor {
         reply: ReplyEntry,
     ) {
         let (delivery, name) = (RequestDelivery::of(request), file_name(name));
-        self.answer("link", reply, move |context, reply| {
+        let form = RequestForm::change("link", delivery);
+        self.answer(form, reply, move |context, reply| {
             names::link(context, delivery, node, (parent, name), reply);
         });
     }
@@ -391,7 +381,7 @@ impl Filesystem for Adaptor {
         let (caller, delivery) = (Caller::of(request), RequestDelivery::of(request));
         let request = WriteRequest::new(caller, delivery, write_flags, flags, &self.queue);
         self.context.answer_or_keep(
-            ("write", request.admission_kind()),
+            request.form(),
             reply,
             |context, reply| write::write(context, request, node, offset, data, reply),
             || {
@@ -440,9 +430,10 @@ impl Filesystem for Adaptor {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let caller = Caller::of(request);
-        self.answer("fallocate", reply, move |context, reply| {
-            content::allocate(context, caller, node, (offset, length), mode, reply);
+        let by = (Caller::of(request), RequestDelivery::of(request));
+        let form = RequestForm::change("fallocate", by.1);
+        self.answer(form, reply, move |context, reply| {
+            content::allocate(context, by, node, (offset, length), mode, reply);
         });
     }
 
@@ -473,10 +464,11 @@ impl Filesystem for Adaptor {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let caller = Caller::of(request);
-        self.answer("copy_file_range", reply, move |context, reply| {
+        let by = (Caller::of(request), RequestDelivery::of(request));
+        let form = RequestForm::change("copy_file_range", by.1);
+        self.answer(form, reply, move |context, reply| {
             let (from, to) = ((from, from_offset), (to, to_offset));
-            content::copy(context, caller, from, to, length, reply);
+            content::copy(context, by, from, to, length, reply);
         });
     }
 
@@ -534,7 +526,8 @@ impl Filesystem for Adaptor {
         let caller = Caller::of(request);
         let delivery = RequestDelivery::of(request);
         let attribute = (name.as_bytes().to_vec(), value.to_vec());
-        self.answer("setxattr", reply, move |context, reply| {
+        let form = RequestForm::change("setxattr", delivery);
+        self.answer(form, reply, move |context, reply| {
             let changes = extended::set_changes(context, caller, node, attribute, flags);
             extended::submit(context, delivery, changes, reply);
         });
@@ -550,7 +543,7 @@ impl Filesystem for Adaptor {
     ) {
         let name = name.as_bytes();
         self.context.answer_or_keep(
-            ("getxattr", RequestKind::Program),
+            "getxattr",
             reply,
             |context, reply| extended::answer(context, node, name, room, reply),
             || {
@@ -574,7 +567,8 @@ impl Filesystem for Adaptor {
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (delivery, name) = (RequestDelivery::of(request), name.as_bytes().to_vec());
-        self.answer("removexattr", reply, move |context, reply| {
+        let form = RequestForm::change("removexattr", delivery);
+        self.answer(form, reply, move |context, reply| {
             let changes = extended::remove_change(node, name);
             extended::submit(context, delivery, changes, reply);
         });

@@ -7,12 +7,14 @@
 //! Invariants:
 //! - A parked request runs or is refused, once. [`Admissions::close`] refuses all that are left.
 //! - A write-back is parked only while no other node has served: a node that follows refuses it.
+//! - A change that an earlier process may have executed is parked only while no other node has served, too: it would run on
+//!   what the other node has made since.
 //! - A write-back that may bring bytes from before the time of the other node does not run ([`UnfinishedDrops`]).
 //! - No lock is held while a request runs or the service is called.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_driver::client::{FileService, Inside, RequestKind, Standing};
 use lockstep_types::Errno;
@@ -27,6 +29,14 @@ use super::unfinished_drops::UnfinishedDrops;
 /// Most bytes of parked writes of programs. Further ones are refused. The write-backs are not counted: the kernel itself
 /// limits them (`init::BACKGROUND_MAX`).
 const PARKED_BYTES_MAX: usize = 256 << 20;
+
+/// What the admission of a request depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AdmissionWish {
+    pub kind: RequestKind,
+    /// The request changes something, and an earlier process may have executed it.
+    pub is_resent_change: bool,
+}
 
 /// The answer to a request that asks for admission.
 pub(super) enum AdmissionAnswer<'a> {
@@ -49,7 +59,7 @@ type AnswerParked = Box<dyn FnOnce(Result<Admitted<'_>, Errno>) + Send>;
 
 /// A request that waits.
 pub(super) struct ParkedRequest {
-    pub kind: RequestKind,
+    pub wish: AdmissionWish,
     /// Bytes of data of the request in memory.
     pub bytes: usize,
     /// The pages that the kernel holds locked until the answer.
@@ -61,6 +71,11 @@ pub(super) struct ParkedRequest {
 pub(super) struct Admissions {
     service: Arc<dyn FileService>,
     standby: Standby,
+    /// The earlier process of a resumed mount may have executed requests that the kernel sends again. Otherwise it was the
+    /// secondary, and had answered all that it had executed before.
+    may_resent_be_done: bool,
+    /// The other node may have served since this process began.
+    has_followed: AtomicBool,
     drops: Arc<UnfinishedDrops>,
     gate: RequestGate,
     /// The write-backs that were let in since the mount began.
@@ -82,7 +97,7 @@ struct ParkedList {
 
 impl ParkedRequest {
     const fn counted_bytes(&self) -> usize {
-        match self.kind {
+        match self.wish.kind {
             RequestKind::Program | RequestKind::SizeChange => self.bytes,
             RequestKind::WriteBack => 0,
         }
@@ -97,6 +112,8 @@ impl Admissions {
     /// The admission to a service, with the answer to programs while this node does not serve.
     pub fn new(service: Arc<dyn FileService>, standby: Standby) -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
+            may_resent_be_done: service.standing() != Standing::Following,
+            has_followed: AtomicBool::new(false),
             service,
             standby,
             drops: Arc::default(),
@@ -124,11 +141,16 @@ impl Admissions {
     }
 
     /// Asks for the admission of a request.
-    pub fn enter(&self, kind: RequestKind) -> AdmissionAnswer<'_> {
+    pub fn enter(&self, wish: AdmissionWish) -> AdmissionAnswer<'_> {
+        let kind = wish.kind;
         let Some(in_flight) = self.gate.enter() else {
             return AdmissionAnswer::Refused(Errno::Io);
         };
         let standing = match self.service.enter(kind) {
+            // The note of the other node's time comes before this node serves again.
+            Ok(_) if self.is_overtaken(wish) => {
+                return AdmissionAnswer::Refused(self.unknown_outcome());
+            }
             Ok(_) if kind == RequestKind::WriteBack && self.drops.may_hold_old_pages() => {
                 return AdmissionAnswer::Refused(Errno::Io);
             }
@@ -145,7 +167,7 @@ impl Admissions {
         };
         // A write may have been deferred because this request was seen in the queue.
         self.service.flush_deferred_writes();
-        match self.refusal(kind, standing) {
+        match self.refusal(wish, standing) {
             Some(errno) => AdmissionAnswer::Refused(errno),
             None => AdmissionAnswer::Waits(in_flight),
         }
@@ -159,8 +181,9 @@ impl Admissions {
     }
 
     /// The error of a request that is not admitted; `None` if the request waits.
-    fn refusal(&self, kind: RequestKind, standing: Standing) -> Option<Errno> {
-        match (kind, standing) {
+    fn refusal(&self, wish: AdmissionWish, standing: Standing) -> Option<Errno> {
+        match (wish.kind, standing) {
+            _ if self.is_overtaken(wish) => Some(self.unknown_outcome()),
             // The other node may have changed the file since the page was read.
             (RequestKind::WriteBack, Standing::Following) => Some(Errno::Io),
             (RequestKind::Program | RequestKind::SizeChange, Standing::Following) => {
@@ -172,6 +195,23 @@ impl Admissions {
             }
             // The node is likely to serve again soon: a restart stays unnoticed.
             (_, _) => None,
+        }
+    }
+
+    /// Whether the request may have been executed before the other node served: a second execution would change what the
+    /// other node has made.
+    fn is_overtaken(&self, wish: AdmissionWish) -> bool {
+        wish.is_resent_change
+            && self.may_resent_be_done
+            && (self.has_followed.load(Ordering::SeqCst)
+                || self.service.standing() == Standing::Following)
+    }
+
+    /// The error of a change whose outcome is not known (docs/adr/0012).
+    const fn unknown_outcome(&self) -> Errno {
+        match self.standby {
+            Standby::Wait | Standby::Erofs => Errno::Io,
+            Standby::Eagain => Errno::Again,
         }
     }
 
@@ -239,7 +279,7 @@ impl Admissions {
         let mut waiting = VecDeque::new();
         for request in batch {
             let bytes = request.counted_bytes();
-            match self.enter(request.kind) {
+            match self.enter(request.wish) {
                 AdmissionAnswer::Inside(admitted) => (request.answer)(Ok(admitted)),
                 AdmissionAnswer::Refused(errno) => request.refuse(errno),
                 AdmissionAnswer::Waits(_) => {
@@ -274,9 +314,10 @@ impl Admissions {
         }
     }
 
-    /// Refuses the parked requests that do not wait while the other node may serve.
+    /// Notes that the other node may serve from now on, and refuses the parked requests that do not wait meanwhile.
     pub fn refuse_following(&self) {
-        let refusal = |request: &ParkedRequest| self.refusal(request.kind, Standing::Following);
+        self.has_followed.store(true, Ordering::SeqCst);
+        let refusal = |request: &ParkedRequest| self.refusal(request.wish, Standing::Following);
         let refused = self
             .state
             .lock()
@@ -340,7 +381,10 @@ mod tests {
 
     fn request(kind: RequestKind, bytes: usize) -> ParkedRequest {
         ParkedRequest {
-            kind,
+            wish: AdmissionWish {
+                kind,
+                is_resent_change: false,
+            },
             bytes,
             page_read: None,
             answer: Box::new(|_| {}),
@@ -369,7 +413,7 @@ mod tests {
         ] {
             assert!(list.add(request(kind, bytes), Errno::ReadOnly).is_ok());
         }
-        let taken = list.take_if(|request| request.kind == RequestKind::Program);
+        let taken = list.take_if(|request| request.wish.kind == RequestKind::Program);
         assert_eq!((taken.len(), list.requests.len(), list.bytes), (1, 1, 0));
         let one_more = request(RequestKind::Program, 1);
         assert!(list.add(one_more, Errno::ReadOnly).is_ok());

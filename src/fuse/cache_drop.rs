@@ -174,6 +174,8 @@ impl CacheDropper {
         if self.found.get().is_none() {
             let found = self.search(&invalidator)?;
             self.drop_pages(&invalidator, &found)?;
+            // The search that this node began when it served may have found the same.
+            let _ = self.found.set(found);
         }
         Ok(invalidator)
     }
@@ -199,8 +201,6 @@ impl CacheDropper {
     fn search(&self, invalidator: &Invalidator) -> Result<Vec<Range<u64>>, Errno> {
         let below = match self.page_cache.changes().inherited_below() {
             None => return Ok(Vec::new()),
-            // This process does not know the number.
-            Some(Ino::LAST) => SEARCH_MAX,
             Some(below) => below.get(),
         };
         let first = below.saturating_sub(SEARCH_MAX).max(Ino::ROOT.get());

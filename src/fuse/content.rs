@@ -16,6 +16,7 @@ use super::page_cache::{ChangeKind, ContentChange};
 use super::privileges::{self, Caller};
 use super::refuse::Refuse;
 use super::reply;
+use super::resent::RequestDelivery;
 
 /// `lseek`'s numbers for the two modes that the kernel does not handle itself.
 const SEEK_DATA: i32 = 3;
@@ -74,7 +75,7 @@ pub(super) fn sync(context: &Context, node: INodeNo, reply: ReplyEmpty) {
 /// Carries out a `fallocate` of a range, given by offset and length.
 pub(super) fn allocate(
     context: &Arc<Context>,
-    caller: Caller,
+    (caller, delivery): (Caller, RequestDelivery),
     node: INodeNo,
     range: (u64, u64),
     mode: i32,
@@ -86,7 +87,7 @@ pub(super) fn allocate(
         Err(errno) => return reply.refuse(errno),
     };
     let bytes = range.0..range.0.saturating_add(range.1);
-    change_directly(context, ino, bytes, move |context, change| {
+    change_directly(context, delivery, (ino, bytes), move |context, change| {
         let change = match change {
             Ok(change) => change,
             Err(errno) => return reply.refuse(errno),
@@ -116,8 +117,8 @@ pub(super) fn allocate(
 /// the change must not begin.
 fn change_directly(
     context: &Arc<Context>,
-    ino: Ino,
-    bytes: Range<u64>,
+    delivery: RequestDelivery,
+    (ino, bytes): (Ino, Range<u64>),
     begin: impl FnOnce(&Arc<Context>, Result<ContentChange, Errno>) + Send + 'static,
 ) {
     let cache = context.page_cache();
@@ -129,10 +130,11 @@ fn change_directly(
     }
     let (shared, range) = (Arc::clone(context), bytes.clone());
     let start = move |change| {
-        let delayed = DelayedChange::new("change of content", change);
+        let form = RequestForm::change("change of content", delivery);
+        let delayed = DelayedChange::new(form, change);
         delayed.start(&shared, move |context, turn| match turn {
             DelayedTurn::Begin(change) => begin(context, Ok(change)),
-            DelayedTurn::Again => change_directly(context, ino, range, begin),
+            DelayedTurn::Again => change_directly(context, delivery, (ino, range), begin),
             DelayedTurn::Refused(errno) => begin(context, Err(errno)),
         });
     };
@@ -178,7 +180,7 @@ fn find(context: &Context, node: INodeNo, offset: i64, whence: i32) -> Result<i6
 /// Carries out a `copy_file_range`.
 pub(super) fn copy(
     context: &Arc<Context>,
-    caller: Caller,
+    (caller, delivery): (Caller, RequestDelivery),
     from: (INodeNo, u64),
     to: (INodeNo, u64),
     length: u64,
@@ -201,7 +203,7 @@ pub(super) fn copy(
             shared.kernel_cache().expire(to.0);
         }
         match outcome {
-            Ok(_) => begin_copy(&shared, from, to, length, reply),
+            Ok(_) => begin_copy(&shared, delivery, (from, to), length, reply),
             Err(errno) => reply.refuse(errno),
         }
     });
@@ -226,13 +228,13 @@ fn check_copy(context: &Context, to: (Ino, u64), length: u64) -> Result<(), Errn
 
 fn begin_copy(
     context: &Arc<Context>,
-    from: (Ino, u64),
-    to: (Ino, u64),
+    delivery: RequestDelivery,
+    (from, to): ((Ino, u64), (Ino, u64)),
     length: u64,
     reply: ReplyWrite,
 ) {
     let bytes = to.1..to.1.saturating_add(length);
-    change_directly(context, to.0, bytes, move |context, change| {
+    change_directly(context, delivery, (to.0, bytes), move |context, change| {
         let change = match change {
             Ok(change) => change,
             Err(errno) => return Refuse::refuse(reply, errno),

@@ -13,7 +13,7 @@ use std::vec;
 use lockstep_driver::client::{Done, FileService, RequestKind};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
-use super::admission::{AdmissionAnswer, Admissions, Admitted, ParkedRequest};
+use super::admission::{AdmissionAnswer, AdmissionWish, Admissions, Admitted, ParkedRequest};
 use super::error::MountError;
 use super::file_pages::PageRead;
 use super::kernel_cache::KernelCache;
@@ -46,15 +46,36 @@ pub(super) struct RequestForm {
     pub kind: RequestKind,
     /// The pages that the kernel holds locked until the answer.
     pub page_read: Option<PageRead>,
+    /// The request changes something, and an earlier process may have executed it.
+    pub is_resent_change: bool,
+}
+
+impl RequestForm {
+    /// A request of a program to change something.
+    pub fn change(operation: &'static str, delivery: RequestDelivery) -> Self {
+        Self {
+            is_resent_change: delivery.is_resent,
+            ..operation.into()
+        }
+    }
+
+    /// What the admission of the request depends on.
+    pub const fn wish(&self) -> AdmissionWish {
+        AdmissionWish {
+            kind: self.kind,
+            is_resent_change: self.is_resent_change,
+        }
+    }
 }
 
 impl From<&'static str> for RequestForm {
-    /// A request of a program that fills no page.
+    /// A request of a program that fills no page and changes nothing.
     fn from(operation: &'static str) -> Self {
         Self {
             operation,
             kind: RequestKind::Program,
             page_read: None,
+            is_resent_change: false,
         }
     }
 }
@@ -149,7 +170,7 @@ impl Context {
         body: impl FnOnce(&Arc<Self>, R) + Send + 'static,
     ) {
         let form = form.into();
-        match self.admissions.enter(form.kind) {
+        match self.admissions.enter(form.wish()) {
             AdmissionAnswer::Inside(admitted) => {
                 self.run(form.operation, admitted, || body(self, reply));
             }
@@ -165,7 +186,7 @@ impl Context {
     /// of bytes that it copies, and a body that owns the copy.
     pub fn answer_or_keep<R, B>(
         self: &Arc<Self>,
-        (operation, kind): (&'static str, RequestKind),
+        form: impl Into<RequestForm>,
         reply: R,
         body: impl FnOnce(&Arc<Self>, R),
         keep: impl FnOnce() -> (usize, B),
@@ -173,17 +194,14 @@ impl Context {
         R: Refuse + Send + 'static,
         B: FnOnce(&Arc<Self>, R) + Send + 'static,
     {
-        match self.admissions.enter(kind) {
+        let form = form.into();
+        match self.admissions.enter(form.wish()) {
             AdmissionAnswer::Inside(admitted) => {
-                self.run(operation, admitted, || body(self, reply));
+                self.run(form.operation, admitted, || body(self, reply));
             }
             AdmissionAnswer::Refused(errno) => reply.refuse(errno),
             AdmissionAnswer::Waits(in_flight) => {
                 let (bytes, body) = keep();
-                let form = RequestForm {
-                    kind,
-                    ..operation.into()
-                };
                 let request = self.parked(form, reply, body);
                 let request = ParkedRequest { bytes, ..request };
                 self.admissions.park(request, in_flight);
@@ -245,7 +263,7 @@ impl Context {
             Err(errno) => reply.refuse(errno),
         };
         ParkedRequest {
-            kind: form.kind,
+            wish: form.wish(),
             bytes: 0,
             page_read: form.page_read,
             answer: Box::new(answer),

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use lockstep_types::Errno;
 
 use super::admission::{AdmissionAnswer, Admitted, ParkedRequest};
-use super::context::Context;
+use super::context::{Context, RequestForm};
 use super::page_cache::ContentChange;
 
 /// A change whose turn has come.
 pub(super) struct DelayedChange {
-    operation: &'static str,
+    form: RequestForm,
     change: ContentChange,
 }
 
@@ -29,9 +29,9 @@ pub(super) enum DelayedTurn {
 }
 
 impl DelayedChange {
-    /// A change whose turn has come.
-    pub const fn new(operation: &'static str, change: ContentChange) -> Self {
-        Self { operation, change }
+    /// A change whose turn has come, of a request with a form.
+    pub const fn new(form: RequestForm, change: ContentChange) -> Self {
+        Self { form, change }
     }
 
     /// Asks for admission, and gives `body` the turn: now, or when this node serves.
@@ -40,9 +40,9 @@ impl DelayedChange {
         context: &Arc<Context>,
         body: impl FnOnce(&Arc<Context>, DelayedTurn) + Send + 'static,
     ) {
-        let Self { operation, change } = self;
-        let kind = change.kind.admission_kind();
-        match context.admissions().enter(kind) {
+        let Self { form, change } = self;
+        let operation = form.operation;
+        match context.admissions().enter(form.wish()) {
             AdmissionAnswer::Inside(admitted) => {
                 context.run(operation, admitted, || {
                     body(context, DelayedTurn::Begin(change));
@@ -64,7 +64,7 @@ impl DelayedChange {
                 // The service keeps the bytes of the change.
                 let request = ParkedRequest {
                     page_read: None,
-                    kind,
+                    wish: form.wish(),
                     bytes: 0,
                     answer: Box::new(answer),
                 };

@@ -2,7 +2,7 @@
 //!
 //! The inodes behind both names are noted in the memory of the mount before the exchange begins ([`MountMemory`]). If
 //! the kernel sends the request again after a restart, the note says which inode was behind which name. First a barrier
-//! goes through the datastore: a `link` that is refused in any case. When it is refused, each operation of the killed
+//! goes through the datastore: a `rename` that is refused in any case, also on a full disk. When it is refused, each operation of the killed
 //! process has either happened on both nodes, or will never happen. Then the names show whether the exchange has happened.
 
 use std::sync::Arc;
@@ -48,13 +48,16 @@ impl Names {
         })
     }
 
-    /// An operation that the datastore takes up like any other and refuses: the second name exists.
-    fn barrier(&self, noted: NotedExchange) -> MetaRequest {
-        let (parent, name) = self.to.clone();
-        MetaRequest::Link {
-            ino: noted.from,
+    /// An operation that the datastore takes up like any other and refuses: the second name exists. An operation that needs
+    /// room would be refused on a full disk before it is taken up.
+    fn barrier(&self) -> MetaRequest {
+        let ((parent, name), (new_parent, new_name)) = (self.from.clone(), self.to.clone());
+        MetaRequest::Rename {
             parent,
             name,
+            new_parent,
+            new_name,
+            mode: RenameMode::NoReplace,
         }
     }
 }
@@ -140,8 +143,7 @@ fn repeat(
     done: Done<Option<Attr>>,
 ) {
     let shared = Arc::clone(context);
-    let barrier = names.barrier(noted);
-    context.change(Ok(barrier), move |_refused| {
+    context.change(Ok(names.barrier()), move |_refused| {
         let exchanged = NotedExchange {
             from: noted.to,
             to: noted.from,

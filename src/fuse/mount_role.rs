@@ -6,6 +6,7 @@
 //! | the node gives its role away | the kernel writes its pages back and drops its caches. The datastore waits for that while write-backs come, at most [`DROP_WAIT_MAX`] |
 //! | the other node may serve, and this node has not retired before | the kernel drops its caches, in the background |
 //! | the other node may serve | waiting write-backs are refused; from now on each append is placed anew (`write`) |
+//! | the mount is resumed, and the other node may serve | the same: an earlier process may have served |
 //! | it is undecided which node serves | none: the caches are right, and stay |
 //! | the lease is over, so the other node may take over unnoticed | the kernel drops its caches, in the background. Dirty pages stay |
 //! | the node serves | the waiting requests run (`admission`) |
@@ -50,20 +51,27 @@ impl std::fmt::Debug for MountRole {
 }
 
 impl MountRole {
-    /// Follows the role of a node, until the returned value is dropped.
+    /// Follows the role of a node, until the returned value is dropped. `is_resumed`: an earlier process has answered requests
+    /// of the mount.
     pub fn observe(
         service: &dyn FileService,
         admissions: Arc<Admissions>,
         dropper: Arc<CacheDropper>,
         write_back: WriteBack,
         names_outlive_drop: Duration,
+        is_resumed: bool,
     ) -> Arc<Self> {
+        let first = if is_resumed {
+            Standing::Undecided
+        } else {
+            service.standing()
+        };
         let role = Arc::new(Self {
             admissions,
             dropper,
             write_back,
             names_outlive_drop,
-            last: Mutex::new(service.standing()),
+            last: Mutex::new(first),
         });
         service.observe(Arc::new(MountObserver(Arc::downgrade(&role))));
         // A change before this moment was not told.

@@ -6,7 +6,7 @@ use fuser::{
 };
 use lockstep_types::backing::Space;
 use lockstep_types::limits::{BLOCK_BYTES, NAME_BYTES_MAX};
-use lockstep_types::{Attr, Errno};
+use lockstep_types::{Attr, Errno, Ino};
 
 use super::attributes::{file_attr, no_attr};
 use super::context::{Context, NOT_AT_ALL};
@@ -62,6 +62,19 @@ pub(super) fn uncached_attributes(reply: ReplyAttr, outcome: Result<Attr, Errno>
         Ok(attr) => reply.attr(&NOT_AT_ALL, &file_attr(&attr)),
         Err(errno) => reply.refuse(errno),
     }
+}
+
+/// The attributes of the root, which each node answers: so the mount point can be looked at.
+pub(super) fn root_attributes(context: &Context, reply: ReplyAttr) {
+    context.answer_anywhere("getattr", reply, |reply, is_serving| {
+        context.service().flush_deferred_writes();
+        let attr = context.service().getattr(Ino::ROOT);
+        if is_serving {
+            attributes(context, reply, attr);
+        } else {
+            uncached_attributes(reply, attr);
+        }
+    });
 }
 
 /// An opened file.

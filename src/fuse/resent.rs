@@ -3,7 +3,8 @@
 //! The killed process may have executed such a request. So it is executed again, and if that fails because its effect is
 //! there already, the first execution has succeeded. That is exact, not a guess: as long as a request is unanswered, the
 //! kernel holds the locks of the directories and inodes that the request changes names or attributes of, so no other
-//! request can have made that effect, and this mount is the only one that changes the datastore.
+//! request can have made that effect, and this mount is the only one that changes the datastore. Once the other node may have
+//! served, such a request fails instead (`admission`).
 //!
 //! | request | second execution |
 //! |---|---|
@@ -55,10 +56,10 @@ pub(super) fn outcome(
         Ok(attr) => return Ok(attr),
         Err(errno) => errno,
     };
-    // On a full disk a request is refused before the names are looked at.
+    // On a full disk, or with as many links as an inode may have, a request is refused before the names are looked at.
     let may_be_own = matches!(
         errno,
-        Errno::Exists | Errno::NoEntry | Errno::NoData | Errno::NoSpace
+        Errno::Exists | Errno::NoEntry | Errno::NoData | Errno::NoSpace | Errno::TooManyLinks
     );
     match own_effect(service, request) {
         Some(effect) if may_be_own => {

@@ -11,6 +11,7 @@ use super::context::{Context, RequestForm};
 use super::privileges::{self, Caller};
 use super::refuse::Refuse;
 use super::reply;
+use super::resent::RequestDelivery;
 
 /// The attributes that one `setattr` request sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,14 +26,14 @@ pub(super) struct SetAttrRequest {
 
 impl SetAttrRequest {
     /// The form of such a request.
-    pub fn form(self) -> RequestForm {
+    pub fn form(self, delivery: RequestDelivery) -> RequestForm {
         let kind = match self.size {
             Some(_) => RequestKind::SizeChange,
             None => RequestKind::Program,
         };
         RequestForm {
             kind,
-            .."setattr".into()
+            ..RequestForm::change("setattr", delivery)
         }
     }
 

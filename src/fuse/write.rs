@@ -12,12 +12,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fuser::{INodeNo, OpenFlags, ReplyWrite, WriteFlags};
-use lockstep_driver::client::{Done, FileService, KeptBytes, RequestKind, WriteOptions};
+use lockstep_driver::client::{Done, FileService, KeptBytes, WriteOptions};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 use parking_lot::Mutex;
 
 use super::attributes::{appends, ino, is_durable};
-use super::context::Context;
+use super::context::{Context, RequestForm};
 use super::delayed_change::{DelayedChange, DelayedTurn};
 use super::page_cache::{ChangeKind, ContentChange};
 use super::privileges::{self, Caller};
@@ -77,9 +77,13 @@ impl<'a> WriteRequest<'a> {
         }
     }
 
-    /// The kind of the request for the admission to the service.
-    pub const fn admission_kind(&self) -> RequestKind {
-        self.kind.admission_kind()
+    /// The form of such a request.
+    pub fn form(&self) -> RequestForm {
+        RequestForm {
+            kind: self.kind.admission_kind(),
+            is_resent_change: self.is_resent,
+            .."write".into()
+        }
     }
 
     /// The same request without the queue: when a delayed write begins, the queue says nothing about the requests
@@ -255,7 +259,7 @@ fn begin_later(
     let (shared, request) = (Arc::clone(context), request.delayed());
     let (bytes, place) = (WriteBytes::Kept(kept), (ino, range.clone()));
     let start = move |change| {
-        let delayed = DelayedChange::new("write", change);
+        let delayed = DelayedChange::new(request.form(), change);
         delayed.start(&shared, move |context, turn| match turn {
             DelayedTurn::Begin(change) => begin(context, request, change, bytes, reply),
             DelayedTurn::Again => begin_or_wait(context, request, place, bytes, reply),

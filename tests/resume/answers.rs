@@ -47,6 +47,15 @@ enum Stage {
 }
 
 impl Interrupted {
+    fn new(model: Arc<ModelFs>, kind: &'static str) -> Arc<Self> {
+        Arc::new(Self {
+            model,
+            kind,
+            stage: Mutex::new(Stage::Serving),
+            changed: Condvar::new(),
+        })
+    }
+
     fn set(&self, stage: Stage) {
         *self.stage.lock() = stage;
         self.changed.notify_all();
@@ -201,11 +210,27 @@ fn take<T: Send + 'static>(call: impl FnOnce(Done<T>)) -> Result<T, Errno> {
     outcome.expect("the model answers at once")
 }
 
+/// The service of the process that resumes the mount, and what happens once that process has the mount.
+pub type NextProcess = (Arc<dyn FileService>, Box<dyn FnOnce()>);
+
 /// Runs `act` on a mount whose process ends after the execution of its first request of a kind. `prepare` runs before.
 fn interrupt<T: Send>(
     kind: &'static str,
     prepare: impl FnOnce(&Path) -> T,
     act: impl FnOnce(&Path, T) + Send,
+) {
+    interrupt_before(kind, prepare, act, |model| {
+        let service = Interrupted::new(model, kind);
+        (service, Box::new(|| ()))
+    });
+}
+
+/// The same, with another process that resumes the mount.
+pub fn interrupt_before<T: Send>(
+    kind: &'static str,
+    prepare: impl FnOnce(&Path) -> T,
+    act: impl FnOnce(&Path, T) + Send,
+    next: impl FnOnce(Arc<ModelFs>) -> NextProcess,
 ) {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("mount");
@@ -214,28 +239,22 @@ fn interrupt<T: Send>(
     let holder = DescriptorHolder::open(&socket_path(&control), HoldUntil::Told).unwrap();
     let (_going_on, stop) = UnixStream::pair().unwrap();
     let model = Arc::new(ModelFs::default());
-    let service = |stage| {
-        Arc::new(Interrupted {
-            model: Arc::clone(&model),
-            kind,
-            stage: Mutex::new(stage),
-            changed: Condvar::new(),
-        })
-    };
     thread::scope(|scope| {
         let held = scope.spawn(move || holder.run(&stop));
         let mut options = MountOptions::new(&directory, "model");
         options.descriptors = Arc::new(DescriptorStore::find(&control));
         // The thread of the first mount reads nothing after the request.
         options.threads = 1;
-        let first = service(Stage::Serving);
+        let first = Interrupted::new(Arc::clone(&model), kind);
         let killed = mount(Arc::<Interrupted>::clone(&first), &options).unwrap();
         let prepared = prepare(&directory);
         first.set(Stage::Armed);
         let root = directory.as_path();
         let program = scope.spawn(move || act(root, prepared));
         first.wait_for(Stage::Executed);
-        let second = mount(service(Stage::Serving), &options).unwrap();
+        let (service, meanwhile) = next(model);
+        let second = mount(service, &options).unwrap();
+        meanwhile();
         let outcome = program.join();
         let unmounted = second.unmount().unwrap();
         first.set(Stage::Over);
@@ -247,7 +266,7 @@ fn interrupt<T: Send>(
     });
 }
 
-fn file(path: &Path) -> File {
+pub fn file(path: &Path) -> File {
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create(true);
     options.truncate(false).open(path).unwrap()

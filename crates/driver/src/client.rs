@@ -242,6 +242,11 @@ pub trait FileService: Send + Sync + 'static {
     /// Nothing refers to an inode that `ask` was called with ([`Self::inherit`]).
     fn unreferenced(&self, _ino: Ino) {}
 
+    /// A number above those of all inodes that this node has ever answered with.
+    fn inos_below(&self) -> Ino {
+        Ino::LAST
+    }
+
     /// A number for a new inode, for [`MetaRequest::Create`]. No number is given twice.
     fn next_ino(&self) -> Result<Ino, Errno>;
 

@@ -184,6 +184,11 @@ impl FileService for DatastoreHandle {
         }
     }
 
+    fn inos_below(&self) -> Ino {
+        let below = self.0.engine().store.image().inos_below();
+        Ino::new(below).unwrap_or(Ino::LAST)
+    }
+
     fn next_ino(&self) -> Result<Ino, Errno> {
         self.call(|session| Ok(session.engine.store.next_ino()?))
     }

@@ -141,8 +141,7 @@ impl ChangeTable {
         &self.shards[usize::try_from(ino.get() % SHARDS as u64).unwrap_or(0)]
     }
 
-    /// Notes that an earlier process served the mount, in which all inodes have numbers below this one. The number may be
-    /// lowered later.
+    /// Notes that an earlier process served the mount, in which all inodes have numbers below this one.
     pub fn inherit(&self, below: Ino) {
         self.inherited_below.store(below.get(), Ordering::Relaxed);
     }
