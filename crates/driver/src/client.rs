@@ -244,7 +244,7 @@ pub trait FileService: Send + Sync + 'static {
 
     /// A number above those of all inodes that this node has ever answered with.
     fn inos_below(&self) -> Ino {
-        Ino::LAST
+        self.next_ino().unwrap_or(Ino::LAST)
     }
 
     /// A number for a new inode, for [`MetaRequest::Create`]. No number is given twice.
