@@ -194,7 +194,8 @@ impl Attendee {
         });
         let mut record = changed.unwrap_or(mine);
         record.complete |= mine.is_primary() && is_active(Mutant::KeepLoserComplete);
-        if kinship == Kinship::Newer && theirs.record.is_primary() && !record.is_primary() {
+        let is_older = kinship == Kinship::Newer && !is_active(Mutant::TrustOldCopy);
+        if is_older && theirs.record.is_primary() && !record.is_primary() {
             record.complete = false;
         }
         let is_met = theirs.seen == Some(mine);

@@ -282,6 +282,11 @@ impl ServiceGate {
         self.state.lock().serves(host)
     }
 
+    /// Whether no other node can serve now, also while this node lets nothing in for a doubt.
+    pub fn excludes_other(&self, host: &dyn Host) -> bool {
+        self.state.lock().excludes_other(host)
+    }
+
     fn change(&self, host: &dyn Host, change: impl FnOnce(&mut ServiceGateState)) {
         let due = {
             let mut state = self.state.lock();

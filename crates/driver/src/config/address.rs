@@ -39,16 +39,25 @@ impl fmt::Display for PeerAddress {
     }
 }
 
-/// The text is no host with a port.
+/// Why a text is no address of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a host with a port")]
-pub struct NotAnAddress(String);
+pub enum NotAnAddress {
+    /// The text is no host with a port.
+    #[error("{0:?} is not a host with a port")]
+    Form(String),
+    /// The address stands for every address of a server.
+    #[error("{0:?} is the address of no server")]
+    Unspecified(String),
+}
 
 impl FromStr for PeerAddress {
     type Err = NotAnAddress;
 
     fn from_str(written: &str) -> Result<Self, NotAnAddress> {
         let parts = match SocketAddr::from_str(written) {
+            Ok(address) if address.ip().is_unspecified() => {
+                return Err(NotAnAddress::Unspecified(written.to_owned()));
+            }
             Ok(address) => Some((address.ip().to_string(), address.port())),
             Err(_) => split_host(written),
         };
@@ -59,7 +68,7 @@ impl FromStr for PeerAddress {
                     port: NonZeroU16::new(port)?,
                 })
             })
-            .ok_or_else(|| NotAnAddress(written.to_owned()))
+            .ok_or_else(|| NotAnAddress::Form(written.to_owned()))
     }
 }
 
@@ -92,6 +101,8 @@ mod tests {
             "host:70000",
             "a b:1",
             "fd00::2:1",
+            "0.0.0.0:7400",
+            "[::]:7400",
         ] {
             assert!(written.parse::<PeerAddress>().is_err(), "{written}");
         }

@@ -215,7 +215,7 @@ impl Meets for Datastore {
                 let goes_back =
                     theirs.gave_up && begins || judgment.leads && attendee.has_lost_peer(theirs);
                 // The other node cannot have answered by the word of the witness while this node serves.
-                let has_paused = !self.gate().serves(&*self.engine.host);
+                let has_paused = !self.gate().excludes_other(&*self.engine.host);
                 let leads_without = goes_back && has_paused;
                 if leads_without && !note_given_up(&self.engine) {
                     return Ok(false);
