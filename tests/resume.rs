@@ -151,6 +151,7 @@ fn a_request_that_was_executed_and_not_answered_happens_once() {
     if can_resume() {
         answers::names_that_are_made();
         answers::names_that_go();
+        answers::changes_of_attributes();
         answers::changes_of_files();
         answers::questions();
     }

@@ -3,15 +3,16 @@
 //!
 //! Both processes are mounts of this one, over the same model. The first executes the request and never answers.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, UNIX_EPOCH};
 
 use lockstep_driver::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
 use lockstep_types::backing::Space;
@@ -20,8 +21,8 @@ use lockstepfs::fuse::{MountOptions, Unmounted, mount};
 use lockstepfs::hold::{DescriptorHolder, DescriptorStore, HoldUntil, socket_path};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{
-    CWD, FallocateFlags, FileType, Mode, RenameFlags, XattrFlags, copy_file_range, fallocate,
-    getxattr, mknodat, removexattr, renameat_with, setxattr,
+    CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, XattrFlags, copy_file_range,
+    fallocate, getxattr, mknodat, removexattr, renameat_with, setxattr,
 };
 
 use crate::model::ModelFs;
@@ -286,6 +287,19 @@ pub fn names_that_are_made() {
         mknodat(CWD, dir.join("new"), FileType::Fifo, Mode::RUSR, 0).unwrap();
     });
     interrupt("Create", drop_path, |dir, ()| {
+        let device = rustix::fs::makedev(1, 3);
+        let mode = Mode::RUSR;
+        mknodat(
+            CWD,
+            dir.join("new"),
+            FileType::CharacterDevice,
+            mode,
+            device,
+        )
+        .unwrap();
+        assert_eq!(fs::metadata(dir.join("new")).unwrap().rdev(), device);
+    });
+    interrupt("Create", drop_path, |dir, ()| {
         symlink("to", dir.join("new")).unwrap();
         assert_eq!(fs::read_link(dir.join("new")).unwrap(), Path::new("to"));
     });
@@ -300,6 +314,20 @@ pub fn names_that_are_made() {
 }
 
 fn drop_path(_: &Path) {}
+
+/// An access list: the owner reads and writes, user 1 reads, the others nothing.
+const ACL: &[u8] = &[
+    2, 0, 0, 0, //
+    1, 0, 6, 0, 255, 255, 255, 255, // the owner
+    2, 0, 4, 0, 1, 0, 0, 0, // user 1
+    4, 0, 4, 0, 255, 255, 255, 255, // the group
+    16, 0, 4, 0, 255, 255, 255, 255, // the mask
+    32, 0, 0, 0, 255, 255, 255, 255, // the others
+];
+
+/// `O_SYNC` of Linux.
+#[expect(clippy::cast_possible_wrap, reason = "the flag fits")]
+const O_SYNC: i32 = OFlags::SYNC.bits() as i32;
 
 /// Changes that remove and move names.
 pub fn names_that_go() {
@@ -329,6 +357,15 @@ pub fn names_that_go() {
         fs::rename(dir.join("a"), dir.join("b")).unwrap();
         assert_eq!(fs::read(dir.join("b")).unwrap(), b"a");
     });
+    let directories = |dir: &Path| {
+        fs::create_dir(dir.join("a")).unwrap();
+        fs::create_dir(dir.join("b")).unwrap();
+        fs::write(dir.join("a/in"), "a").unwrap();
+    };
+    interrupt("Rename", directories, |dir, ()| {
+        fs::rename(dir.join("a"), dir.join("b")).unwrap();
+        assert!(dir.join("b/in").exists() && !dir.join("a").exists());
+    });
     interrupt("Rename", two, |dir, ()| {
         let flags = RenameFlags::EXCHANGE;
         renameat_with(CWD, dir.join("a"), CWD, dir.join("b"), flags).unwrap();
@@ -337,8 +374,8 @@ pub fn names_that_go() {
     });
 }
 
-/// Changes of attributes and of content.
-pub fn changes_of_files() {
+/// Changes of attributes.
+pub fn changes_of_attributes() {
     let one = |dir: &Path| file(&dir.join("a"));
     let marked = |dir: &Path| {
         let file = file(&dir.join("a"));
@@ -351,6 +388,21 @@ pub fn changes_of_files() {
     interrupt("SetXattr", marked, |dir, _| {
         setxattr(dir.join("a"), "user.x", b"new", XattrFlags::REPLACE).unwrap();
     });
+    interrupt("SetXattr", marked, |dir, _| {
+        setxattr(dir.join("a"), "user.x", b"new", XattrFlags::empty()).unwrap();
+    });
+    interrupt("SetXattr", one, |dir, _| {
+        setxattr(
+            dir.join("a"),
+            "system.posix_acl_access",
+            ACL,
+            XattrFlags::empty(),
+        )
+        .unwrap();
+        let mut found = [0; 64];
+        let length = getxattr(dir.join("a"), "system.posix_acl_access", &mut found).unwrap();
+        assert_eq!(&found[..length], ACL);
+    });
     interrupt("RemoveXattr", marked, |dir, _| {
         removexattr(dir.join("a"), "user.x").unwrap();
     });
@@ -359,6 +411,21 @@ pub fn changes_of_files() {
         fs::set_permissions(dir.join("a"), mode).unwrap();
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
     });
+    interrupt("SetAttr", one, |_, file| {
+        let time = UNIX_EPOCH + Duration::from_secs(7);
+        file.set_times(FileTimes::new().set_modified(time)).unwrap();
+        assert_eq!(file.metadata().unwrap().mtime(), 7);
+    });
+    interrupt("SetAttr", one, |dir, file| {
+        chown(dir.join("a"), Some(1), Some(2)).unwrap();
+        let found = file.metadata().unwrap();
+        assert_eq!((found.uid(), found.gid()), (1, 2));
+    });
+}
+
+/// Changes of content.
+pub fn changes_of_files() {
+    let one = |dir: &Path| file(&dir.join("a"));
     interrupt("Truncate", one, |_, file| {
         file.set_len(5).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 5);
@@ -367,7 +434,34 @@ pub fn changes_of_files() {
         fallocate(&file, FallocateFlags::empty(), 0, 9).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 9);
     });
+    for (flags, length) in [
+        (FallocateFlags::KEEP_SIZE, 6),
+        (FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 6),
+        (FallocateFlags::ZERO_RANGE, 9),
+        (FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, 6),
+    ] {
+        let six = |dir: &Path| {
+            fs::write(dir.join("a"), "before").unwrap();
+            file(&dir.join("a"))
+        };
+        interrupt("Allocate", six, move |dir, file| {
+            fallocate(&file, flags, 3, 6).unwrap();
+            let zeroed = !flags.difference(FallocateFlags::KEEP_SIZE).is_empty();
+            let expected: &[u8] = if zeroed { b"bef\0\0\0" } else { b"before" };
+            let found = fs::read(dir.join("a")).unwrap();
+            assert_eq!((found.len(), &found[..6]), (length, expected));
+        });
+    }
     interrupt("write", one, |_, file| {
+        file.write_all_at(b"bytes", 3).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 8);
+    });
+    let synchronous = |dir: &Path| {
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).custom_flags(O_SYNC);
+        options.open(dir.join("a")).unwrap()
+    };
+    interrupt("write", synchronous, |_, file| {
         file.write_all_at(b"bytes", 3).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 8);
     });
@@ -382,6 +476,9 @@ pub fn changes_of_files() {
         assert_eq!(fs::read(dir.join("a")).unwrap(), b"onetwo");
     });
     interrupt("sync", one, |_, file| file.sync_all().unwrap());
+    interrupt("sync", drop_path, |dir, ()| {
+        File::open(dir).unwrap().sync_all().unwrap();
+    });
     let pair = |dir: &Path| {
         fs::write(dir.join("a"), "copied").unwrap();
         (file(&dir.join("a")), file(&dir.join("b")))
