@@ -43,19 +43,32 @@ mod write_verifier;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
 
+use lockstep_repl::message::PROTOCOL_VERSION;
 use outcome::{FAILED, chain};
 
 /// Keeps a directory identical on two servers, at every moment.
 ///
 /// Every write into the mounted directory is on both servers before it is acknowledged.
 #[derive(Debug, Parser)]
-#[command(name = "lockstep", version, max_term_width = 100, after_help = main_examples())]
+#[command(name = "lockstep", version = version(), max_term_width = 100, after_help = main_examples())]
 struct Cli {
     #[command(subcommand)]
     command: Command,
+}
+
+/// The version, and the protocol of the nodes: two nodes of different protocols do not talk.
+fn version() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "{} (node protocol {PROTOCOL_VERSION})",
+            env!("CARGO_PKG_VERSION")
+        )
+    });
+    TEXT.as_str()
 }
 
 /// The first example, in a build that has the command.
@@ -164,7 +177,11 @@ mod tests {
     #[test]
     fn the_version_shows_the_name_of_the_program() {
         let version = Cli::command().render_version();
-        assert_eq!(version, format!("lockstep {}\n", env!("CARGO_PKG_VERSION")));
+        let own = env!("CARGO_PKG_VERSION");
+        assert_eq!(
+            version,
+            format!("lockstep {own} (node protocol {PROTOCOL_VERSION})\n")
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use lockstep_link::Identity;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -375,6 +376,24 @@ fn a_start_in_the_background_returns_when_it_is_mounted_or_says_why_not() {
     while mounts().contains(&mount) || path.join("a.sock").exists() {
         sleep(Duration::from_millis(10));
     }
+}
+
+#[test]
+fn a_node_is_not_its_own_peer() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = Identity::create(dir.path(), "a").unwrap().fingerprint();
+    let identity = dir.path().display();
+    let text = unmirrored(dir.path()).replace(
+        "[[datastore]]",
+        &format!("identity = \"{identity}\"\nlisten = \"127.0.0.1:1\"\n[[datastore]]"),
+    );
+    let peer = format!("[datastore.peer]\naddress = \"127.0.0.1:2\"\nfingerprint = \"{own}\"\n");
+    let config = dir.path().join("node.toml");
+    std::fs::write(&config, text + &peer).unwrap();
+    let output = lockstep_node(&config).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("that of this node itself"), "{error}");
+    assert_eq!(output.status.code(), Some(2), "{error}");
 }
 
 /// If the disk that holds the store is not mounted, the node must not serve an empty directory in its place.

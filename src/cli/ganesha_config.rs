@@ -4,6 +4,7 @@
 //! - it depends only on the options, the mount point and the UUID, so both nodes print the same text;
 //! - no option and no path can end a value and begin another one.
 
+use std::net::IpAddr;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -56,7 +57,7 @@ pub(crate) struct GaneshaConfigArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  lockstep ganesha-config data --clients 10.0.0.0/24 > /etc/ganesha/ganesha.conf
+  lockstep ganesha-config data --clients 10.0.0.0/24 > ganesha.conf && cp ganesha.conf /etc/ganesha/
   lockstep ganesha-config data --clients 10.0.0.11,10.0.0.12 --nfs 3
 
 Exit codes: 0 printed, 2 could not.";
@@ -84,12 +85,22 @@ struct UnfitMount {
 
 /// Not a client of an export.
 #[derive(Debug, thiserror::Error)]
-#[error("name a network (10.0.0.0/24), an address, or a host name, `*` for every client")]
+#[error(
+    "name a network (10.0.0.0/24, fd00::/64), an address, or a host name, `*` for every client"
+)]
 struct NotAClient;
 
 fn client(text: &str) -> Result<String, NotAClient> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || ".:/*?-_@".contains(c);
-    if text.is_empty() || !text.chars().all(is_part) {
+    let is_network = |(address, prefix): (&str, &str)| {
+        let bits = address
+            .parse()
+            .map(|ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 });
+        let prefix: Option<u8> = prefix.parse().ok();
+        prefix.is_some_and(|prefix| bits.is_ok_and(|bits| prefix <= bits))
+    };
+    let is_client = text.chars().all(is_part) && text.split_once('/').is_none_or(is_network);
+    if text.is_empty() || !is_client {
         return Err(NotAClient);
     }
     Ok(text.to_owned())
@@ -355,10 +366,27 @@ role = \"primary\"
 
     #[test]
     fn only_names_and_addresses_are_clients() {
-        for good in ["10.0.0.0/24", "fd00::/8", "*", "@group", "esx-1.example"] {
+        for good in [
+            "10.0.0.0/24",
+            "10.0.0.1/32",
+            "fd00::/8",
+            "*",
+            "@group",
+            "esx-1.example",
+        ] {
             assert!(client(good).is_ok(), "{good}");
         }
-        for bad in ["", "a;b", "a b", "a{", "a\nb", "\"a\""] {
+        for bad in [
+            "",
+            "a;b",
+            "a b",
+            "a{",
+            "a\nb",
+            "\"a\"",
+            "10.0.0.0/44",
+            "fd00::/129",
+            "10.0.0.0/",
+        ] {
             assert!(client(bad).is_err(), "{bad}");
         }
     }

@@ -50,7 +50,7 @@ pub(crate) struct InitArgs {
     name: String,
 
     /// Address and port of this server for replication
-    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7400")]
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7400", value_parser = listen_address)]
     listen: SocketAddr,
 
     /// Unix socket for the commands [default: /run/lockstep/NAME.sock]
@@ -107,6 +107,17 @@ struct PeerArgs {
     witness: AskedWitnessArgs,
 }
 
+/// A text that is no address to listen on.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "write the address and a port, such as 10.0.0.1:7400, or 0.0.0.0:7400 for every address of this server"
+)]
+struct NotListenable;
+
+fn listen_address(text: &str) -> Result<SocketAddr, NotListenable> {
+    text.parse().map_err(|_| NotListenable)
+}
+
 const EXAMPLES: &str = "\
 Examples:
   On the first server (10.0.0.1):
@@ -133,6 +144,7 @@ pub(crate) fn run(args: InitArgs) -> Result<ExitCode> {
             json,
         });
     }
+    args.witness.refuse_for_node()?;
     let plan = InitPlan::new(args)?;
     let text = plan.config_text()?;
     refuse_existing(&plan.directory, CONFIG_FILE)?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockstep_link::identity::{CERTIFICATE_FILE, KEY_FILE};
 use lockstep_link::{Fingerprint, FingerprintError, Identity};
@@ -36,7 +36,7 @@ pub(super) struct WitnessInitArgs {
     witness: bool,
 
     /// With --witness: a node that may use the witness, by name and fingerprint; once for each node
-    #[arg(long = "allow", value_name = "NAME=SHA256:…", requires = "witness")]
+    #[arg(long = "allow", value_name = "NAME=SHA256:…")]
     nodes: Vec<NamedNode>,
 }
 
@@ -44,6 +44,17 @@ impl WitnessInitArgs {
     /// Whether a witness is to be made.
     pub(super) const fn is_asked(&self) -> bool {
         self.witness
+    }
+
+    /// Refuses what only a witness has, for a node.
+    pub(super) fn refuse_for_node(&self) -> Result<()> {
+        if !self.nodes.is_empty() {
+            bail!(
+                "--allow names the nodes of a witness, and this is to be a node\n  \
+                 cure: add --witness to make a witness; to name the witness of a node, use --ask-witness"
+            );
+        }
+        Ok(())
     }
 
     /// The known nodes.

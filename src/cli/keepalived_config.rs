@@ -77,7 +77,7 @@ pub(crate) struct KeepalivedConfigArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  lockstep keepalived-config data --address 192.0.2.10/24 --interface eth0 > /etc/keepalived/keepalived.conf
+  lockstep keepalived-config data --address 192.0.2.10/24 --interface eth0 > keepalived.conf && cp keepalived.conf /etc/keepalived/
   lockstep keepalived-config data --address 192.0.2.10/24 --interface eth0 --notify /usr/local/sbin/on-move
   lockstep keepalived-config data --address 192.0.2.10/24 --interface eth0 --ganesha
 

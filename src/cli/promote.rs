@@ -15,8 +15,8 @@ use super::role_change::RoleChangeArgs;
 /// You vouch that the other node does not serve. If it does serve, both nodes serve different data, and the
 /// changes of one of them are lost later. So first switch that server off, or stop its node.
 ///
-/// With a witness that answers, the other node takes over by itself. If the witness is away, bring it back rather
-/// than promote. A promotion with --force-data-loss tells the witness that only this node serves, so that the other
+/// With a witness this is rarely needed: the node takes over by itself once the witness answers. So bring a witness that is
+/// away back rather than promote. With a witness the node is promoted with --force-data-loss only. A promotion with --force-data-loss tells the witness that only this node serves, so that the other
 /// node cannot take over. If the witness gives no answer, the command says so: then keep the other node off until
 /// `lockstep status` says that the witness answers.
 ///

@@ -465,21 +465,41 @@ fn promotion(store: &DatastoreStatus) -> Option<String> {
 
 /// Returns the meaning of a failed disk, and the next step.
 fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
-    let (meaning, flag) = match store.settings.role {
-        Role::Primary => (
-            "reads work as far as the disk can be read; every change and every flush fails",
-            " --accept-loss",
-        ),
-        Role::Secondary => ("this copy is not updated any more; do not use it", ""),
-    };
-    vec![
-        format!("→ {meaning}"),
+    let name = &store.settings.name;
+    let repair = |flag: &str| {
         format!(
-            "→ repair or replace the disk, stop this node, and run `lockstep clear-poison {}{flag}`; \
-             its --help explains the effect",
-            store.settings.name
-        ),
-    ]
+            "→ repair or replace the disk, stop this node, and run `lockstep clear-poison {name}{flag}`; its --help \
+             explains the effect"
+        )
+    };
+    let reads = "→ reads work as far as the disk can be read; every change and every flush fails"
+        .to_owned();
+    match (store.settings.role, &store.witness) {
+        (Role::Secondary, _) => vec![
+            "→ this copy is not updated any more; do not use it".to_owned(),
+            repair(""),
+        ],
+        (Role::Primary, _) if !store.sync.marked_in_sync => vec![reads, repair(" --accept-loss")],
+        (Role::Primary, Some(witness)) if witness.protects => vec![
+            reads,
+            "→ the other node has every acknowledged change, and takes over by itself; then see \"A disk has failed\" in \
+             docs/operations.md"
+                .to_owned(),
+        ],
+        (Role::Primary, witness) => {
+            let flag = match witness {
+                Some(_) => " --force-data-loss",
+                None => "",
+            };
+            vec![
+                reads,
+                format!(
+                    "→ the other node has every acknowledged change: stop this node, and run `lockstep promote {name}{flag}` \
+                     there; then see \"A disk has failed\" in docs/operations.md"
+                ),
+            ]
+        }
+    }
 }
 
 #[cfg(test)]

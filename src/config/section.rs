@@ -116,6 +116,37 @@ impl<'d> Section<'d> {
         }
     }
 
+    /// The same, for a section below another one, which has the keys `above`.
+    pub(super) fn refuse_unknown_below(
+        &self,
+        problems: &mut Problems<'_>,
+        known: &[&str],
+        (parent, above): (&str, &[&str]),
+    ) {
+        for key in self.table.keys() {
+            let name: &str = key.get_ref();
+            if known.contains(&name) {
+                continue;
+            }
+            let rejection = if above.contains(&name) {
+                Rejection::new(
+                    format!(
+                        "this key belongs to {parent}, and TOML gives it to the last section above it"
+                    ),
+                    format!("write it between {parent} and the first section of the datastore"),
+                )
+            } else {
+                Rejection::new("there is no such key here", nearest_cure(name, known))
+            };
+            problems.report(
+                problems.line_at(key.span().start),
+                &self.title,
+                name,
+                rejection,
+            );
+        }
+    }
+
     /// Returns the value of `key`, or `default` if the key is missing (or is refused and reported).
     pub(super) fn optional<T>(
         &self,

@@ -87,6 +87,15 @@ fn report_syntax(problems: &mut Problems<'_>, error: &toml::de::Error) {
 }
 
 fn read_document(problems: &mut Problems<'_>, document: &Section<'_>) -> Option<NodeConfig> {
+    if document.has("witness") && !document.has("datastore") {
+        let lines = document.key_lines(problems);
+        let rejection = Rejection::new(
+            "this is the configuration of a witness",
+            "name the node.toml of the node with --config, or run `lockstep witness`",
+        );
+        problems.report(lines.line("witness"), "", "witness", rejection);
+        return None;
+    }
     document.refuse_unknown(problems, DOCUMENT_KEYS);
     let node = read_node(problems, document);
     let datastores = read_datastores(problems, document);
@@ -163,7 +172,8 @@ fn read_datastore(
     let policies = read_policies(problems, &section);
     let failover_after = read_failover(problems, &section);
     let (pause_limit, peer_timeout, answer_limit) = read_limits(problems, &section, failover_after);
-    let (witness, witness_lines) = witness_section::read(problems, &section).unzip();
+    let (witness, witness_lines) =
+        witness_section::read(problems, &section, DATASTORE_KEYS).unzip();
     let fuse_threads = read_fuse_threads(problems, &section);
     let lines = section.key_lines(problems);
     let (peer, peer_lines) = read_peer(problems, &section).unzip();
@@ -312,7 +322,7 @@ fn read_peer(
 }
 
 fn read_peer_keys(problems: &mut Problems<'_>, section: &Section<'_>) -> Option<PeerConfig> {
-    section.refuse_unknown(problems, PEER_KEYS);
+    section.refuse_unknown_below(problems, PEER_KEYS, ("[[datastore]]", DATASTORE_KEYS));
     let address = "address = \"10.0.0.2:7400\", the `listen` of the other node";
     let fingerprint = "fingerprint = \"SHA256:…\", as `lockstep init` printed on the other node";
     let address = section.required(problems, "address", address, value::peer_address);

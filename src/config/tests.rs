@@ -523,6 +523,34 @@ fn a_refused_peer_does_not_hide_other_mistakes() {
 }
 
 #[test]
+fn a_key_that_slipped_into_a_lower_section_is_sent_to_its_place() {
+    let text = good().replace("[datastore.peer]", "[datastore.peer]\nfuse_threads = 4");
+    let found = problems(&text);
+    let [problem] = found.as_slice() else {
+        panic!("{found:#?}");
+    };
+    assert!(
+        problem.cause.contains("belongs to [[datastore]]"),
+        "{problem:?}"
+    );
+}
+
+#[test]
+fn the_configuration_of_a_witness_is_told_from_that_of_a_node() {
+    let of_witness = "[witness]\nlisten = \"10.0.0.3:7400\"\n[[node]]\nname = \"a\"\n";
+    let error = read(of_witness).unwrap_err().to_string();
+    assert!(
+        error.contains("this is the configuration of a witness"),
+        "{error}"
+    );
+    let error = witness_server::read(&good()).unwrap_err();
+    assert!(
+        format!("{error:?}").contains("this is the configuration of a node"),
+        "{error:?}"
+    );
+}
+
+#[test]
 fn the_reference_describes_every_key() {
     let reference = include_str!("../../docs/reference-config.md");
     let keys = [

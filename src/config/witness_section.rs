@@ -17,18 +17,23 @@ const FINGERPRINT: &str =
     "fingerprint = \"SHA256:…\", as `lockstep init --witness` printed on the witness";
 
 /// Reads the witness of a datastore, if there is a section for it. The result has no witness if it is refused, but always
-/// the lines of its keys.
+/// the lines of its keys. `of_datastore`: the keys of the datastore's own section.
 pub(super) fn read(
     problems: &mut Problems<'_>,
     datastore: &Section<'_>,
+    of_datastore: &[&str],
 ) -> Option<(Option<WitnessConfig>, KeyLines)> {
     let section = datastore.table(problems, "witness", "[datastore.witness]")?;
     let lines = section.key_lines(problems);
-    Some((read_keys(problems, &section), lines))
+    Some((read_keys(problems, &section, of_datastore), lines))
 }
 
-fn read_keys(problems: &mut Problems<'_>, section: &Section<'_>) -> Option<WitnessConfig> {
-    section.refuse_unknown(problems, WITNESS_KEYS);
+fn read_keys(
+    problems: &mut Problems<'_>,
+    section: &Section<'_>,
+    of_datastore: &[&str],
+) -> Option<WitnessConfig> {
+    section.refuse_unknown_below(problems, WITNESS_KEYS, ("[[datastore]]", of_datastore));
     if !section.has("etcd") {
         let address = section.required(problems, "address", ADDRESS, address);
         let fingerprint =

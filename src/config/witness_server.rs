@@ -59,6 +59,15 @@ fn read_document(
     problems: &mut Problems<'_>,
     document: &Section<'_>,
 ) -> Option<WitnessServerConfig> {
+    if document.has("datastore") {
+        let lines = document.key_lines(problems);
+        let rejection = Rejection::new(
+            "this is the configuration of a node",
+            "name the witness.toml of the witness with --config, or run `lockstep node`",
+        );
+        problems.report(lines.line("datastore"), "", "datastore", rejection);
+        return None;
+    }
     document.refuse_unknown(problems, DOCUMENT_KEYS);
     if !document.has("witness") {
         let example = "the section [witness], with listen, identity and store";

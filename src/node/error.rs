@@ -45,6 +45,15 @@ pub enum NodeError {
         /// Address of the witness in the configuration.
         address: String,
     },
+    /// The peer of a datastore has the identity of this node.
+    #[error(
+        "the fingerprint in [datastore.peer] of {datastore} is that of this node itself\n  \
+         cure: write the fingerprint of the other node there; `lockstep init` prints it on that node"
+    )]
+    OwnPeer {
+        /// Name of the datastore.
+        datastore: String,
+    },
     /// A datastore cannot be mounted, or its mount failed.
     #[error(transparent)]
     Mount(#[from] MountError),

@@ -153,10 +153,22 @@ impl DatastoreSlot {
         config
     }
 
+    /// Checks that the peer is another node.
+    fn check_peer(&self, identity: Option<&Arc<Identity>>) -> Result<(), NodeError> {
+        let own = identity.map(|identity| identity.fingerprint());
+        let peer = self.config.peer.as_ref().map(|peer| peer.fingerprint);
+        if own.is_some() && own == peer {
+            let datastore = self.config.name.clone();
+            return Err(NodeError::OwnPeer { datastore });
+        }
+        Ok(())
+    }
+
     fn open_and_serve(
         &self,
         identity: Option<&Arc<Identity>>,
     ) -> Result<RunningDatastore, NodeError> {
+        self.check_peer(identity)?;
         fuse::check(&self.mount_options())?;
         let place = Place::on_this_machine(&self.config)?;
         let datastore = prepare(self.config_with(identity), place)?.open()?;

@@ -215,6 +215,9 @@ fn a_failed_disk_comes_before_everything_else() {
         assert!(text.starts_with("alpha: POISONED"), "{text}");
         let line = "disk        failed at 2025-11-20T21:46:00Z: cannot sync content/00/07: Input";
         assert!(text.contains(line), "{text}");
+        assert!(text.contains("`lockstep promote alpha` there"), "{text}");
+        failed.sync.marked_in_sync = false;
+        let text = store_text(&failed);
         assert!(text.contains("clear-poison alpha --accept-loss`"), "{text}");
         failed.settings.role = Role::Secondary;
         assert!(store_text(&failed).contains("clear-poison alpha`"));

@@ -17,7 +17,7 @@ pub enum RefusalReason {
     OtherRole,
     /// The trigger never comes in this state. A fault.
     Impossible,
-    /// The trigger concerns the change of roles, which is not built yet: no code sends it.
+    /// The trigger concerns the change of roles, which the role machine decides: no code sends it.
     NoFailoverYet,
 }
 
