@@ -472,19 +472,23 @@ fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
              explains the effect"
         )
     };
-    let reads = "→ reads work as far as the disk can be read; every change and every flush fails"
-        .to_owned();
+    let reads = "→ reads work as far as the disk can be read; every change and every flush fails";
+    let then = format!(
+        "then `lockstep clear-poison {name}` here: see \"A disk has failed\" in docs/operations.md"
+    );
     match (store.settings.role, &store.witness) {
         (Role::Secondary, _) => vec![
             "→ this copy is not updated any more; do not use it".to_owned(),
             repair(""),
         ],
-        (Role::Primary, _) if !store.sync.marked_in_sync => vec![reads, repair(" --accept-loss")],
+        (Role::Primary, _) if !store.sync.marked_in_sync => {
+            vec![reads.to_owned(), repair(" --accept-loss")]
+        }
         (Role::Primary, Some(witness)) if witness.protects => vec![
-            reads,
-            "→ the other node has every acknowledged change, and takes over by itself; then see \"A disk has failed\" in \
-             docs/operations.md"
-                .to_owned(),
+            reads.to_owned(),
+            format!(
+                "→ the other node has every acknowledged change, and takes over by itself; {then}"
+            ),
         ],
         (Role::Primary, witness) => {
             let flag = match witness {
@@ -492,10 +496,10 @@ fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
                 None => "",
             };
             vec![
-                reads,
+                reads.to_owned(),
                 format!(
                     "→ the other node has every acknowledged change: stop this node, and run `lockstep promote {name}{flag}` \
-                     there; then see \"A disk has failed\" in docs/operations.md"
+                     there; {then}"
                 ),
             ]
         }
