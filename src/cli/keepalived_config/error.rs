@@ -48,13 +48,29 @@ pub(in crate::cli) enum KeepalivedError {
     NotAddress(String),
     /// No server can have the address.
     #[error(
-        "{address} is {why}: no server can have it\n  cure: name a free address of the network of the interface"
+        "{address} is {why}, so it cannot be the cluster address\n  \
+         cure: name a free address of the network of the interface"
     )]
     NotUsable {
         /// The address.
         address: IpAddr,
         /// Its kind.
         why: &'static str,
+    },
+    /// keepalived cannot reach the other server by the address.
+    #[error(
+        "the address of {server} is {address}, {why}: keepalived cannot reach the other server by it\n  \
+         cure: name the address of {server} on the network of the interface, with {option}"
+    )]
+    NotReachable {
+        /// Which of the two servers.
+        server: &'static str,
+        /// Its address.
+        address: IpAddr,
+        /// The kind of the address.
+        why: &'static str,
+        /// The option that names another one.
+        option: &'static str,
     },
     /// The address belongs to one of the servers.
     #[error(

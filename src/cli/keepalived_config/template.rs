@@ -88,7 +88,7 @@ impl FromStr for ClusterAddress {
     }
 }
 
-/// Why no server can have the address.
+/// Why other servers cannot reach a server by the address.
 fn unusable(ip: IpAddr, prefix: u8) -> Option<&'static str> {
     if ip.is_unspecified() {
         return Some("the address of no host");
@@ -193,7 +193,11 @@ impl Template {
         if self.source == self.peer {
             return Err(KeepalivedError::SameServer(self.source));
         }
-        for server in [self.source, self.peer] {
+        let servers = [
+            (self.source, "this server", "--source"),
+            (self.peer, "the other server", "--peer"),
+        ];
+        for (server, name, option) in servers {
             if server.is_ipv4() != address.is_ipv4() {
                 return Err(KeepalivedError::Mixed(address, server));
             }
@@ -201,9 +205,11 @@ impl Template {
                 return Err(KeepalivedError::NotFree(address));
             }
             if let Some(why) = unusable(server, 32) {
-                return Err(KeepalivedError::NotUsable {
+                return Err(KeepalivedError::NotReachable {
+                    server: name,
                     address: server,
                     why,
+                    option,
                 });
             }
         }

@@ -121,14 +121,31 @@ fn addresses_that_do_not_fit_together_are_refused() {
         };
         assert_eq!(template.check(), Err(refused));
     }
-    let own_loopback = Template {
-        source: ip("127.0.0.1"),
+}
+
+#[test]
+fn a_loopback_address_of_a_server_is_refused_with_the_option_for_another_one() {
+    let loopback: IpAddr = "127.0.0.1".parse().unwrap();
+    let own = Template {
+        source: loopback,
         ..template()
     };
-    assert!(matches!(
-        own_loopback.check(),
-        Err(KeepalivedError::NotUsable { .. })
-    ));
+    let of_other = Template {
+        peer: loopback,
+        ..template()
+    };
+    for (template, server, option) in [
+        (own, "this server", "--source"),
+        (of_other, "the other server", "--peer"),
+    ] {
+        let error = template.check().unwrap_err().to_string();
+        let cause = format!("the address of {server} is 127.0.0.1, a loopback address");
+        assert!(error.contains(&cause), "{error}");
+        assert!(error.ends_with(&format!("with {option}")), "{error}");
+    }
+    let refused = "127.0.0.1/8".parse::<ClusterAddress>().unwrap_err();
+    let cause = "127.0.0.1 is a loopback address, so it cannot be the cluster address";
+    assert!(refused.to_string().starts_with(cause), "{refused}");
 }
 
 #[test]
