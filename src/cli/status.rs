@@ -481,9 +481,17 @@ fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
             "→ this copy is not updated any more; do not use it".to_owned(),
             repair(""),
         ],
-        (Role::Primary, _) if !store.sync.marked_in_sync => {
+        (Role::Primary, _) if !store.sync.marked_in_sync || has_failed_peer(store) => {
             vec![reads.to_owned(), repair(" --accept-loss")]
         }
+        (Role::Primary, Some(witness)) if !witness.answers => vec![
+            reads.to_owned(),
+            format!(
+                "→ the other node has every acknowledged change, and cannot take over without the witness: bring the witness \
+                 back; only if the witness is lost for good, stop this node, and run `lockstep promote {name} \
+                 --force-data-loss` there; {then}"
+            ),
+        ],
         (Role::Primary, Some(witness)) if witness.protects => vec![
             reads.to_owned(),
             format!(
@@ -504,6 +512,11 @@ fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
             ]
         }
     }
+}
+
+/// Whether the disk of the other node has failed, too, by the word of that node.
+fn has_failed_peer(store: &DatastoreStatus) -> bool {
+    store.peer.as_ref().is_some_and(|peer| peer.disk_failed)
 }
 
 #[cfg(test)]

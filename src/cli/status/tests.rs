@@ -224,6 +224,35 @@ fn a_failed_disk_comes_before_everything_else() {
     }
 }
 
+#[test]
+fn the_failed_disk_of_a_primary_leads_to_the_other_node_only_if_that_can_serve() {
+    let failed = |answers| DatastoreStatus {
+        poisoned: Some(PoisonStatus {
+            reason: "cannot sync".to_owned(),
+            time: "2025-11-20T21:46:00Z".to_owned(),
+        }),
+        // A call without an answer leaves what the last answer has said.
+        witness: Some(WitnessStatus {
+            address: "10.0.0.3:7400".to_owned(),
+            answers,
+            protects: true,
+            trouble: None,
+            unaware: false,
+        }),
+        ..store(true, true)
+    };
+    let steps = explanation(&failed(true)).concat();
+    assert!(steps.contains("takes over by itself; then"), "{steps}");
+    let steps = explanation(&failed(false)).concat();
+    assert!(steps.contains("bring the witness back"), "{steps}");
+    assert!(!steps.contains("takes over by itself"), "{steps}");
+    let mut both = failed(true);
+    both.peer.as_mut().unwrap().disk_failed = true;
+    let steps = explanation(&both).concat();
+    assert!(!steps.contains("takes over"), "{steps}");
+    assert!(steps.contains("--accept-loss`"), "{steps}");
+}
+
 /// A disk that hangs, on this node or by the word of the other one, with the next step.
 #[test]
 fn a_disk_that_hangs_is_shown_with_the_next_step() {
