@@ -394,6 +394,25 @@ fn wrong_options_for_a_witness_make_nothing() {
     }
 }
 
+/// Also beside options that a witness cannot have.
+#[test]
+fn nodes_for_a_witness_make_no_node() {
+    let root = root();
+    let path = |part: &str| root.path().join(part).display().to_string();
+    let (dir, mount, store) = (path("etc"), path("mnt"), path("store"));
+    let allowed = format!("b=SHA256:{}", "3".repeat(64));
+    let node = [
+        "init", "--name", "a", "--dir", &dir, "--store", &store, "--allow", &allowed,
+    ];
+    for more in [&[][..], &["--mount", &mount], &["--unmirrored"]] {
+        let output = lockstep(&[&node, more].concat());
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("cure: add --witness"), "{error}");
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+}
+
 #[test]
 fn the_configuration_of_ganesha_is_printed_and_what_it_lacks_is_said() {
     let root = root();

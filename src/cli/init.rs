@@ -501,6 +501,22 @@ mod tests {
     }
 
     #[test]
+    fn an_address_to_listen_on_that_is_none_is_refused_with_the_cure() {
+        for wrong in [
+            "10.0.0.1",
+            "node-a:7400",
+            "7400",
+            ":7400",
+            "fd00::1:7400",
+            "",
+        ] {
+            let line = ["init", "--name", "a", "--listen", wrong];
+            let error = Line::try_parse_from(line).unwrap_err().to_string();
+            assert!(error.contains("write the address and a port"), "{error}");
+        }
+    }
+
+    #[test]
     fn unknown_values_are_to_be_filled_in() {
         let known = some_fingerprint().to_string();
         let (address, fingerprint) = (["--peer", "b:7400"], ["--peer-fingerprint", &known]);
