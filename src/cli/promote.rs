@@ -9,30 +9,35 @@ use lockstepfs::control::RoleChange;
 
 use super::role_change::RoleChangeArgs;
 
-/// Let this node serve, when the primary is dead
+/// Let this node serve without the other node, when that one is dead
 ///
-/// Run this command on the node that is to serve, only when the primary is dead or cut off from all its programs.
+/// Run this command on the node that is to serve, only when the other node is dead or cut off from all its programs.
 /// You vouch that the other node does not serve. If it does serve, both nodes serve different data, and the
 /// changes of one of them are lost later. So first switch that server off, or stop its node.
 ///
-/// With a witness this is rarely needed: the node takes over by itself once the witness answers. So bring a witness that is
-/// away back rather than promote. With a witness the node is promoted with --force-data-loss only. A promotion with --force-data-loss tells the witness that only this node serves, so that the other
-/// node cannot take over. If the witness gives no answer, the command says so: then keep the other node off until
-/// `lockstep status` says that the witness answers.
+/// The command makes a secondary the primary. It also makes a primary serve that waits for its peer since its start
+/// (`undecided` in `lockstep status`). When the other node comes back, it becomes the secondary by itself and is made
+/// equal to this node.
 ///
-/// The same command makes a primary serve that waits for its peer (`undecided` in `lockstep status`) since its
-/// start.
+/// Without --force-data-loss this copy must have every change that was acknowledged up to the loss of the connection.
+/// The node refuses if its copy may lack one (`out of sync`, or its machine has lost power), and if the datastore has
+/// a witness, which decides in place of you. Changes that the other node has acknowledged alone since are lost.
 ///
-/// The node refuses while it is connected with a primary: run `lockstep failover` there. It also refuses a copy
-/// that may lack acknowledged operations. When the old primary comes back, it becomes the secondary by itself
-/// and is resynced.
+/// The node always refuses while it is connected with a primary: run `lockstep failover` there.
+///
+/// Use --force-data-loss only if the other node is lost for good, or the witness is lost and cannot be brought back.
+/// It lets this node serve its copy as it is: acknowledged changes that this copy lacks are lost, also if the other
+/// node has them. It also overrides the witness, for a primary, too, that waits for the word of a lost witness. The
+/// witness is told that only this node serves, so that the other node cannot take over. If the witness gives no
+/// answer, the command says so: then keep the other node off until `lockstep status` says that the witness answers.
+/// With a witness that answers, the other node takes over by itself, and nothing is to be forced.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PromoteArgs {
     #[command(flatten)]
     change: RoleChangeArgs,
 
-    /// Serve also from a copy that may lack acknowledged operations: they are lost
+    /// Serve also from a copy that may lack acknowledged changes, which are lost then, and also past the witness
     #[arg(long)]
     force_data_loss: bool,
 }
@@ -40,7 +45,7 @@ pub(crate) struct PromoteArgs {
 const EXAMPLES: &str = "\
 Examples:
   lockstep promote data
-  lockstep promote data --force-data-loss     the only copy that is left is not complete
+  lockstep promote data --force-data-loss     the copy here is all that is left, or the witness is lost
 
 Exit codes: 0 this node serves; 2 could not: see the reason.";
 
