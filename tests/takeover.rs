@@ -437,6 +437,20 @@ fn one_node_of_two_that_ended_serves_with_the_witness() {
     assert_identical(pair.node(B));
 }
 
+/// Gives the role from B, the primary of generation 2, back to A, which has come back. Checks what the programs on A, `first`,
+/// and on B, `second`, have written.
+fn give_back(pair: &mut Pair, first: Writer, second: Writer) {
+    let of_second = second.finish();
+    assert_identical(pair.node(B));
+    await_protected(pair, B);
+    fail_over(pair, B, 2);
+    let on_a = pair.node(A).mount();
+    assert_records(&on_a, "second", of_second);
+    // A record that was under way has failed; or the record waited, and goes on now.
+    let of_first = first.end();
+    assert_records(&on_a, "first", of_first);
+}
+
 #[test]
 fn a_primary_that_was_suspended_finds_itself_deposed() {
     let Some((mut pair, _witness)) = start() else {
@@ -452,14 +466,7 @@ fn a_primary_that_was_suspended_finds_itself_deposed() {
     await_in_sync(&mut pair, B, 2);
     // A may have had B's answer to the last record before it was suspended.
     assert_records(&on_b, "first", first.acknowledged());
-    let of_second = second.finish();
-    assert_identical(pair.node(B));
-    await_protected(&pair, B);
-    fail_over(&mut pair, B, 2);
-    assert_records(&on_a, "second", of_second);
-    // A record that was under way has failed; or the record waited, and goes on now.
-    let of_first = first.end();
-    assert_records(&on_a, "first", of_first);
+    give_back(&mut pair, first, second);
 }
 
 #[test]

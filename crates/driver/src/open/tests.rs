@@ -246,6 +246,22 @@ fn nobody_sees_a_size_in_doubt() {
     }
 }
 
+/// The creation of an inode with a name in the root.
+pub(crate) fn creation(ino: Ino, name: &str, kind: NodeKind) -> MetaRequest {
+    MetaRequest::Create {
+        parent: Ino::ROOT,
+        name: FileName::new(name.as_bytes()).unwrap(),
+        ino,
+        kind,
+        mode: 0o755,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        target: Vec::new(),
+    }
+}
+
 /// Stops a primary that has a file of a length, whose first 4,000 bytes are being written.
 fn leave_a_write_under_way(place: &Place, file_bytes: usize) {
     let datastore = place.start().unwrap();
@@ -253,22 +269,10 @@ fn leave_a_write_under_way(place: &Place, file_bytes: usize) {
     let ino = store.next_ino().unwrap();
     let osn = primary.term.core.lock().next_osn();
     let time = Timestamp { secs: 1, nanos: 0 };
-    let create = MetaRequest::Create {
-        parent: Ino::ROOT,
-        name: FileName::new(b"longer").unwrap(),
-        ino,
-        kind: NodeKind::File,
-        mode: 0o644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: Vec::new(),
-    };
     let op = MetaOp {
         osn,
         time,
-        request: create,
+        request: creation(ino, "longer", NodeKind::File),
     };
     store.commit(&op).unwrap();
     store

@@ -134,20 +134,10 @@ impl Chosen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::open::tests::creation;
 
-    fn creation(name: &[u8], kind: NodeKind) -> LockSet {
-        let request = MetaRequest::Create {
-            parent: Ino::ROOT,
-            name: FileName::new(name).unwrap(),
-            ino: Ino::new(7).unwrap(),
-            kind,
-            mode: 0o755,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: Vec::new(),
-        };
+    fn locks_of_creation(name: &str, kind: NodeKind) -> LockSet {
+        let request = creation(Ino::new(7).unwrap(), name, kind);
         metadata(&request, &Targets::new())
     }
 
@@ -162,11 +152,11 @@ mod tests {
     /// If both operations passed the check of the limit at once, the other node would refuse the second.
     #[test]
     fn directories_are_added_to_one_directory_one_after_the_other() {
-        let directory = |name| creation(name, NodeKind::Directory);
-        let file = |name| creation(name, NodeKind::File);
-        assert!(!are_apart(&directory(b"a"), &directory(b"b")));
-        assert!(are_apart(&directory(b"a"), &file(b"b")));
-        assert!(are_apart(&file(b"a"), &file(b"b")));
-        assert!(!are_apart(&file(b"a"), &file(b"a")));
+        let directory = |name| locks_of_creation(name, NodeKind::Directory);
+        let file = |name| locks_of_creation(name, NodeKind::File);
+        assert!(!are_apart(&directory("a"), &directory("b")));
+        assert!(are_apart(&directory("a"), &file("b")));
+        assert!(are_apart(&file("a"), &file("b")));
+        assert!(!are_apart(&file("a"), &file("a")));
     }
 }

@@ -14,11 +14,11 @@ use lockstep_repl::state::State;
 use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Room;
 use lockstep_types::settings::Role;
-use lockstep_types::{FileName, Ino, MetaRequest, NodeKind, Osn};
+use lockstep_types::{NodeKind, Osn};
 use parking_lot::Mutex;
 
 use crate::Datastore;
-use crate::open::tests::Place;
+use crate::open::tests::{Place, creation};
 use crate::peer::dial::{Dial, DialError, Halves};
 
 /// A message of the primary, with its payload.
@@ -197,18 +197,8 @@ fn stalled() -> (Place, Secondary, VecDeque<Question>) {
 
 fn make_directory(datastore: &Arc<Datastore>, name: &str) -> Receiver<bool> {
     let (told, outcome) = channel();
-    let request = MetaRequest::Create {
-        parent: Ino::ROOT,
-        name: FileName::new(name.as_bytes()).unwrap(),
-        ino: datastore.store().next_ino().unwrap(),
-        kind: NodeKind::Directory,
-        mode: 0o755,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: Vec::new(),
-    };
+    let ino = datastore.store().next_ino().unwrap();
+    let request = creation(ino, name, NodeKind::Directory);
     let done = Box::new(move |result: Result<_, _>| told.send(result.is_ok()).unwrap());
     datastore.primary().unwrap().pipeline.submit(request, done);
     outcome
