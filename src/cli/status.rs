@@ -452,15 +452,19 @@ fn promotion(store: &DatastoreStatus) -> Option<String> {
         }
         _ => return None,
     };
-    // The node refuses a promotion past the witness without the flag.
-    let flag = match store.witness {
-        Some(_) => " --force-data-loss",
-        None => "",
-    };
+    let flag = promotion_flag(store);
     Some(format!(
         "{lead}, `lockstep promote {name}{flag}` makes this node serve; WARNING: if the other node serves, too, \
          the changes of one of them are lost later"
     ))
+}
+
+/// Returns the flag of a promotion. A node refuses a promotion past the witness without it.
+const fn promotion_flag(store: &DatastoreStatus) -> &'static str {
+    match store.witness {
+        Some(_) => " --force-data-loss",
+        None => "",
+    }
 }
 
 /// Returns the meaning of a failed disk, and the next step.
@@ -498,11 +502,8 @@ fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
                 "→ the other node has every acknowledged change, and takes over by itself; {then}"
             ),
         ],
-        (Role::Primary, witness) => {
-            let flag = match witness {
-                Some(_) => " --force-data-loss",
-                None => "",
-            };
+        (Role::Primary, _) => {
+            let flag = promotion_flag(store);
             vec![
                 reads.to_owned(),
                 format!(

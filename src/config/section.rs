@@ -101,19 +101,7 @@ impl<'d> Section<'d> {
 
     /// Reports every key that is not in `known`, with the most similar known key.
     pub(super) fn refuse_unknown(&self, problems: &mut Problems<'_>, known: &[&str]) {
-        for key in self.table.keys() {
-            let name: &str = key.get_ref();
-            if !known.contains(&name) {
-                let rejection =
-                    Rejection::new("there is no such key here", nearest_cure(name, known));
-                problems.report(
-                    problems.line_at(key.span().start),
-                    &self.title,
-                    name,
-                    rejection,
-                );
-            }
-        }
+        self.refuse_unknown_below(problems, known, ("", &[]));
     }
 
     /// The same, for a section below another one, which has the keys `above`.

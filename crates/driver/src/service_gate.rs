@@ -104,6 +104,11 @@ impl ServiceGateState {
         self.standing == Standing::Serving && self.doubts == 0 && !self.lease.is_over(host)
     }
 
+    /// Whether the node would serve, but for a doubt.
+    fn is_in_doubt(&self) -> bool {
+        self.standing.serves() && self.doubts > 0
+    }
+
     /// Whether the node would serve, but for its lease.
     fn is_lapsed(&self, host: &dyn Host) -> bool {
         self.standing == Standing::Serving && self.lease.is_over(host)
@@ -205,7 +210,7 @@ impl ServiceGate {
         let state = self.state.lock();
         if state.standing.serves() && state.lease.is_over(host) {
             (Standing::Undecided, state.lease.until)
-        } else if state.standing.serves() && state.doubts > 0 {
+        } else if state.is_in_doubt() {
             (Standing::Undecided, state.since)
         } else {
             (state.standing, state.since)
@@ -215,7 +220,7 @@ impl ServiceGate {
     /// Lets a request in, or returns why not. A node without a lease is undecided, and so is a node in doubt.
     pub fn enter(self: &Arc<Self>, host: &dyn Host, kind: RequestKind) -> Result<Inside, Standing> {
         let mut state = self.state.lock();
-        if state.is_lapsed(host) || (state.standing.serves() && state.doubts > 0) {
+        if state.is_lapsed(host) || state.is_in_doubt() {
             return Err(Standing::Undecided);
         }
         let is_admitted = match state.standing {
