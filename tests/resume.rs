@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "faults/address.rs"]
+mod address;
 #[path = "resume/answers.rs"]
 mod answers;
 #[path = "model/forward.rs"]

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "faults/address.rs"]
+mod address;
+
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -15,6 +18,8 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use address::own_address;
 
 const UUID: &str = "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a003";
 const LOOK: Duration = Duration::from_millis(20);
@@ -39,7 +44,7 @@ impl Node {
         let identity = Identity::create(&keys, name).unwrap();
         Self {
             fingerprint: identity.fingerprint(),
-            listen: TcpListener::bind("127.0.0.1:0")
+            listen: TcpListener::bind((own_address(), 0))
                 .unwrap()
                 .local_addr()
                 .unwrap(),

@@ -23,6 +23,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::address::own_address;
+
 /// The program under test.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
 const UUID: &str = "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a00b";
@@ -253,7 +255,8 @@ fn configuration(node: &str, datastore: &str) -> String {
 
 /// The configurations of a primary and a secondary.
 fn pair(dir: &Path) -> [String; 2] {
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = own_address();
+    let free = || TcpListener::bind((host, 0)).unwrap();
     let listeners = [free(), free()];
     let addresses = listeners.map(|listener| listener.local_addr().unwrap());
     let identities = ["primary", "secondary"].map(|name| {

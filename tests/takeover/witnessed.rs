@@ -3,7 +3,7 @@
 //! Invariant: the witness ends with the test.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 
 use lockstep_link::identity::Identity;
 use lockstep_roles::{Member, WitnessRecord};
@@ -13,6 +13,7 @@ use lockstep_witness::{
 };
 use tempfile::TempDir;
 
+use crate::address::own_address;
 use crate::network::{Fault, Network};
 use crate::nodes::{Pair, UUID, WAIT_LIMIT, Which, await_that};
 
@@ -45,8 +46,10 @@ impl Witness {
     /// Starts a witness that accepts both nodes, and of which they do not know.
     pub fn beside(pair: &Pair) -> Self {
         let dir = tempfile::Builder::new().prefix("lsw.").tempdir().unwrap();
-        let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let listen = TcpListener::bind((host, 0)).unwrap().local_addr().unwrap();
+        let host = own_address();
+        // Held until the networks have their own ports, so that all differ.
+        let held = TcpListener::bind((host, 0)).unwrap();
+        let listen = held.local_addr().unwrap();
         let nodes = BOTH.map(|which| {
             let dir = pair.node(which).config();
             Identity::load(dir.parent().unwrap()).unwrap()
@@ -60,6 +63,7 @@ impl Witness {
             ways: [(); 2].map(|()| Network::start(host, listen, None)),
             storage: 0,
         };
+        drop(held);
         witness.make_store();
         witness.resume();
         witness
