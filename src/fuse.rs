@@ -73,6 +73,7 @@ mod setattr;
 mod unfinished_drops;
 mod write;
 mod write_back;
+mod xattr_note;
 
 pub use error::MountError;
 pub use invalidator::run_invalidator;

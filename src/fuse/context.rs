@@ -117,6 +117,11 @@ impl Context {
         &*self.service
     }
 
+    /// The datastore, for a completion.
+    pub const fn shared_service(&self) -> &Arc<dyn FileService> {
+        &self.service
+    }
+
     /// The kernel's page cache, as far as this process knows it.
     pub const fn page_cache(&self) -> &Arc<PageCache> {
         &self.page_cache
@@ -339,20 +344,6 @@ impl Context {
     /// comes in between.
     pub fn change_in_order(self: &Arc<Self>, changes: Vec<MetaRequest>, done: Done<Option<Attr>>) {
         self.submit_next(changes.into_iter(), None, done);
-    }
-
-    /// The same, for a request whose last change is the one that it asks for. An earlier process may have executed it.
-    pub fn change_in_order_delivered(
-        self: &Arc<Self>,
-        delivery: RequestDelivery,
-        changes: Vec<MetaRequest>,
-        done: Done<Option<Attr>>,
-    ) {
-        let done = match changes.last() {
-            Some(last) if delivery.is_resent => resent::wrap(&self.service, last, done),
-            _ => done,
-        };
-        self.change_in_order(changes, done);
     }
 
     fn submit_next(

@@ -11,8 +11,11 @@ use lockstep_driver::client::Done;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, RenameMode};
 
 use super::context::Context;
-use super::mount_memory::{ExchangeSlot, MountMemory, NotedExchange};
+use super::mount_memory::{MountMemory, Note, NoteSlot};
 use super::resent::RequestDelivery;
+
+/// The inodes behind the first and the second name.
+type Behind = (Ino, Ino);
 
 /// The two names of an exchange.
 #[derive(Clone, Debug)]
@@ -40,12 +43,9 @@ impl Names {
     }
 
     /// The inodes behind the names now.
-    fn look_up(&self, context: &Context) -> Result<NotedExchange, Errno> {
+    fn look_up(&self, context: &Context) -> Result<Behind, Errno> {
         let find = |(parent, name): &(Ino, FileName)| context.service().lookup(*parent, name);
-        Ok(NotedExchange {
-            from: find(&self.from)?.ino,
-            to: find(&self.to)?.ino,
-        })
+        Ok((find(&self.from)?.ino, find(&self.to)?.ino))
     }
 
     /// An operation that the datastore takes up like any other and refuses: the second name exists. An operation that needs
@@ -78,9 +78,11 @@ pub(super) fn submit(
         Ok(None)
     };
     match found {
-        Ok(Some((noted, slot))) => repeat(context, names, noted, slot, request, done),
+        Ok(Some((Note::Exchange { from, to }, slot))) => {
+            repeat(context, names, (from, to), slot, request, done);
+        }
         // The earlier process was killed before the note, and so before the exchange.
-        Ok(None) => begin(context, &names, delivery, request, done),
+        Ok(_) => begin(context, &names, delivery, request, done),
         Err(error) => {
             tracing::error!(%error, "the memory of the mount cannot be read");
             done(Err(Errno::Io));
@@ -96,11 +98,11 @@ fn begin(
     request: MetaRequest,
     done: Done<Option<Attr>>,
 ) {
-    let inodes = match names.look_up(context) {
-        Ok(inodes) => inodes,
+    let (from, to) = match names.look_up(context) {
+        Ok(behind) => behind,
         Err(errno) => return done(Err(errno)),
     };
-    let slot = match context.memory().note(delivery.unique, inodes) {
+    let slot = match context.memory().note(delivery.unique, Note::Exchange { from, to }) {
         Ok(slot) => slot,
         Err(error) => {
             tracing::error!(%error, "the memory of the mount cannot be written");
@@ -113,7 +115,7 @@ fn begin(
 fn execute(
     context: &Arc<Context>,
     request: MetaRequest,
-    slot: ExchangeSlot,
+    slot: NoteSlot,
     done: Done<Option<Attr>>,
 ) {
     let memory = context.memory().clone();
@@ -125,7 +127,7 @@ fn execute(
 /// Answers, and forgets the note after that: the answer ends the request for the kernel.
 fn answer(
     memory: &MountMemory,
-    slot: ExchangeSlot,
+    slot: NoteSlot,
     outcome: Result<Option<Attr>, Errno>,
     done: Done<Option<Attr>>,
 ) {
@@ -137,19 +139,15 @@ fn answer(
 fn repeat(
     context: &Arc<Context>,
     names: Names,
-    noted: NotedExchange,
-    slot: ExchangeSlot,
+    (from, to): Behind,
+    slot: NoteSlot,
     request: MetaRequest,
     done: Done<Option<Attr>>,
 ) {
     let shared = Arc::clone(context);
     context.change(Ok(names.barrier()), move |_refused| {
-        let exchanged = NotedExchange {
-            from: noted.to,
-            to: noted.from,
-        };
         match names.look_up(&shared) {
-            Ok(now) if now == exchanged => answer(shared.memory(), slot, Ok(None), done),
+            Ok(now) if now == (to, from) => answer(shared.memory(), slot, Ok(None), done),
             Ok(_) => execute(&shared, request, slot, done),
             Err(errno) => answer(shared.memory(), slot, Err(errno), done),
         }

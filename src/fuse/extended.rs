@@ -18,6 +18,7 @@ use super::context::Context;
 use super::privileges::{self, Caller};
 use super::reply;
 use super::resent::RequestDelivery;
+use super::xattr_note;
 
 /// Answers with the value of an attribute.
 pub(super) fn answer(context: &Context, node: INodeNo, name: &[u8], room: u32, reply: ReplyXattr) {
@@ -47,7 +48,7 @@ pub(super) fn submit(
     match changes {
         Ok(changes) => {
             let done = Box::new(|outcome| reply::empty(reply, outcome));
-            context.change_in_order_delivered(delivery, changes, done);
+            xattr_note::submit(context, delivery, changes, done);
         }
         Err(errno) => reply::empty::<()>(reply, Err(errno)),
     }

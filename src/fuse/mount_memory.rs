@@ -1,9 +1,9 @@
 //! The memory of one mount that outlives its process: a memory file, whose descriptor is kept beside those of the device.
 //!
-//! It holds two things: the [`MountRecord`], and a slot for each exchange of names that is under way. The kernel sends a
-//! request again that the killed process had executed and not answered. Each kind of request but one can be repeated, or
-//! finds its own effect (`resent`). A second exchange would undo the first. So the inodes behind both names are noted here
-//! before the exchange begins.
+//! It holds two things: the [`MountRecord`], and a slot for each change under way whose second execution needs a note. The
+//! kernel sends a request again that the killed process had executed and not answered. Most kinds of requests can be
+//! repeated, or find their own effect (`resent`). The others note here, before they begin, what was true then: an exchange
+//! of names (`exchange`), and a change of an attribute that must or must not be there (`xattr_note`).
 //!
 //! The memory ends with the machine, as the mount does. A kill of the process at any instruction leaves each slot old or
 //! new: the kernel copies a slot, which never crosses a page, in one piece.
@@ -29,8 +29,12 @@ const FORMAT: u32 = 1;
 /// Bytes of the record, which is text, filled up with blanks. The slots are behind it.
 const RECORD_BYTES: usize = BLOCK_BYTES;
 
-/// Bytes of a slot: the unique number of a request, and two inodes.
+/// Bytes of a slot: the unique number of a request, two inodes or zeros, and the kind of the note.
 const SLOT_BYTES: usize = 32;
+
+/// The kinds of notes in a slot.
+const EXCHANGE: u64 = 0;
+const ATTRIBUTE: u64 = 1;
 
 /// The facts about a mount that the next process has to know, or to agree with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,28 +63,28 @@ impl MountRecord {
     }
 }
 
-/// The inodes behind two names before they are exchanged.
+/// What was true before a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NotedExchange {
-    /// The inode behind the first name.
-    pub from: Ino,
-    /// The inode behind the second name.
-    pub to: Ino,
+pub(super) enum Note {
+    /// The inodes behind the first and the second name of an exchange.
+    Exchange { from: Ino, to: Ino },
+    /// The attribute was there, or was not there, as the change needs.
+    Attribute,
 }
 
 /// A slot that is in use.
 #[derive(Debug)]
-pub(super) struct ExchangeSlot(u64);
+pub(super) struct NoteSlot(u64);
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
 pub(super) struct MountMemory {
     file: Arc<File>,
-    slots: Arc<Mutex<ExchangeSlots>>,
+    slots: Arc<Mutex<NoteSlots>>,
 }
 
 #[derive(Debug, Default)]
-struct ExchangeSlots {
+struct NoteSlots {
     free: Vec<u64>,
     used: u64,
 }
@@ -109,7 +113,7 @@ impl MountMemory {
         let record = serde_json::from_slice(&text).map_err(io::Error::other)?;
         // Slots of the earlier process may belong to requests that the kernel sends again.
         let used = file.metadata()?.len().saturating_sub(RECORD_BYTES as u64) / SLOT_BYTES as u64;
-        let slots = ExchangeSlots {
+        let slots = NoteSlots {
             free: Vec::new(),
             used,
         };
@@ -120,19 +124,22 @@ impl MountMemory {
         Ok((memory, record))
     }
 
-    /// Notes an exchange before it begins.
-    pub fn note(&self, unique: u64, exchange: NotedExchange) -> io::Result<ExchangeSlot> {
+    /// Notes what is true before a change begins.
+    pub fn note(&self, unique: u64, note: Note) -> io::Result<NoteSlot> {
         let slot = self.slots.lock().take();
-        let words = [unique, exchange.from.get(), exchange.to.get(), 0];
+        let words = match note {
+            Note::Exchange { from, to } => [unique, from.get(), to.get(), EXCHANGE],
+            Note::Attribute => [unique, 0, 0, ATTRIBUTE],
+        };
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
         self.file.write_all_at(&bytes, offset_of(slot))?;
-        Ok(ExchangeSlot(slot))
+        Ok(NoteSlot(slot))
     }
 
-    /// Forgets an exchange after its answer.
+    /// Forgets a note after the answer to its change.
     #[allow(clippy::needless_pass_by_value)] // the slot is not to be used again
-    pub fn forget(&self, slot: ExchangeSlot) {
-        let ExchangeSlot(slot) = slot;
+    pub fn forget(&self, slot: NoteSlot) {
+        let NoteSlot(slot) = slot;
         if let Err(error) = self.file.write_all_at(&[0; SLOT_BYTES], offset_of(slot)) {
             tracing::warn!(%error, "a slot in the memory of the mount is not cleared");
             return;
@@ -140,25 +147,34 @@ impl MountMemory {
         self.slots.lock().free.push(slot);
     }
 
-    /// Finds the note of an exchange that an earlier process has begun, and gives its slot back.
-    pub fn find(&self, unique: u64) -> io::Result<Option<(NotedExchange, ExchangeSlot)>> {
+    /// Finds the note of a change that an earlier process has begun, and gives its slot back.
+    pub fn find(&self, unique: u64) -> io::Result<Option<(Note, NoteSlot)>> {
         let used = self.slots.lock().used;
         for slot in 0..used {
             let mut bytes = [0; SLOT_BYTES];
             self.file.read_exact_at(&mut bytes, offset_of(slot))?;
-            let mut words = bytes
-                .as_chunks::<8>()
-                .0
-                .iter()
-                .map(|word| u64::from_ne_bytes(*word));
-            let mut next = || words.next().unwrap_or(0);
-            let (noted, from, to) = (next(), Ino::new(next()), Ino::new(next()));
-            if let (true, Some(from), Some(to)) = (noted == unique, from, to) {
-                let exchange = NotedExchange { from, to };
-                return Ok(Some((exchange, ExchangeSlot(slot))));
+            let mut words = [0; SLOT_BYTES / 8];
+            for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+                *word = u64::from_ne_bytes(*bytes);
+            }
+            let [noted, from, to, kind] = words;
+            if noted == unique
+                && let Some(note) = read_note(from, to, kind)
+            {
+                return Ok(Some((note, NoteSlot(slot))));
             }
         }
         Ok(None)
+    }
+}
+
+fn read_note(from: u64, to: u64, kind: u64) -> Option<Note> {
+    match kind {
+        ATTRIBUTE => Some(Note::Attribute),
+        _ => Some(Note::Exchange {
+            from: Ino::new(from)?,
+            to: Ino::new(to)?,
+        }),
     }
 }
 
@@ -168,7 +184,7 @@ impl AsFd for MountMemory {
     }
 }
 
-impl ExchangeSlots {
+impl NoteSlots {
     fn take(&mut self) -> u64 {
         self.free.pop().unwrap_or_else(|| {
             self.used += 1;
@@ -193,7 +209,7 @@ mod tests {
     fn the_next_process_finds_record_and_notes() {
         let record = MountRecord::new(41, PathBuf::from("/srv/data"));
         let first = MountMemory::create(&record).unwrap();
-        let exchange = |number| NotedExchange {
+        let exchange = |number| Note::Exchange {
             from: ino(number),
             to: ino(number + 1),
         };
@@ -201,12 +217,14 @@ mod tests {
         let _under_way = first.note(4, exchange(20)).unwrap();
         first.forget(done);
         let _reused = first.note(6, exchange(30)).unwrap();
+        let _other = first.note(8, Note::Attribute).unwrap();
         let kept = first.as_fd().try_clone_to_owned().unwrap();
         drop(first);
         let (second, found) = MountMemory::open(kept).unwrap();
         assert_eq!(found, record);
         assert_eq!(second.find(2).unwrap().map(|found| found.0), None);
         assert_eq!(second.find(4).unwrap().unwrap().0, exchange(20));
+        assert_eq!(second.find(8).unwrap().unwrap().0, Note::Attribute);
         let (last, slot) = second.find(6).unwrap().unwrap();
         assert_eq!(last, exchange(30));
         second.forget(slot);

@@ -13,8 +13,7 @@
 //! | `unlink`, `rmdir` | finds no name |
 //! | `rename` | finds no source, and a target |
 //! | `rename` with exchange | see `exchange` |
-//! | `setxattr` that must create | finds the attribute with the value |
-//! | `removexattr` | finds no attribute |
+//! | `setxattr` that must create, `removexattr` | see `xattr_note`: finds the attribute with the value, or no attribute |
 //! | all others | change nothing, or only counts, which the new process begins anew |
 
 use std::sync::Arc;

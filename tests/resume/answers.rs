@@ -1,271 +1,20 @@
-//! Each kind of request, executed by a process that ends before it answers: the next process gets the request again,
-//! executes it a second time, and the program sees what one execution gives.
-//!
-//! Both processes are mounts of this one, over the same model. The first executes the request and never answers.
+//! Each kind of request, read by a process that ends before it executes the request or before it answers: the next process
+//! gets the request again, and the program sees what one execution gives.
 
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
-use lockstep_driver::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
-use lockstep_types::backing::Space;
-use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
-use lockstepfs::fuse::{MountOptions, Unmounted, mount};
-use lockstepfs::hold::{DescriptorHolder, DescriptorStore, HoldUntil, socket_path};
-use parking_lot::{Condvar, Mutex};
 use rustix::fs::{
     CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, XattrFlags, copy_file_range,
     fallocate, getxattr, mknodat, removexattr, renameat_with, setxattr,
 };
+use rustix::io::Errno;
 
-use crate::model::ModelFs;
-
-/// A service whose process ends, in effect, when it has executed one request of a kind.
-pub struct Interrupted {
-    model: Arc<ModelFs>,
-    kind: &'static str,
-    stage: Mutex<Stage>,
-    changed: Condvar,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Requests are answered.
-    Serving,
-    /// The next request of the kind is the last.
-    Armed,
-    /// The request is executed.
-    Executed,
-    /// The mount is gone.
-    Over,
-}
-
-impl Interrupted {
-    fn new(model: Arc<ModelFs>, kind: &'static str) -> Arc<Self> {
-        Arc::new(Self {
-            model,
-            kind,
-            stage: Mutex::new(Stage::Serving),
-            changed: Condvar::new(),
-        })
-    }
-
-    fn set(&self, stage: Stage) {
-        *self.stage.lock() = stage;
-        self.changed.notify_all();
-    }
-
-    fn wait_for(&self, stage: Stage) {
-        let mut now = self.stage.lock();
-        while *now != stage {
-            self.changed.wait(&mut now);
-        }
-    }
-
-    /// Does not return before the mount is gone if a request of the kind was executed.
-    fn executed(&self, kind: &str) {
-        if kind == self.kind && *self.stage.lock() == Stage::Armed {
-            self.set(Stage::Executed);
-            self.wait_for(Stage::Over);
-        }
-    }
-
-    fn done<T>(&self, kind: &str, answer: T, done: impl FnOnce(T)) {
-        self.executed(kind);
-        done(answer);
-    }
-}
-
-/// The kind of a change, as its name in the code.
-fn kind_of(request: &MetaRequest) -> String {
-    let text = format!("{request:?}");
-    text.split(' ').next().unwrap().to_owned()
-}
-
-impl FileService for Interrupted {
-    fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
-        let found = self.model.lookup(parent, name);
-        self.executed("lookup");
-        found
-    }
-
-    fn lookup_parent(&self, directory: Ino) -> Result<Attr, Errno> {
-        self.model.lookup_parent(directory)
-    }
-
-    fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
-        let found = self.model.getattr(ino);
-        self.executed("getattr");
-        found
-    }
-
-    fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let found = self.model.readlink(ino);
-        self.executed("readlink");
-        found
-    }
-
-    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        let found = self.model.getxattr(ino, name);
-        self.executed("getxattr");
-        found
-    }
-
-    fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let found = self.model.listxattr(ino);
-        self.executed("listxattr");
-        found
-    }
-
-    fn readdir(
-        &self,
-        directory: Ino,
-        after: u64,
-        each: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
-    ) -> Result<(), Errno> {
-        let listed = self.model.readdir(directory, after, each);
-        self.executed("readdir");
-        listed
-    }
-
-    fn space(&self) -> Result<Space, Errno> {
-        self.executed("space");
-        self.model.space()
-    }
-
-    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno> {
-        let found = self.model.seek(ino, offset, what);
-        self.executed("seek");
-        found
-    }
-
-    // The references of a killed process are lost, so the model gets none.
-    fn opened(&self, _ino: Ino) -> Result<(), Errno> {
-        self.executed("opened");
-        Ok(())
-    }
-
-    fn closed(&self, _ino: Ino) {
-        self.executed("closed");
-    }
-
-    fn remembered(&self, _ino: Ino, _count: u64) {}
-
-    fn forgotten(&self, _ino: Ino, _count: u64) {}
-
-    fn next_ino(&self) -> Result<Ino, Errno> {
-        self.model.next_ino()
-    }
-
-    fn read(&self, ino: Ino, offset: u64, length: usize, done: ReadDone) {
-        let answer = |outcome: Result<&[u8], Errno>| {
-            self.executed("read");
-            let bytes = outcome.map(<[u8]>::to_vec);
-            done(bytes.as_deref().map_err(|errno| *errno));
-        };
-        let slot = Arc::new(Mutex::new(None));
-        let keep = Arc::clone(&slot);
-        let fill = move |outcome: Result<&[u8], Errno>| {
-            *keep.lock() = Some(outcome.map(<[u8]>::to_vec));
-        };
-        self.model.read(ino, offset, length, Box::new(fill));
-        let outcome = slot.lock().take().unwrap();
-        answer(outcome.as_deref().map_err(|errno| *errno));
-    }
-
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
-        let outcome = take(|keep| self.model.write(ino, offset, data, options, keep));
-        self.done("write", outcome, done);
-    }
-
-    fn change(&self, request: MetaRequest, done: Done<Option<Attr>>) {
-        let kind = kind_of(&request);
-        let outcome = take(|keep| self.model.change(request, keep));
-        self.done(&kind, outcome, done);
-    }
-
-    fn copy(&self, from: (Ino, u64), to: (Ino, u64), length: u64, done: Done<u64>) {
-        let outcome = take(|keep| self.model.copy(from, to, length, keep));
-        self.done("copy", outcome, done);
-    }
-
-    fn sync(&self, ino: Ino, done: Done<()>) {
-        let outcome = take(|keep| self.model.sync(ino, keep));
-        self.done("sync", outcome, done);
-    }
-}
-
-/// Returns the outcome of a call of the model, which ends before the call returns.
-fn take<T: Send + 'static>(call: impl FnOnce(Done<T>)) -> Result<T, Errno> {
-    let slot = Arc::new(Mutex::new(None));
-    let keep = Arc::clone(&slot);
-    call(Box::new(move |outcome| *keep.lock() = Some(outcome)));
-    let outcome = slot.lock().take();
-    outcome.expect("the model answers at once")
-}
-
-/// The service of the process that resumes the mount, and what happens once that process has the mount.
-pub type NextProcess = (Arc<dyn FileService>, Box<dyn FnOnce()>);
-
-/// Runs `act` on a mount whose process ends after the execution of its first request of a kind. `prepare` runs before.
-fn interrupt<T: Send>(
-    kind: &'static str,
-    prepare: impl FnOnce(&Path) -> T,
-    act: impl FnOnce(&Path, T) + Send,
-) {
-    interrupt_before(kind, prepare, act, |model| {
-        let service = Interrupted::new(model, kind);
-        (service, Box::new(|| ()))
-    });
-}
-
-/// The same, with another process that resumes the mount.
-pub fn interrupt_before<T: Send>(
-    kind: &'static str,
-    prepare: impl FnOnce(&Path) -> T,
-    act: impl FnOnce(&Path, T) + Send,
-    next: impl FnOnce(Arc<ModelFs>) -> NextProcess,
-) {
-    let place = tempfile::tempdir().unwrap();
-    let directory = place.path().join("mount");
-    fs::create_dir(&directory).unwrap();
-    let control = place.path().join("a.sock");
-    let holder = DescriptorHolder::open(&socket_path(&control), HoldUntil::Told).unwrap();
-    let (_going_on, stop) = UnixStream::pair().unwrap();
-    let model = Arc::new(ModelFs::default());
-    thread::scope(|scope| {
-        let held = scope.spawn(move || holder.run(&stop));
-        let mut options = MountOptions::new(&directory, "model");
-        options.descriptors = Arc::new(DescriptorStore::find(&control));
-        // The thread of the first mount reads nothing after the request.
-        options.threads = 1;
-        let first = Interrupted::new(Arc::clone(&model), kind);
-        let killed = mount(Arc::<Interrupted>::clone(&first), &options).unwrap();
-        let prepared = prepare(&directory);
-        first.set(Stage::Armed);
-        let root = directory.as_path();
-        let program = scope.spawn(move || act(root, prepared));
-        first.wait_for(Stage::Executed);
-        let (service, meanwhile) = next(model);
-        let second = mount(service, &options).unwrap();
-        meanwhile();
-        let outcome = program.join();
-        let unmounted = second.unmount().unwrap();
-        first.set(Stage::Over);
-        drop(killed);
-        DescriptorHolder::end(&socket_path(&control)).unwrap();
-        held.join().unwrap().unwrap();
-        assert!(outcome.is_ok(), "{kind}: the program saw an error");
-        assert_eq!(unmounted, Unmounted::Clean, "{kind}");
-    });
-}
+use crate::interrupted::interrupt;
 
 pub fn file(path: &Path) -> File {
     let mut options = OpenOptions::new();
@@ -386,6 +135,10 @@ pub fn changes_of_attributes() {
         setxattr(dir.join("a"), "user.x", b"new", XattrFlags::CREATE).unwrap();
     });
     interrupt("SetXattr", marked, |dir, _| {
+        let again = setxattr(dir.join("a"), "user.x", b"old", XattrFlags::CREATE);
+        assert_eq!(again, Err(Errno::EXIST));
+    });
+    interrupt("SetXattr", marked, |dir, _| {
         setxattr(dir.join("a"), "user.x", b"new", XattrFlags::REPLACE).unwrap();
     });
     interrupt("SetXattr", marked, |dir, _| {
@@ -405,6 +158,10 @@ pub fn changes_of_attributes() {
     });
     interrupt("RemoveXattr", marked, |dir, _| {
         removexattr(dir.join("a"), "user.x").unwrap();
+    });
+    interrupt("RemoveXattr", one, |dir, _| {
+        let removed = removexattr(dir.join("a"), "user.x");
+        assert_eq!(removed, Err(Errno::NODATA));
     });
     interrupt("SetAttr", one, |dir, file| {
         let mode = fs::Permissions::from_mode(0o600);
@@ -543,5 +300,7 @@ pub fn questions() {
     });
     interrupt("closed", one, |dir, _| {
         drop(File::open(dir.join("a")).unwrap());
+        // A close waits for no answer. The next process, which has one thread, gets the question behind the close.
+        rustix::fs::statvfs(dir).unwrap();
     });
 }

@@ -20,8 +20,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::answers::{file, interrupt_before};
+use crate::answers::file;
 use crate::gated::{Gated, await_true};
+use crate::interrupted::{StopPoint, interrupt_at};
 use crate::model::ModelFs;
 
 /// A request that is not answered by then waits.
@@ -85,7 +86,7 @@ fn refuse<T: Send>(
         // The kernel has dropped the names from before a moment later.
         await_true(|| ["a", "b"].iter().all(|left| dir.join(left).exists()));
     };
-    interrupt_before(kind, prepare, act, |model| {
+    interrupt_at((kind, StopPoint::AfterExecution), prepare, act, |model| {
         let node = undecided(&model);
         let service = Arc::<Gated>::clone(&node);
         let meanwhile = move || {
@@ -171,7 +172,7 @@ pub fn questions_wait() {
         file.read_exact_at(&mut bytes, 0).unwrap();
         assert_eq!(&bytes, b"behind");
     };
-    interrupt_before("read", prepare, act, |model| {
+    interrupt_at(("read", StopPoint::AfterExecution), prepare, act, |model| {
         let node = undecided(&model);
         let service = Arc::<Gated>::clone(&node);
         let meanwhile = move || {
@@ -197,7 +198,7 @@ pub fn old_attributes_go() {
         file.sync_all().unwrap();
         await_true(|| fs::metadata(dir.join("a")).unwrap().len() == 3);
     };
-    interrupt_before("sync", prepare, act, |model| {
+    interrupt_at(("sync", StopPoint::AfterExecution), prepare, act, |model| {
         let node = Gated::new(Arc::clone(&model));
         node.stand(Standing::Following);
         let service = Arc::<Gated>::clone(&node);

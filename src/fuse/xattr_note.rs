@@ -1,0 +1,85 @@
+//! Changes of an extended attribute that must be there, or must not be: `removexattr`, and `setxattr` with `XATTR_CREATE`.
+//!
+//! The kernel does not look whether the attribute is there before it asks. So a request of this kind may fail at its first
+//! execution, and the store then looks as if the request had succeeded. If the attribute is as the request needs, that is
+//! noted in the memory of the mount before the execution (`mount_memory`). If the kernel sends the request again, only a
+//! noted request may be explained by its own effect (`resent`). One without a note has changed nothing: either the earlier
+//! process was killed before the note, or the request failed.
+//!
+//! That is exact: the kernel holds the lock of the inode until the answer, so nothing else changes the attribute between the
+//! look and the execution.
+
+use std::io;
+use std::sync::Arc;
+
+use lockstep_driver::client::Done;
+use lockstep_types::{Attr, Errno, MetaRequest, XattrMode};
+
+use super::context::Context;
+use super::mount_memory::{Note, NoteSlot};
+use super::resent::{self, RequestDelivery};
+
+/// Submits the changes of a request one after the other. The last one is the change of the attribute, and is noted first if
+/// it needs a note.
+pub(super) fn submit(
+    context: &Arc<Context>,
+    delivery: RequestDelivery,
+    changes: Vec<MetaRequest>,
+    done: Done<Option<Attr>>,
+) {
+    let Some(change) = changes.last() else {
+        return done(Ok(None));
+    };
+    let done = match find_note(context, delivery) {
+        Ok(Some(slot)) => {
+            let own_effect = resent::wrap(context.shared_service(), change, done);
+            forgetting(context, slot, own_effect)
+        }
+        Ok(None) if will_change(context, change) => {
+            match context.memory().note(delivery.unique, Note::Attribute) {
+                Ok(slot) => forgetting(context, slot, done),
+                Err(error) => return fail(&error, done),
+            }
+        }
+        Ok(None) => done,
+        Err(error) => return fail(&error, done),
+    };
+    context.change_in_order(changes, done);
+}
+
+/// The note of an earlier process on the request.
+fn find_note(context: &Context, delivery: RequestDelivery) -> io::Result<Option<NoteSlot>> {
+    if !delivery.is_resent {
+        return Ok(None);
+    }
+    let found = context.memory().find(delivery.unique)?;
+    Ok(found.map(|(_attribute, slot)| slot))
+}
+
+fn fail(error: &io::Error, done: Done<Option<Attr>>) {
+    tracing::error!(%error, "the memory of the mount cannot be used");
+    done(Err(Errno::Io));
+}
+
+/// Whether the attribute is there, or is not, as the change needs. `false` for all changes that need nothing.
+fn will_change(context: &Context, change: &MetaRequest) -> bool {
+    match change {
+        MetaRequest::SetXattr {
+            ino,
+            name,
+            mode: XattrMode::Create,
+            ..
+        } => context.service().getxattr(*ino, name) == Err(Errno::NoData),
+        MetaRequest::RemoveXattr { ino, name } => context.service().getxattr(*ino, name).is_ok(),
+        _ => false,
+    }
+}
+
+/// Forgets the note after the answer, which ends the request for the kernel.
+fn forgetting(context: &Context, slot: NoteSlot, done: Done<Option<Attr>>) -> Done<Option<Attr>> {
+    let memory = context.memory().clone();
+    Box::new(move |outcome| {
+        done(outcome);
+        memory.forget(slot);
+    })
+}
