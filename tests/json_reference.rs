@@ -160,6 +160,7 @@ fn cleared() -> Cleared {
         },
         cache_dropped: false,
         was_in_sync: false,
+        content_counts: false,
     }
 }
 

@@ -21,9 +21,10 @@ use super::terminal::{say, say_json, warn};
 /// The command drops the kernel's cached pages of the store, opens the store, puts it on stable storage and
 /// marks its copy as out of sync: when the node is started, both copies are compared in full.
 ///
-/// On the secondary this loses nothing. On the primary the content of its disk is valid from then on, and the
-/// secondary is made equal to it: an acknowledged change that has not reached the disk is lost, even if the
-/// secondary has it. That needs --accept-loss.
+/// On the secondary this loses nothing. Neither does it on a primary whose secondary has every change: once the
+/// node runs, the secondary becomes the primary. On any other primary the content of its disk is valid from then
+/// on, and the secondary is made equal to it: an acknowledged change that has not reached the disk is lost, even
+/// if the secondary has it. That needs --accept-loss.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ClearPoisonArgs {
@@ -33,7 +34,7 @@ pub(crate) struct ClearPoisonArgs {
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// On the primary: accept that changes are lost which only the secondary has
+    /// On a primary whose content counts: accept that changes are lost which have not reached its disk
     #[arg(long)]
     accept_loss: bool,
 
@@ -45,7 +46,7 @@ pub(crate) struct ClearPoisonArgs {
 const EXAMPLES: &str = "\
 Examples:
   lockstep clear-poison data
-  lockstep clear-poison data --accept-loss      on the primary
+  lockstep clear-poison data --accept-loss      on a primary, if the command says that a loss is possible
 
 Exit codes: 0 the store can be used again, 1 it is not poisoned, 2 could not be done, and the store
 remains poisoned.";
@@ -101,6 +102,10 @@ fn completed_steps(cleared: &Cleared) -> Vec<String> {
 fn next_steps(cleared: &Cleared, config: &DatastoreConfig) -> Vec<String> {
     let effect = match (cleared.role, &config.peer) {
         (Role::Secondary, _) => "once it runs, this copy is compared in full with the primary's",
+        (Role::Primary, Some(_)) if !cleared.content_counts => {
+            "once it runs, the other node becomes the primary, which has every change, and this copy is compared in full with \
+             its copy"
+        }
         (Role::Primary, Some(_)) => {
             "once it runs, the secondary is made equal to the content of this disk"
         }

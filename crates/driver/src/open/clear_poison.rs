@@ -69,6 +69,8 @@ pub struct Cleared {
     pub cache_dropped: bool,
     /// Whether this copy was marked in sync before. It is not any more.
     pub was_in_sync: bool,
+    /// Whether the content of this disk is the datastore from now on. Otherwise the other node has every change.
+    pub content_counts: bool,
 }
 
 /// Why a store was not taken back into use. The mark is still there, if there was one.
@@ -80,7 +82,7 @@ pub enum ClearError {
         /// Directory of the store.
         path: String,
     },
-    /// The store is the primary's, and the operator has not accepted a loss.
+    /// The store is that of a primary whose content counts, and the operator has not accepted a loss.
     #[error(
         "this node is the primary of {name:?}: from then on what its disk holds counts, and the \
          secondary is made equal to it. What was acknowledged and has not reached this disk is lost \
@@ -108,8 +110,8 @@ pub enum ClearError {
 }
 
 /// Takes a store whose disk had failed and was repaired back into use. From then on the copy is out of sync, and a
-/// resync compares everything. For the primary's store `accept_loss` must be set, because the content of its disk
-/// becomes the datastore.
+/// resync compares everything. For the store of a primary that does not wait for a complete secondary, `accept_loss` must be
+/// set, because the content of its disk becomes the datastore.
 pub fn clear_poison(
     config: &DatastoreConfig,
     repair: &Repair,
@@ -122,7 +124,8 @@ pub fn clear_poison(
     };
     let role = read_role(config, repair.backing.as_ref())?;
     // Otherwise the content of this disk does not become the datastore: a complete secondary takes over.
-    if needs_no_peer(config, role.record) && !accept_loss {
+    let content_counts = needs_no_peer(config, role.record);
+    if content_counts && !accept_loss {
         let name = config.name.clone();
         return Err(ClearError::LossNotAccepted { name });
     }
@@ -143,6 +146,7 @@ pub fn clear_poison(
         failure,
         cache_dropped,
         was_in_sync: role.is_in_sync(),
+        content_counts,
     })
 }
 

@@ -8,13 +8,13 @@ use lockstep_sim::disk::CallClass;
 use lockstep_sim::scenario::{Cluster, Mount, PRIMARY, SECONDARY};
 use lockstep_sim::world::Side;
 use lockstep_types::Errno;
-use lockstep_types::settings::OnPeerLoss;
+use lockstep_types::settings::{OnPeerLoss, OnPowerLoss, Role};
 
 use super::program::{self, FILE, FIRST, LATER, OTHER, THIRD};
 use super::steps::{
-    in_sync, is_marked, is_stably_in_sync, kill, read, restart, run, shut_down, stable,
-    start_in_sync, start_until_it_runs, status, two_nodes, until, until_in_sync, until_poisoned,
-    write,
+    in_sync, is_marked, is_stably_in_sync, kill, make_file, read, restart, run, shut_down, stable,
+    start_in_sync, start_until_it_runs, status, two_nodes, two_nodes_with, until, until_in_sync,
+    until_poisoned, write,
 };
 
 const EIO: Result<(), Errno> = Err(Errno::Io);
@@ -129,6 +129,28 @@ fn a_primary_whose_disk_failed_serves_reads_and_leaves_the_good_copy_alone() {
     cluster.run_for(LONG).unwrap();
     assert_eq!(stable(&cluster, SECONDARY).content, Some(FIRST));
     assert_eq!(write(&mut cluster, LATER, true), Ok(()), "in use again");
+}
+
+#[test]
+fn a_failed_primary_is_cleared_without_a_loss_if_it_waits_for_a_complete_secondary() {
+    let mut cluster = two_nodes_with(OnPeerLoss::Continue, OnPowerLoss::Wait);
+    start_in_sync(&mut cluster);
+    make_file(&mut cluster, FIRST);
+    assert_eq!(write(&mut cluster, OTHER, false), Ok(()));
+    fail_next_sync(&mut cluster, PRIMARY);
+    assert_eq!(run(&mut cluster, program::sync), EIO);
+    until_poisoned(&mut cluster, PRIMARY);
+    kill(&mut cluster, PRIMARY);
+    let cleared = cluster.clear_poison(PRIMARY, false).unwrap();
+    assert!(!cleared.content_counts);
+    cluster.start(PRIMARY);
+    until_in_sync(&mut cluster);
+    let role_of = |side| status(&cluster, side).settings.role;
+    assert_eq!(role_of(SECONDARY), Role::Primary);
+    assert_eq!(role_of(PRIMARY), Role::Secondary);
+    // The secondary has kept what the failed disk has not.
+    cluster.run_for(LONG).unwrap();
+    assert_eq!(stable(&cluster, PRIMARY).content, Some(OTHER));
 }
 
 /// An operation that waits for the other node ends with an error when the primary's disk fails.

@@ -21,10 +21,15 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Returns two nodes that have never run.
 pub fn two_nodes(on_peer_loss: OnPeerLoss) -> Cluster {
+    two_nodes_with(on_peer_loss, OnPowerLoss::Serve)
+}
+
+/// Returns two nodes that have never run.
+pub fn two_nodes_with(on_peer_loss: OnPeerLoss, on_power_loss: OnPowerLoss) -> Cluster {
     Cluster::scripted(&Settings {
         durability: Durability::Posix,
         on_peer_loss,
-        on_power_loss: OnPowerLoss::Serve,
+        on_power_loss,
         pause_limit: Duration::from_secs(3600),
         peer_timeout: Duration::from_secs(1),
         answer_limit: Duration::from_secs(3),
