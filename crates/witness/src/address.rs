@@ -3,6 +3,7 @@
 //! Parsing resolves no name. A client resolves the name at each connection, as an address may change.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use tonic::transport::{Endpoint, Uri};
@@ -13,6 +14,9 @@ pub enum AddressError {
     /// The text is not a host with a port.
     #[error("{0:?} is not HOST:PORT, such as \"10.0.0.3:7400\" or \"witness.example:7400\"")]
     Address(String),
+    /// The address stands for every address of a server.
+    #[error("{0:?} is the address of no server")]
+    Unspecified(String),
     /// The text is not an endpoint of etcd.
     #[error("{0:?} is not an endpoint of etcd, such as \"http://10.0.0.3:2379\"")]
     Endpoint(String),
@@ -32,6 +36,10 @@ impl FromStr for WitnessAddress {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let wrong = || AddressError::Address(text.to_owned());
+        let number = text.parse::<SocketAddr>();
+        if number.is_ok_and(|number| number.ip().to_canonical().is_unspecified()) {
+            return Err(AddressError::Unspecified(text.to_owned()));
+        }
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let is_numeric = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
         let is_host = if let Some(inner) = is_numeric {
@@ -118,6 +126,10 @@ mod tests {
         ] {
             let error = bad.parse::<WitnessAddress>().unwrap_err();
             assert_eq!(error, AddressError::Address(bad.to_owned()));
+        }
+        for of_none in ["0.0.0.0:7400", "[::]:7400", "[::ffff:0.0.0.0]:7400"] {
+            let error = of_none.parse::<WitnessAddress>().unwrap_err();
+            assert_eq!(error, AddressError::Unspecified(of_none.to_owned()));
         }
     }
 

@@ -55,7 +55,7 @@ impl FromStr for PeerAddress {
 
     fn from_str(written: &str) -> Result<Self, NotAnAddress> {
         let parts = match SocketAddr::from_str(written) {
-            Ok(address) if address.ip().is_unspecified() => {
+            Ok(address) if address.ip().to_canonical().is_unspecified() => {
                 return Err(NotAnAddress::Unspecified(written.to_owned()));
             }
             Ok(address) => Some((address.ip().to_string(), address.port())),
@@ -103,6 +103,7 @@ mod tests {
             "fd00::2:1",
             "0.0.0.0:7400",
             "[::]:7400",
+            "[::ffff:0.0.0.0]:7400",
         ] {
             assert!(written.parse::<PeerAddress>().is_err(), "{written}");
         }
