@@ -11,7 +11,7 @@ use lockstep_driver::client::Done;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, RenameMode};
 
 use super::context::Context;
-use super::mount_memory::{MountMemory, Note, NoteSlot};
+use super::mount_memory::{ChangeNote, MountMemory, NoteSlot};
 use super::resent::RequestDelivery;
 
 /// The inodes behind the first and the second name.
@@ -78,7 +78,7 @@ pub(super) fn submit(
         Ok(None)
     };
     match found {
-        Ok(Some((Note::Exchange { from, to }, slot))) => {
+        Ok(Some((ChangeNote::Exchange { from, to }, slot))) => {
             repeat(context, names, (from, to), slot, request, done);
         }
         // The earlier process was killed before the note, and so before the exchange.
@@ -102,7 +102,10 @@ fn begin(
         Ok(behind) => behind,
         Err(errno) => return done(Err(errno)),
     };
-    let slot = match context.memory().note(delivery.unique, Note::Exchange { from, to }) {
+    let slot = match context
+        .memory()
+        .note(delivery.unique, ChangeNote::Exchange { from, to })
+    {
         Ok(slot) => slot,
         Err(error) => {
             tracing::error!(%error, "the memory of the mount cannot be written");
@@ -112,12 +115,7 @@ fn begin(
     execute(context, request, slot, done);
 }
 
-fn execute(
-    context: &Arc<Context>,
-    request: MetaRequest,
-    slot: NoteSlot,
-    done: Done<Option<Attr>>,
-) {
+fn execute(context: &Arc<Context>, request: MetaRequest, slot: NoteSlot, done: Done<Option<Attr>>) {
     let memory = context.memory().clone();
     context.change(Ok(request), move |outcome| {
         answer(&memory, slot, outcome, done);

@@ -65,7 +65,7 @@ impl MountRecord {
 
 /// What was true before a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Note {
+pub(super) enum ChangeNote {
     /// The inodes behind the first and the second name of an exchange.
     Exchange { from: Ino, to: Ino },
     /// The attribute was there, or was not there, as the change needs.
@@ -125,11 +125,11 @@ impl MountMemory {
     }
 
     /// Notes what is true before a change begins.
-    pub fn note(&self, unique: u64, note: Note) -> io::Result<NoteSlot> {
+    pub fn note(&self, unique: u64, note: ChangeNote) -> io::Result<NoteSlot> {
         let slot = self.slots.lock().take();
         let words = match note {
-            Note::Exchange { from, to } => [unique, from.get(), to.get(), EXCHANGE],
-            Note::Attribute => [unique, 0, 0, ATTRIBUTE],
+            ChangeNote::Exchange { from, to } => [unique, from.get(), to.get(), EXCHANGE],
+            ChangeNote::Attribute => [unique, 0, 0, ATTRIBUTE],
         };
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
         self.file.write_all_at(&bytes, offset_of(slot))?;
@@ -148,7 +148,7 @@ impl MountMemory {
     }
 
     /// Finds the note of a change that an earlier process has begun, and gives its slot back.
-    pub fn find(&self, unique: u64) -> io::Result<Option<(Note, NoteSlot)>> {
+    pub fn find(&self, unique: u64) -> io::Result<Option<(ChangeNote, NoteSlot)>> {
         let used = self.slots.lock().used;
         for slot in 0..used {
             let mut bytes = [0; SLOT_BYTES];
@@ -168,10 +168,10 @@ impl MountMemory {
     }
 }
 
-fn read_note(from: u64, to: u64, kind: u64) -> Option<Note> {
+fn read_note(from: u64, to: u64, kind: u64) -> Option<ChangeNote> {
     match kind {
-        ATTRIBUTE => Some(Note::Attribute),
-        _ => Some(Note::Exchange {
+        ATTRIBUTE => Some(ChangeNote::Attribute),
+        _ => Some(ChangeNote::Exchange {
             from: Ino::new(from)?,
             to: Ino::new(to)?,
         }),
@@ -209,7 +209,7 @@ mod tests {
     fn the_next_process_finds_record_and_notes() {
         let record = MountRecord::new(41, PathBuf::from("/srv/data"));
         let first = MountMemory::create(&record).unwrap();
-        let exchange = |number| Note::Exchange {
+        let exchange = |number| ChangeNote::Exchange {
             from: ino(number),
             to: ino(number + 1),
         };
@@ -217,14 +217,14 @@ mod tests {
         let _under_way = first.note(4, exchange(20)).unwrap();
         first.forget(done);
         let _reused = first.note(6, exchange(30)).unwrap();
-        let _other = first.note(8, Note::Attribute).unwrap();
+        let _other = first.note(8, ChangeNote::Attribute).unwrap();
         let kept = first.as_fd().try_clone_to_owned().unwrap();
         drop(first);
         let (second, found) = MountMemory::open(kept).unwrap();
         assert_eq!(found, record);
         assert_eq!(second.find(2).unwrap().map(|found| found.0), None);
         assert_eq!(second.find(4).unwrap().unwrap().0, exchange(20));
-        assert_eq!(second.find(8).unwrap().unwrap().0, Note::Attribute);
+        assert_eq!(second.find(8).unwrap().unwrap().0, ChangeNote::Attribute);
         let (last, slot) = second.find(6).unwrap().unwrap();
         assert_eq!(last, exchange(30));
         second.forget(slot);

@@ -16,7 +16,7 @@ use lockstep_driver::client::Done;
 use lockstep_types::{Attr, Errno, MetaRequest, XattrMode};
 
 use super::context::Context;
-use super::mount_memory::{Note, NoteSlot};
+use super::mount_memory::{ChangeNote, NoteSlot};
 use super::resent::{self, RequestDelivery};
 
 /// Submits the changes of a request one after the other. The last one is the change of the attribute, and is noted first if
@@ -36,7 +36,10 @@ pub(super) fn submit(
             forgetting(context, slot, own_effect)
         }
         Ok(None) if will_change(context, change) => {
-            match context.memory().note(delivery.unique, Note::Attribute) {
+            match context
+                .memory()
+                .note(delivery.unique, ChangeNote::Attribute)
+            {
                 Ok(slot) => forgetting(context, slot, done),
                 Err(error) => return fail(&error, done),
             }
