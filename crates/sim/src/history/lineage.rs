@@ -5,7 +5,8 @@
 //!
 //! - An operation that was answered before that moment is in the kept copy. Nothing excuses its loss but a loss of power
 //!   of the kept machine.
-//! - An operation that was requested after that moment is in the other copy only. It has never happened.
+//! - An operation that was requested after that moment is in the other copy only, unless a resync has made the kept copy
+//!   equal since. It has never happened.
 //! - Any other operation may be in the kept copy.
 //!
 //! Invariant: the periods in which the nodes have answered ([`History::terms`]) stay, but for those of the other node in
@@ -22,8 +23,13 @@ impl History {
     /// copy is lost at `at`.
     pub fn go_on_with(&mut self, kept: Side, generation: Generation, since: u64, at: u64) {
         self.advance(at);
+        // The other node may have lost power before it was seen in sync.
+        let was_made_equal = |event: &(u64, Side, NodeEvent)| {
+            event.0 >= since && (event.1, event.2) == (kept, NodeEvent::Equal)
+        };
+        let is_behind = !self.events.iter().any(was_made_equal);
         for (index, call) in self.calls.iter_mut().enumerate() {
-            if call.invoked > since {
+            if is_behind && call.invoked > since {
                 self.gone.insert(index);
             } else if call.returned.as_ref().is_some_and(|(at, _)| *at > since) {
                 call.returned = None;
@@ -73,6 +79,19 @@ mod tests {
             .map(|(id, call)| (id, call.fate()))
             .collect();
         assert_eq!(left, [(before, Fate::Done), (across, Fate::Unsure)]);
+    }
+
+    #[test]
+    fn what_came_before_the_kept_copy_was_made_equal_is_not_gone() {
+        let mut history = History::new(false);
+        history.node(Side::B, NodeEvent::Equal, 5);
+        let after = history.invoked(0, unlink("after"), 6);
+        history.go_on_with(Side::B, Generation::FIRST, 4, 8);
+        let left: Vec<_> = history
+            .calls()
+            .map(|(id, call)| (id, call.fate()))
+            .collect();
+        assert_eq!(left, [(after, Fate::Unsure)]);
     }
 
     #[test]
