@@ -11,7 +11,7 @@ use lockstep_driver::client::Done;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, RenameMode};
 
 use super::context::Context;
-use super::mount_memory::{ChangeNote, MountMemory, NoteSlot};
+use super::mount_memory::{ChangeNote, NoteSlot};
 use super::resent::RequestDelivery;
 
 /// The inodes behind the first and the second name.
@@ -72,12 +72,7 @@ pub(super) fn submit(
     let Some(names) = Names::of(&request) else {
         return context.change_delivered(delivery, request, done);
     };
-    let found = if delivery.is_resent {
-        context.memory().find(delivery.unique)
-    } else {
-        Ok(None)
-    };
-    match found {
+    match context.memory().find(delivery) {
         Ok(Some((ChangeNote::Exchange { from, to }, slot))) => {
             repeat(context, names, (from, to), slot, request, done);
         }
@@ -112,25 +107,8 @@ fn begin(
             return done(Err(Errno::Io));
         }
     };
-    execute(context, request, slot, done);
-}
-
-fn execute(context: &Arc<Context>, request: MetaRequest, slot: NoteSlot, done: Done<Option<Attr>>) {
-    let memory = context.memory().clone();
-    context.change(Ok(request), move |outcome| {
-        answer(&memory, slot, outcome, done);
-    });
-}
-
-/// Answers, and forgets the note after that: the answer ends the request for the kernel.
-fn answer(
-    memory: &MountMemory,
-    slot: NoteSlot,
-    outcome: Result<Option<Attr>, Errno>,
-    done: Done<Option<Attr>>,
-) {
-    done(outcome);
-    memory.forget(slot);
+    let done = context.memory().forgetting(slot, done);
+    context.change(Ok(request), done);
 }
 
 /// Executes an exchange that the earlier process had noted, unless it has happened.
@@ -143,11 +121,12 @@ fn repeat(
     done: Done<Option<Attr>>,
 ) {
     let shared = Arc::clone(context);
+    let done = context.memory().forgetting(slot, done);
     context.change(Ok(names.barrier()), move |_refused| {
         match names.look_up(&shared) {
-            Ok(now) if now == (to, from) => answer(shared.memory(), slot, Ok(None), done),
-            Ok(_) => execute(&shared, request, slot, done),
-            Err(errno) => answer(shared.memory(), slot, Err(errno), done),
+            Ok(now) if now == (to, from) => done(Ok(None)),
+            Ok(_) => shared.change(Ok(request), done),
+            Err(errno) => done(Err(errno)),
         }
     });
 }

@@ -15,13 +15,15 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lockstep_types::Ino;
+use lockstep_driver::client::Done;
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
+use lockstep_types::{Attr, Ino};
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
 use super::init;
+use super::resent::RequestDelivery;
 
 /// Form of the memory. A program with another form cannot resume the mount.
 const FORMAT: u32 = 1;
@@ -147,8 +149,23 @@ impl MountMemory {
         self.slots.lock().free.push(slot);
     }
 
-    /// Finds the note of a change that an earlier process has begun, and gives its slot back.
-    pub fn find(&self, unique: u64) -> io::Result<Option<(ChangeNote, NoteSlot)>> {
+    /// The completion of a noted change: answers through `done`, and forgets the note after that, because the answer ends the
+    /// request for the kernel.
+    pub fn forgetting(&self, slot: NoteSlot, done: Done<Option<Attr>>) -> Done<Option<Attr>> {
+        let memory = self.clone();
+        Box::new(move |outcome| {
+            done(outcome);
+            memory.forget(slot);
+        })
+    }
+
+    /// Finds the note of an earlier process on a request, and gives its slot back. Only a request that the kernel has sent
+    /// again has one.
+    pub fn find(&self, delivery: RequestDelivery) -> io::Result<Option<(ChangeNote, NoteSlot)>> {
+        let RequestDelivery { unique, is_resent } = delivery;
+        if !is_resent {
+            return Ok(None);
+        }
         let used = self.slots.lock().used;
         for slot in 0..used {
             let mut bytes = [0; SLOT_BYTES];
@@ -205,6 +222,13 @@ mod tests {
         Ino::new(number).unwrap()
     }
 
+    fn resent(unique: u64) -> RequestDelivery {
+        RequestDelivery {
+            unique,
+            is_resent: true,
+        }
+    }
+
     #[test]
     fn the_next_process_finds_record_and_notes() {
         let record = MountRecord::new(41, PathBuf::from("/srv/data"));
@@ -222,13 +246,16 @@ mod tests {
         drop(first);
         let (second, found) = MountMemory::open(kept).unwrap();
         assert_eq!(found, record);
-        assert_eq!(second.find(2).unwrap().map(|found| found.0), None);
-        assert_eq!(second.find(4).unwrap().unwrap().0, exchange(20));
-        assert_eq!(second.find(8).unwrap().unwrap().0, ChangeNote::Attribute);
-        let (last, slot) = second.find(6).unwrap().unwrap();
+        assert_eq!(second.find(resent(2)).unwrap().map(|found| found.0), None);
+        assert_eq!(second.find(resent(4)).unwrap().unwrap().0, exchange(20));
+        assert_eq!(
+            second.find(resent(8)).unwrap().unwrap().0,
+            ChangeNote::Attribute
+        );
+        let (last, slot) = second.find(resent(6)).unwrap().unwrap();
         assert_eq!(last, exchange(30));
         second.forget(slot);
-        assert!(second.find(6).unwrap().is_none());
+        assert!(second.find(resent(6)).unwrap().is_none());
     }
 
     #[test]

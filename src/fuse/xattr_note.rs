@@ -16,7 +16,7 @@ use lockstep_driver::client::Done;
 use lockstep_types::{Attr, Errno, MetaRequest, XattrMode};
 
 use super::context::Context;
-use super::mount_memory::{ChangeNote, NoteSlot};
+use super::mount_memory::ChangeNote;
 use super::resent::{self, RequestDelivery};
 
 /// Submits the changes of a request one after the other. The last one is the change of the attribute, and is noted first if
@@ -30,17 +30,15 @@ pub(super) fn submit(
     let Some(change) = changes.last() else {
         return done(Ok(None));
     };
-    let done = match find_note(context, delivery) {
-        Ok(Some(slot)) => {
+    let memory = context.memory();
+    let done = match memory.find(delivery) {
+        Ok(Some((_attribute, slot))) => {
             let own_effect = resent::wrap(context.shared_service(), change, done);
-            forgetting(context, slot, own_effect)
+            memory.forgetting(slot, own_effect)
         }
         Ok(None) if will_change(context, change) => {
-            match context
-                .memory()
-                .note(delivery.unique, ChangeNote::Attribute)
-            {
-                Ok(slot) => forgetting(context, slot, done),
+            match memory.note(delivery.unique, ChangeNote::Attribute) {
+                Ok(slot) => memory.forgetting(slot, done),
                 Err(error) => return fail(&error, done),
             }
         }
@@ -48,15 +46,6 @@ pub(super) fn submit(
         Err(error) => return fail(&error, done),
     };
     context.change_in_order(changes, done);
-}
-
-/// The note of an earlier process on the request.
-fn find_note(context: &Context, delivery: RequestDelivery) -> io::Result<Option<NoteSlot>> {
-    if !delivery.is_resent {
-        return Ok(None);
-    }
-    let found = context.memory().find(delivery.unique)?;
-    Ok(found.map(|(_attribute, slot)| slot))
 }
 
 fn fail(error: &io::Error, done: Done<Option<Attr>>) {
@@ -76,13 +65,4 @@ fn will_change(context: &Context, change: &MetaRequest) -> bool {
         MetaRequest::RemoveXattr { ino, name } => context.service().getxattr(*ino, name).is_ok(),
         _ => false,
     }
-}
-
-/// Forgets the note after the answer, which ends the request for the kernel.
-fn forgetting(context: &Context, slot: NoteSlot, done: Done<Option<Attr>>) -> Done<Option<Attr>> {
-    let memory = context.memory().clone();
-    Box::new(move |outcome| {
-        done(outcome);
-        memory.forget(slot);
-    })
 }
