@@ -99,6 +99,12 @@ impl<'d> Section<'d> {
         self.table.iter().find(|(known, _)| known.get_ref() == key)
     }
 
+    /// Reports a section of this document that only the file of another program has.
+    pub(super) fn refuse_foreign(&self, problems: &mut Problems<'_>, key: &str, why: Rejection) {
+        let lines = self.key_lines(problems);
+        problems.report(lines.line(key), "", key, why);
+    }
+
     /// Reports every key that is not in `known`, with the most similar known key.
     pub(super) fn refuse_unknown(&self, problems: &mut Problems<'_>, known: &[&str]) {
         self.refuse_unknown_below(problems, known, ("", &[]));

@@ -88,12 +88,11 @@ fn report_syntax(problems: &mut Problems<'_>, error: &toml::de::Error) {
 
 fn read_document(problems: &mut Problems<'_>, document: &Section<'_>) -> Option<NodeConfig> {
     if document.has("witness") && !document.has("datastore") {
-        let lines = document.key_lines(problems);
         let rejection = Rejection::new(
             "this is the configuration of a witness",
             "name the node.toml of the node with --config, or run `lockstep witness`",
         );
-        problems.report(lines.line("witness"), "", "witness", rejection);
+        document.refuse_foreign(problems, "witness", rejection);
         return None;
     }
     document.refuse_unknown(problems, DOCUMENT_KEYS);

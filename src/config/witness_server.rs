@@ -60,12 +60,11 @@ fn read_document(
     document: &Section<'_>,
 ) -> Option<WitnessServerConfig> {
     if document.has("datastore") {
-        let lines = document.key_lines(problems);
         let rejection = Rejection::new(
             "this is the configuration of a node",
             "name the witness.toml of the witness with --config, or run `lockstep node`",
         );
-        problems.report(lines.line("datastore"), "", "datastore", rejection);
+        document.refuse_foreign(problems, "datastore", rejection);
         return None;
     }
     document.refuse_unknown(problems, DOCUMENT_KEYS);
