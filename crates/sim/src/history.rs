@@ -383,12 +383,17 @@ impl History {
 
     /// Returns the times when the store of the machine that served was closed cleanly. A close makes
     /// operations durable on this machine only. So a close before a loss of the other machine is left
-    /// out, and a close of a machine that has lost operations and has not served since.
+    /// out, if it is the next loss, or if the copy of the other machine has not become equal before it.
+    /// A close of a machine that has lost operations and has not served since is left out, too.
     pub fn closes(&self) -> Vec<u64> {
         let losses = self.losses();
-        let is_of_next_loss = |at, side| {
-            let next = losses.iter().find(|loss| loss.at > at);
-            next.is_none_or(|loss| loss.side == side)
+        let counts = |at, side| {
+            let mut later = losses.iter().filter(|loss| loss.at > at);
+            let of_other = |loss: &&loss::Loss| loss.side != side;
+            later.clone().next().is_none_or(|loss| !of_other(&loss))
+                && later
+                    .find(of_other)
+                    .is_none_or(|loss| self.has_become_equal(loss.side, (at, loss.at)))
         };
         let mut serving = Side::A;
         let mut lacks_operations = [false; 2];
@@ -399,15 +404,21 @@ impl History {
                 NodeEvent::Serves => (serving, *lacks_operations) = (side, false),
                 NodeEvent::Equal => *lacks_operations = false,
                 NodeEvent::Crashed(Stop::Power) => *lacks_operations = true,
-                NodeEvent::Closed
-                    if side == serving && !*lacks_operations && is_of_next_loss(at, side) =>
-                {
+                NodeEvent::Closed if side == serving && !*lacks_operations && counts(at, side) => {
                     closes.push(at);
                 }
                 _ => {}
             }
         }
         closes
+    }
+
+    /// Returns whether the copy of a machine has become equal between two moments.
+    fn has_become_equal(&self, side: Side, (after, before): (u64, u64)) -> bool {
+        let is_mark = |event: &(u64, Side, NodeEvent)| {
+            (after..before).contains(&event.0) && (event.1, event.2) == (side, NodeEvent::Equal)
+        };
+        self.events.iter().any(is_mark)
     }
 
     /// Returns the time of the last event so far.
@@ -426,5 +437,42 @@ impl History {
     /// Returns whether every answered operation is durable.
     pub const fn is_always(&self) -> bool {
         self.always
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POWER: NodeEvent = NodeEvent::Crashed(Stop::Power);
+
+    /// Returns the closes that count in a history with these events, which are numbered from 1.
+    fn closes(events: &[(Side, NodeEvent)]) -> Vec<u64> {
+        let mut history = History::new(false);
+        for (at, (side, event)) in (1..).zip(events) {
+            history.node(*side, *event, at);
+        }
+        history.closes()
+    }
+
+    #[test]
+    fn a_close_makes_nothing_durable_on_the_other_machine() {
+        use NodeEvent::{Closed, Equal, Promoted, Serves};
+        let lost_by_both = [
+            (Side::A, Serves),
+            (Side::A, Closed),
+            (Side::A, POWER),
+            (Side::B, POWER),
+            (Side::A, Serves),
+            (Side::A, POWER),
+            (Side::B, Promoted),
+            (Side::B, Serves),
+        ];
+        assert_eq!(closes(&lost_by_both), [0_u64; 0]);
+        let (until_then, after) = lost_by_both.split_at(4);
+        assert_eq!(closes(until_then), [2]);
+        let equal_then_lost = [(Side::A, Serves), (Side::B, Equal), (Side::B, POWER)];
+        let made_equal = [until_then, &equal_then_lost, after];
+        assert_eq!(closes(&made_equal.concat()), [2]);
     }
 }

@@ -124,13 +124,16 @@ impl Client {
     fn answered(&self, call: CallId, generation: Generation, outcome: Outcome) {
         let side = self.posting.side;
         let present = self.mount.service().0.generation();
-        let has_changed = generation != present || !self.mount.serves();
+        let serves = self.mount.serves();
+        let has_changed = generation != present || !serves;
+        // A node that has given its role away since has answered before: the role waits for the answers, not for the clients.
+        let answered_in = if serves { present } else { generation };
         let mut witness = self.witness.lock();
         match outcome {
             // The node gave its role away while the operation was under way: the outcome is unknown.
             Err(Errno::Io) if has_changed => return witness.in_doubt(side),
             Err(errno) if leaves_doubt(errno) && has_changed => return,
-            Ok(_) => witness.acknowledged(side, present, call),
+            Ok(_) => witness.acknowledged(side, answered_in, call),
             Err(_) => {}
         }
         witness.answer(side, self.id, call, outcome);

@@ -187,9 +187,9 @@ impl Cluster {
     fn keep(&mut self, side: Side) -> Result<bool, String> {
         let is_other = side != self.nodes.machine(Role::Primary);
         // The other node may still lead by a grant: then its copy is kept, as noted before.
-        let kept = is_other.then(|| self.kept_copy(side));
-        if kept.is_some() {
-            self.force.kept = kept;
+        let unless_led = self.force.kept;
+        if is_other {
+            self.force.kept = Some(self.kept_copy(side));
             if !self.is_complete_by_record(side) {
                 self.check_consent(side)?;
             }
@@ -203,9 +203,12 @@ impl Cluster {
         if leads {
             self.wait_for_word(side)?;
         }
-        // If the old primary leads again, no other copy is kept.
-        if leads != is_other {
-            self.force.kept = None;
+        match (leads, is_other) {
+            // The old primary leads again: no other copy is kept.
+            (true, false) => self.force.kept = None,
+            // After a demotion of the old primary, the node may still lead by itself.
+            (false, true) => self.force.kept = unless_led,
+            _ => {}
         }
         Ok(leads)
     }
