@@ -190,7 +190,9 @@ fn start(
     let failed = |source| options.failed(source);
     let has_epochs = held.has_epochs(is_new);
     let invalidator = held.invalidator(options).map_err(failed)?;
-    let admissions = Admissions::new(Arc::clone(&service), options.standby).map_err(failed)?;
+    let memory = held.memory.clone();
+    let admissions =
+        Admissions::new(Arc::clone(&service), options.standby, memory).map_err(failed)?;
     let kernel_cache = Arc::new(KernelCache::default());
     let page_cache = PageCache::new(Arc::clone(&kernel_cache)).map_err(failed)?;
     if !is_new {

@@ -166,7 +166,15 @@ fn a_request_that_was_not_answered_happens_once() {
 fn a_request_that_was_perhaps_executed_does_not_run_on_what_the_other_node_has_made() {
     if can_resume() {
         takeover::changes_fail();
+        takeover::changes_fail_on_a_node_that_follows();
         takeover::questions_wait();
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_this_node_to_serve_waits_on_in_the_next_process() {
+    if can_resume() {
+        takeover::waiting_changes_wait_on();
     }
 }
 

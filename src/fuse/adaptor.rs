@@ -27,7 +27,6 @@ use super::privileges::Caller;
 use super::reader_start::{NO_NODE, ReaderStart};
 use super::refuse::Refuse;
 use super::request_queue::RequestQueue;
-use super::resent::RequestDelivery;
 use super::setattr::{self, SetAttrRequest};
 use super::write::{self, WriteRequest};
 use super::{content, exchange, extended, init, listing, names, reply};
@@ -83,7 +82,7 @@ impl Adaptor {
         reply: ReplyEmpty,
         change: impl FnOnce() -> Result<MetaRequest, Errno>,
     ) {
-        let (delivery, change) = (RequestDelivery::of(request), change());
+        let (delivery, change) = (self.context.delivery(request), change());
         let form = RequestForm::change(operation, delivery);
         self.answer(form, reply, move |context, reply| match change {
             Ok(change) => {
@@ -172,7 +171,7 @@ impl Filesystem for Adaptor {
             mtime: mtime.map(timestamp),
         };
         let caller = Caller::of(request);
-        let form = attributes.form(RequestDelivery::of(request));
+        let form = attributes.form(self.context.delivery(request));
         self.answer(form, reply, move |context, reply| {
             setattr::set_attr(context, node, attributes, caller, reply);
         });
@@ -203,7 +202,7 @@ impl Filesystem for Adaptor {
         };
         let new = NewInode {
             rdev,
-            ..NewInode::new(request, (parent, name), kind).with_mode(mode, umask)
+            ..NewInode::new(&self.context, request, (parent, name), kind).with_mode(mode, umask)
         };
         self.create_inode("mknod", new, reply);
     }
@@ -217,7 +216,7 @@ impl Filesystem for Adaptor {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let new = NewInode::new(request, (parent, name), NodeKind::Directory);
+        let new = NewInode::new(&self.context, request, (parent, name), NodeKind::Directory);
         self.create_inode("mkdir", new.with_mode(mode, umask), reply);
     }
 
@@ -232,7 +231,7 @@ impl Filesystem for Adaptor {
         let new = NewInode {
             mode: LINK_MODE,
             target: target.as_os_str().as_bytes().to_vec(),
-            ..NewInode::new(request, (parent, name), NodeKind::Symlink)
+            ..NewInode::new(&self.context, request, (parent, name), NodeKind::Symlink)
         };
         self.create_inode("symlink", new, reply);
     }
@@ -247,7 +246,8 @@ impl Filesystem for Adaptor {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let new = NewInode::new(request, (parent, name), NodeKind::File).with_mode(mode, umask);
+        let new = NewInode::new(&self.context, request, (parent, name), NodeKind::File)
+            .with_mode(mode, umask);
         let form = RequestForm::change("create", new.delivery);
         self.answer(form, reply, move |context, reply| {
             let shared = Arc::clone(context);
@@ -265,7 +265,7 @@ impl Filesystem for Adaptor {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let (delivery, name) = (RequestDelivery::of(request), file_name(name));
+        let (delivery, name) = (self.context.delivery(request), file_name(name));
         let form = RequestForm::change("link", delivery);
         self.answer(form, reply, move |context, reply| {
             names::link(context, delivery, node, (parent, name), reply);
@@ -378,7 +378,7 @@ impl Filesystem for Adaptor {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (caller, delivery) = (Caller::of(request), RequestDelivery::of(request));
+        let (caller, delivery) = (Caller::of(request), self.context.delivery(request));
         let request = WriteRequest::new(caller, delivery, write_flags, flags, &self.queue);
         self.context.answer_or_keep(
             request.form(),
@@ -430,7 +430,7 @@ impl Filesystem for Adaptor {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let by = (Caller::of(request), RequestDelivery::of(request));
+        let by = (Caller::of(request), self.context.delivery(request));
         let form = RequestForm::change("fallocate", by.1);
         self.answer(form, reply, move |context, reply| {
             content::allocate(context, by, node, (offset, length), mode, reply);
@@ -464,7 +464,7 @@ impl Filesystem for Adaptor {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let by = (Caller::of(request), RequestDelivery::of(request));
+        let by = (Caller::of(request), self.context.delivery(request));
         let form = RequestForm::change("copy_file_range", by.1);
         self.answer(form, reply, move |context, reply| {
             let (from, to) = ((from, from_offset), (to, to_offset));
@@ -524,7 +524,7 @@ impl Filesystem for Adaptor {
         reply: ReplyEmpty,
     ) {
         let caller = Caller::of(request);
-        let delivery = RequestDelivery::of(request);
+        let delivery = self.context.delivery(request);
         let attribute = (name.as_bytes().to_vec(), value.to_vec());
         let form = RequestForm::change("setxattr", delivery);
         self.answer(form, reply, move |context, reply| {
@@ -566,7 +566,7 @@ impl Filesystem for Adaptor {
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (delivery, name) = (RequestDelivery::of(request), name.as_bytes().to_vec());
+        let (delivery, name) = (self.context.delivery(request), name.as_bytes().to_vec());
         let form = RequestForm::change("removexattr", delivery);
         self.answer(form, reply, move |context, reply| {
             let changes = extended::remove_change(node, name);

@@ -8,7 +8,8 @@
 //! - A parked request runs or is refused, once. [`Admissions::close`] refuses all that are left.
 //! - A write-back is parked only while no other node has served: a node that follows refuses it.
 //! - A change that an earlier process may have executed is parked only while no other node has served, too: it would run on
-//!   what the other node has made since.
+//!   what the other node has made since. Each other parked change is noted in the memory of the mount as not executed, until
+//!   it runs: the next process may park it again.
 //! - A write-back that may bring bytes from before the time of the other node does not run ([`UnfinishedDrops`]).
 //! - No lock is held while a request runs or the service is called.
 
@@ -22,8 +23,10 @@ use lockstep_types::settings::Standby;
 use parking_lot::Mutex;
 
 use super::file_pages::PageRead;
+use super::mount_memory::{ChangeNote, MountMemory, NoteSlot};
 use super::page_cache::Worker;
 use super::request_gate::{InFlightGuard, RequestGate};
+use super::resent::RequestDelivery;
 use super::unfinished_drops::UnfinishedDrops;
 
 /// Most bytes of parked writes of programs. Further ones are refused. The write-backs are not counted: the kernel itself
@@ -34,8 +37,8 @@ const PARKED_BYTES_MAX: usize = 256 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdmissionWish {
     pub kind: RequestKind,
-    /// The request changes something, and an earlier process may have executed it.
-    pub is_resent_change: bool,
+    /// The delivery of a request that changes something.
+    pub change: Option<RequestDelivery>,
 }
 
 /// The answer to a request that asks for admission.
@@ -62,6 +65,8 @@ pub(super) struct ParkedRequest {
     pub wish: AdmissionWish,
     /// Bytes of data of the request in memory.
     pub bytes: usize,
+    /// The note of a change that is not executed, which [`Admissions::park`] makes.
+    pub note: Option<NoteSlot>,
     /// The pages that the kernel holds locked until the answer.
     pub page_read: Option<PageRead>,
     pub answer: AnswerParked,
@@ -71,9 +76,8 @@ pub(super) struct ParkedRequest {
 pub(super) struct Admissions {
     service: Arc<dyn FileService>,
     standby: Standby,
-    /// The earlier process of a resumed mount may have executed requests that the kernel sends again. Otherwise it was the
-    /// secondary, and had answered all that it had executed before.
-    may_resent_be_done: bool,
+    /// Notes which changes are parked, and so not executed.
+    memory: MountMemory,
     /// The other node may have served since this process began.
     has_followed: AtomicBool,
     drops: Arc<UnfinishedDrops>,
@@ -103,16 +107,32 @@ impl ParkedRequest {
         }
     }
 
-    fn refuse(self, errno: Errno) {
+    /// Runs the request. The note goes first: from then on the request may be executed.
+    fn run(self, memory: &MountMemory, admitted: Admitted<'_>) {
+        if let Some(slot) = self.note {
+            memory.forget(slot);
+        }
+        (self.answer)(Ok(admitted));
+    }
+
+    /// Refuses the request. The note goes last: until the answer the request is one that was not executed.
+    fn refuse(self, memory: &MountMemory, errno: Errno) {
         (self.answer)(Err(errno));
+        if let Some(slot) = self.note {
+            memory.forget(slot);
+        }
     }
 }
 
 impl Admissions {
     /// The admission to a service, with the answer to programs while this node does not serve.
-    pub fn new(service: Arc<dyn FileService>, standby: Standby) -> std::io::Result<Arc<Self>> {
+    pub fn new(
+        service: Arc<dyn FileService>,
+        standby: Standby,
+        memory: MountMemory,
+    ) -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            may_resent_be_done: service.standing() != Standing::Following,
+            memory,
             has_followed: AtomicBool::new(false),
             service,
             standby,
@@ -201,8 +221,7 @@ impl Admissions {
     /// Whether the request may have been executed before the other node served: a second execution would change what the
     /// other node has made.
     fn is_overtaken(&self, wish: AdmissionWish) -> bool {
-        wish.is_resent_change
-            && self.may_resent_be_done
+        wish.change.is_some_and(|change| change.is_resent)
             && (self.has_followed.load(Ordering::SeqCst)
                 || self.service.standing() == Standing::Following)
     }
@@ -224,15 +243,28 @@ impl Admissions {
     }
 
     /// Parks a request that waits.
-    pub fn park(self: &Arc<Self>, request: ParkedRequest, in_flight: InFlightGuard<'_>) {
+    pub fn park(self: &Arc<Self>, mut request: ParkedRequest, in_flight: InFlightGuard<'_>) {
+        request.note = self.note_parked(request.wish);
         let added = self.state.lock().add(request, self.no_room());
         drop(in_flight);
         if let Err((request, errno)) = added {
-            return request.refuse(errno);
+            return request.refuse(&self.memory, errno);
         }
         self.await_service();
         // The standing may have changed before the request was in the list.
         self.refuse_if_following();
+    }
+
+    /// Notes that a change is not executed. Without a note the next process takes it for one that may be executed.
+    fn note_parked(&self, wish: AdmissionWish) -> Option<NoteSlot> {
+        let change = wish.change.filter(|change| !change.is_resent)?;
+        match self.memory.note(change.unique, ChangeNote::Parked) {
+            Ok(slot) => Some(slot),
+            Err(error) => {
+                tracing::warn!(%error, "a waiting request is not noted in the memory of the mount");
+                None
+            }
+        }
     }
 
     /// The reads of pages that are parked, and have not been admitted.
@@ -280,8 +312,8 @@ impl Admissions {
         for request in batch {
             let bytes = request.counted_bytes();
             match self.enter(request.wish) {
-                AdmissionAnswer::Inside(admitted) => (request.answer)(Ok(admitted)),
-                AdmissionAnswer::Refused(errno) => request.refuse(errno),
+                AdmissionAnswer::Inside(admitted) => request.run(&self.memory, admitted),
+                AdmissionAnswer::Refused(errno) => request.refuse(&self.memory, errno),
                 AdmissionAnswer::Waits(_) => {
                     waiting.push_back(request);
                     continue;
@@ -302,7 +334,7 @@ impl Admissions {
             }
         }
         for request in waiting {
-            request.refuse(Errno::Io);
+            request.refuse(&self.memory, Errno::Io);
         }
         self.await_service();
         self.refuse_if_following();
@@ -324,7 +356,7 @@ impl Admissions {
             .take_if(|request| refusal(request).is_some());
         for request in refused {
             let errno = refusal(&request).unwrap_or(Errno::Io);
-            request.refuse(errno);
+            request.refuse(&self.memory, errno);
         }
     }
 
@@ -338,7 +370,7 @@ impl Admissions {
             std::mem::take(&mut state.requests)
         };
         for request in left {
-            request.refuse(Errno::Io);
+            request.refuse(&self.memory, Errno::Io);
         }
     }
 }
@@ -381,11 +413,9 @@ mod tests {
 
     fn request(kind: RequestKind, bytes: usize) -> ParkedRequest {
         ParkedRequest {
-            wish: AdmissionWish {
-                kind,
-                is_resent_change: false,
-            },
+            wish: AdmissionWish { kind, change: None },
             bytes,
+            note: None,
             page_read: None,
             answer: Box::new(|_| {}),
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::vec;
 
+use fuser::Request;
 use lockstep_driver::client::{Done, FileService, RequestKind};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 
@@ -46,15 +47,15 @@ pub(super) struct RequestForm {
     pub kind: RequestKind,
     /// The pages that the kernel holds locked until the answer.
     pub page_read: Option<PageRead>,
-    /// The request changes something, and an earlier process may have executed it.
-    pub is_resent_change: bool,
+    /// The delivery of a request that changes something.
+    pub change: Option<RequestDelivery>,
 }
 
 impl RequestForm {
     /// A request of a program to change something.
     pub fn change(operation: &'static str, delivery: RequestDelivery) -> Self {
         Self {
-            is_resent_change: delivery.is_resent,
+            change: Some(delivery),
             ..operation.into()
         }
     }
@@ -63,7 +64,7 @@ impl RequestForm {
     pub const fn wish(&self) -> AdmissionWish {
         AdmissionWish {
             kind: self.kind,
-            is_resent_change: self.is_resent_change,
+            change: self.change,
         }
     }
 }
@@ -75,7 +76,7 @@ impl From<&'static str> for RequestForm {
             operation,
             kind: RequestKind::Program,
             page_read: None,
-            is_resent_change: false,
+            change: None,
         }
     }
 }
@@ -104,6 +105,15 @@ impl Context {
             page_cache,
             memory,
             lifetime,
+        }
+    }
+
+    /// The delivery of a request. A request that an earlier process has only parked counts as a new one.
+    pub fn delivery(&self, request: &Request) -> RequestDelivery {
+        let marked = RequestDelivery::of(request);
+        RequestDelivery {
+            is_resent: marked.is_resent && !self.memory.take_parked(marked.unique),
+            ..marked
         }
     }
 
@@ -270,6 +280,7 @@ impl Context {
         ParkedRequest {
             wish: form.wish(),
             bytes: 0,
+            note: None,
             page_read: form.page_read,
             answer: Box::new(answer),
         }

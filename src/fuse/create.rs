@@ -27,7 +27,12 @@ pub(super) struct NewInode {
 
 impl NewInode {
     /// An inode without a device number and target, with the name and the caller of a request.
-    pub fn new(request: &Request, (parent, name): (INodeNo, &OsStr), kind: NodeKind) -> Self {
+    pub fn new(
+        context: &Context,
+        request: &Request,
+        (parent, name): (INodeNo, &OsStr),
+        kind: NodeKind,
+    ) -> Self {
         Self {
             parent,
             name: file_name(name),
@@ -37,7 +42,7 @@ impl NewInode {
             rdev: 0,
             target: Vec::new(),
             owner: (request.uid(), request.gid()),
-            delivery: RequestDelivery::of(request),
+            delivery: context.delivery(request),
         }
     }
 

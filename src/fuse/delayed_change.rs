@@ -66,6 +66,7 @@ impl DelayedChange {
                     page_read: None,
                     wish: form.wish(),
                     bytes: 0,
+                    note: None,
                     answer: Box::new(answer),
                 };
                 context.admissions().park(request, in_flight);

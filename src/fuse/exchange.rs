@@ -74,15 +74,11 @@ pub(super) fn submit(
         return context.change_delivered(delivery, request, done);
     };
     match context.memory().find(delivery) {
-        Ok(Some((ChangeNote::Exchange { from, to }, slot))) => {
+        Some((ChangeNote::Exchange { from, to }, slot)) => {
             repeat(context, names, (from, to), slot, request, done);
         }
         // The earlier process was killed before the note, and so before the exchange.
-        Ok(_) => begin(context, &names, delivery, request, done),
-        Err(error) => {
-            tracing::error!(%error, "the memory of the mount cannot be read");
-            done(Err(Errno::Io));
-        }
+        _ => begin(context, &names, delivery, request, done),
     }
 }
 

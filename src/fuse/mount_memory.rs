@@ -3,11 +3,13 @@
 //! It holds two things: the [`MountRecord`], and a slot for each change under way whose second execution needs a note. The
 //! kernel sends a request again that the killed process had executed and not answered. Most kinds of requests can be
 //! repeated, or find their own effect (`resent`). The others note here, before they begin, what was true then: an exchange
-//! of names (`exchange`), and a change of an attribute that must or must not be there (`xattr_note`).
+//! of names (`exchange`), and a change of an attribute that must or must not be there (`xattr_note`). A change that waits for
+//! this node to serve is noted as well (`admission`): it is not executed.
 //!
 //! The memory ends with the machine, as the mount does. A kill of the process at any instruction leaves each slot old or
 //! new: the kernel copies a slot, which never crosses a page, in one piece.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,6 +39,7 @@ const SLOT_BYTES: usize = 32;
 /// The kinds of notes in a slot.
 const EXCHANGE: u64 = 0;
 const ATTRIBUTE: u64 = 1;
+const PARKED: u64 = 2;
 
 /// The facts about a mount that the next process has to know, or to agree with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,13 +68,15 @@ impl MountRecord {
     }
 }
 
-/// What was true before a change.
+/// What is true of a change that is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangeNote {
     /// The inodes behind the first and the second name of an exchange.
     Exchange { from: Ino, to: Ino },
     /// The attribute was there, or was not there, as the change needs.
     Attribute,
+    /// The change has not begun.
+    Parked,
 }
 
 /// A slot that is in use.
@@ -83,6 +88,8 @@ pub(super) struct NoteSlot(u64);
 pub(super) struct MountMemory {
     file: Arc<File>,
     slots: Arc<Mutex<NoteSlots>>,
+    /// The notes of earlier processes on requests that this one has not read, by unique number.
+    left: Arc<Mutex<HashMap<u64, (ChangeNote, NoteSlot)>>>,
 }
 
 #[derive(Debug, Default)]
@@ -104,6 +111,7 @@ impl MountMemory {
         Ok(Self {
             file: Arc::new(file),
             slots: Arc::default(),
+            left: Arc::default(),
         })
     }
 
@@ -113,15 +121,19 @@ impl MountMemory {
         let mut text = vec![0; RECORD_BYTES];
         file.read_exact_at(&mut text, 0)?;
         let record = serde_json::from_slice(&text).map_err(io::Error::other)?;
-        // Slots of the earlier process may belong to requests that the kernel sends again.
         let used = file.metadata()?.len().saturating_sub(RECORD_BYTES as u64) / SLOT_BYTES as u64;
-        let slots = NoteSlots {
-            free: Vec::new(),
-            used,
-        };
+        let (mut slots, mut left) = (NoteSlots::default(), HashMap::new());
+        slots.used = used;
+        for slot in 0..used {
+            match read_slot(&file, slot)? {
+                Some((unique, note)) => drop(left.insert(unique, (note, NoteSlot(slot)))),
+                None => slots.free.push(slot),
+            }
+        }
         let memory = Self {
             file: Arc::new(file),
             slots: Arc::new(Mutex::new(slots)),
+            left: Arc::new(Mutex::new(left)),
         };
         Ok((memory, record))
     }
@@ -132,6 +144,7 @@ impl MountMemory {
         let words = match note {
             ChangeNote::Exchange { from, to } => [unique, from.get(), to.get(), EXCHANGE],
             ChangeNote::Attribute => [unique, 0, 0, ATTRIBUTE],
+            ChangeNote::Parked => [unique, 0, 0, PARKED],
         };
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
         self.file.write_all_at(&bytes, offset_of(slot))?;
@@ -161,33 +174,43 @@ impl MountMemory {
 
     /// Finds the note of an earlier process on a request, and gives its slot back. Only a request that the kernel has sent
     /// again has one.
-    pub fn find(&self, delivery: RequestDelivery) -> io::Result<Option<(ChangeNote, NoteSlot)>> {
-        let RequestDelivery { unique, is_resent } = delivery;
-        if !is_resent {
-            return Ok(None);
-        }
-        let used = self.slots.lock().used;
-        for slot in 0..used {
-            let mut bytes = [0; SLOT_BYTES];
-            self.file.read_exact_at(&mut bytes, offset_of(slot))?;
-            let mut words = [0; SLOT_BYTES / 8];
-            for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-                *word = u64::from_ne_bytes(*bytes);
-            }
-            let [noted, from, to, kind] = words;
-            if noted == unique
-                && let Some(note) = read_note(from, to, kind)
-            {
-                return Ok(Some((note, NoteSlot(slot))));
-            }
-        }
-        Ok(None)
+    pub fn find(&self, delivery: RequestDelivery) -> Option<(ChangeNote, NoteSlot)> {
+        let of_resent = delivery.is_resent.then_some(delivery.unique)?;
+        self.left.lock().remove(&of_resent)
     }
+
+    /// Returns whether an earlier process has noted that a change has not begun, and forgets that.
+    pub fn take_parked(&self, unique: u64) -> bool {
+        let mut left = self.left.lock();
+        let Some((ChangeNote::Parked, _)) = left.get(&unique) else {
+            return false;
+        };
+        let taken = left.remove(&unique);
+        drop(left);
+        if let Some((_parked, slot)) = taken {
+            self.forget(slot);
+        }
+        true
+    }
+}
+
+/// The unique number and the note in a slot, if it is in use.
+fn read_slot(file: &File, slot: u64) -> io::Result<Option<(u64, ChangeNote)>> {
+    let mut bytes = [0; SLOT_BYTES];
+    file.read_exact_at(&mut bytes, offset_of(slot))?;
+    let mut words = [0; SLOT_BYTES / 8];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    let [unique, from, to, kind] = words;
+    let note = read_note(from, to, kind).filter(|_| unique != 0);
+    Ok(note.map(|note| (unique, note)))
 }
 
 fn read_note(from: u64, to: u64, kind: u64) -> Option<ChangeNote> {
     match kind {
         ATTRIBUTE => Some(ChangeNote::Attribute),
+        PARKED => Some(ChangeNote::Parked),
         _ => Some(ChangeNote::Exchange {
             from: Ino::new(from)?,
             to: Ino::new(to)?,
@@ -246,16 +269,13 @@ mod tests {
         drop(first);
         let (second, found) = MountMemory::open(kept).unwrap();
         assert_eq!(found, record);
-        assert_eq!(second.find(resent(2)).unwrap().map(|found| found.0), None);
-        assert_eq!(second.find(resent(4)).unwrap().unwrap().0, exchange(20));
-        assert_eq!(
-            second.find(resent(8)).unwrap().unwrap().0,
-            ChangeNote::Attribute
-        );
-        let (last, slot) = second.find(resent(6)).unwrap().unwrap();
+        assert_eq!(second.find(resent(2)).map(|found| found.0), None);
+        assert_eq!(second.find(resent(4)).unwrap().0, exchange(20));
+        assert_eq!(second.find(resent(8)).unwrap().0, ChangeNote::Attribute);
+        let (last, slot) = second.find(resent(6)).unwrap();
         assert_eq!(last, exchange(30));
         second.forget(slot);
-        assert!(second.find(resent(6)).unwrap().is_none());
+        assert!(second.find(resent(6)).is_none());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! there already, the first execution has succeeded. That is exact, not a guess: as long as a request is unanswered, the
 //! kernel holds the locks of the directories and inodes that the request changes names or attributes of, so no other
 //! request can have made that effect, and this mount is the only one that changes the datastore. Once the other node may have
-//! served, such a request fails instead (`admission`).
+//! served, such a request fails instead. A request that the killed process had only parked is a new one (`admission`).
 //!
 //! | request | second execution |
 //! |---|---|
@@ -35,7 +35,7 @@ pub(super) struct RequestDelivery {
 }
 
 impl RequestDelivery {
-    /// The delivery of a request.
+    /// The delivery of a request, as the kernel marks it.
     pub fn of(request: &Request) -> Self {
         let unique = request.unique().0;
         Self {

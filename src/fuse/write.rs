@@ -34,8 +34,7 @@ pub(super) struct WriteRequest<'a> {
     place: WritePlace,
     durable: bool,
     drop_set_id: bool,
-    /// An earlier process may have executed the request.
-    is_resent: bool,
+    delivery: RequestDelivery,
     queue: Option<&'a RequestQueue>,
 }
 
@@ -72,7 +71,7 @@ impl<'a> WriteRequest<'a> {
             },
             durable: is_durable(flags),
             drop_set_id: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
-            is_resent: delivery.is_resent,
+            delivery,
             queue: Some(queue),
         }
     }
@@ -81,7 +80,7 @@ impl<'a> WriteRequest<'a> {
     pub fn form(&self) -> RequestForm {
         RequestForm {
             kind: self.kind.admission_kind(),
-            is_resent_change: self.is_resent,
+            change: Some(self.delivery),
             .."write".into()
         }
     }
@@ -95,7 +94,7 @@ impl<'a> WriteRequest<'a> {
             place,
             durable,
             drop_set_id,
-            is_resent,
+            delivery,
             queue: _,
         } = self;
         WriteRequest {
@@ -104,7 +103,7 @@ impl<'a> WriteRequest<'a> {
             place,
             durable,
             drop_set_id,
-            is_resent,
+            delivery,
             queue: None,
         }
     }
@@ -116,7 +115,7 @@ impl<'a> WriteRequest<'a> {
             return Ok(given);
         }
         let size = context.service().getattr(ino)?.size;
-        if !self.is_resent {
+        if !self.delivery.is_resent {
             return Ok(size..size.saturating_add(given.end - given.start));
         }
         // An earlier process may have executed it. If the end is elsewhere, the bytes may be those of the other node.
@@ -282,7 +281,7 @@ fn begin(
     let parts = WriteParts::of(context, &change);
     let set_id = with_set_id(context, ino, request);
     // An earlier process may have cleared the bits, and not told the kernel.
-    let clears_set_id = set_id.is_some() || request.is_resent;
+    let clears_set_id = set_id.is_some() || request.delivery.is_resent;
     let count = change.bytes.end - change.bytes.start;
     let shared = Arc::clone(context);
     let done = Box::new(move |outcome: Result<(), Errno>| {

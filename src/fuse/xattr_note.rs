@@ -9,7 +9,6 @@
 //! That is exact: the kernel holds the lock of the inode until the answer, so nothing else changes the attribute between the
 //! look and the execution.
 
-use std::io;
 use std::sync::Arc;
 
 use lockstep_driver::client::Done;
@@ -32,25 +31,22 @@ pub(super) fn submit(
     };
     let memory = context.memory();
     let done = match memory.find(delivery) {
-        Ok(Some((_attribute, slot))) => {
+        Some((_attribute, slot)) => {
             let own_effect = resent::wrap(context.shared_service(), change, done);
             memory.forgetting(slot, own_effect)
         }
-        Ok(None) if will_change(context, change) => {
+        None if will_change(context, change) => {
             match memory.note(delivery.unique, ChangeNote::Attribute) {
                 Ok(slot) => memory.forgetting(slot, done),
-                Err(error) => return fail(&error, done),
+                Err(error) => {
+                    tracing::error!(%error, "the memory of the mount cannot be written");
+                    return done(Err(Errno::Io));
+                }
             }
         }
-        Ok(None) => done,
-        Err(error) => return fail(&error, done),
+        None => done,
     };
     context.change_in_order(changes, done);
-}
-
-fn fail(error: &io::Error, done: Done<Option<Attr>>) {
-    tracing::error!(%error, "the memory of the mount cannot be used");
-    done(Err(Errno::Io));
 }
 
 /// Whether the attribute is there, or is not, as the change needs. `false` for all changes that need nothing.

@@ -1,16 +1,18 @@
 //! A mount whose process ends in effect in the middle of one request, and the mount of the next process.
 //!
-//! Both processes are mounts of this one, over the same model. The first stops before or after the execution of the request,
-//! and never answers.
+//! Both processes are mounts of this one, over the same model. The first stops with the request parked, or before or after
+//! its execution, and never answers.
 
 use std::fs;
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use lockstep_driver::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
+use lockstep_driver::client::{
+    DirEntry, Done, FileService, Inside, ReadDone, RequestKind, Seek, Standing, WriteOptions,
+};
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
 use lockstepfs::fuse::{MountOptions, Unmounted, mount};
@@ -26,6 +28,8 @@ pub enum StopPoint {
     BeforeExecution,
     /// The request is executed, and not answered.
     AfterExecution,
+    /// The request waits, because the other node serves. The first request of any kind does.
+    Parked,
 }
 
 /// A service whose process ends, in effect, in the middle of one request of a kind.
@@ -95,6 +99,29 @@ fn kind_of(request: &MetaRequest) -> String {
 }
 
 impl FileService for Interrupted {
+    fn enter(&self, _kind: RequestKind) -> Result<Inside, Standing> {
+        match self.standing() {
+            Standing::Serving => Ok(Inside::ungated()),
+            standing => Err(standing),
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        if self.point == StopPoint::Parked && *self.stage.lock() != Stage::Serving {
+            Standing::Following
+        } else {
+            Standing::Serving
+        }
+    }
+
+    fn when_serving(&self, job: Box<dyn FnOnce() + Send>) {
+        if self.standing() == Standing::Serving {
+            return job();
+        }
+        self.set(Stage::Stopped);
+        self.wait_for(Stage::Over);
+    }
+
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
         self.run("lookup", || self.model.lookup(parent, name))
     }
@@ -136,18 +163,22 @@ impl FileService for Interrupted {
         self.run("seek", || self.model.seek(ino, offset, what))
     }
 
-    // The references of a killed process are lost, so the model gets none.
-    fn opened(&self, _ino: Ino) -> Result<(), Errno> {
-        self.run("opened", || Ok(()))
+    // The model counts the references of both processes: the kernel returns those of the first to the second.
+    fn opened(&self, ino: Ino) -> Result<(), Errno> {
+        self.run("opened", || self.model.opened(ino))
     }
 
-    fn closed(&self, _ino: Ino) {
-        self.run("closed", || ());
+    fn closed(&self, ino: Ino) {
+        self.run("closed", || self.model.closed(ino));
     }
 
-    fn remembered(&self, _ino: Ino, _count: u64) {}
+    fn remembered(&self, ino: Ino, count: u64) {
+        self.model.remembered(ino, count);
+    }
 
-    fn forgotten(&self, _ino: Ino, _count: u64) {}
+    fn forgotten(&self, ino: Ino, count: u64) {
+        self.model.forgotten(ino, count);
+    }
 
     fn next_ino(&self) -> Result<Ino, Errno> {
         self.model.next_ino()
@@ -220,39 +251,58 @@ pub fn interrupt_at<T: Send>(
     act: impl FnOnce(&Path, T) + Send,
     next: impl FnOnce(Arc<ModelFs>) -> NextProcess,
 ) {
+    let model = Arc::new(ModelFs::default());
+    let first = Interrupted::new(Arc::clone(&model), kind, point);
+    with_holder(|directory, options| {
+        let killed = mount(Arc::<Interrupted>::clone(&first), options).unwrap();
+        let prepared = prepare(directory);
+        first.set(Stage::Armed);
+        thread::scope(|scope| {
+            let program = scope.spawn(move || act(directory, prepared));
+            first.wait_for(Stage::Stopped);
+            let (service, meanwhile) = next(model);
+            let second = mount(service, options).unwrap();
+            meanwhile();
+            let outcome = program.join();
+            let unmounted = second.unmount().unwrap();
+            first.set(Stage::Over);
+            drop(killed);
+            assert!(
+                outcome.is_ok(),
+                "{kind}, {point:?}: the program saw an error"
+            );
+            assert_eq!(unmounted, Unmounted::Clean, "{kind}, {point:?}");
+        });
+    });
+}
+
+/// Ends a holder, also when a test fails.
+struct HolderEnd(PathBuf);
+
+impl Drop for HolderEnd {
+    fn drop(&mut self) {
+        let ended = DescriptorHolder::end(&self.0);
+        assert!(ended.is_ok() || thread::panicking(), "{ended:?}");
+    }
+}
+
+/// Runs something with a mount directory, and options for mounts that a holder keeps. The thread of such a mount reads no
+/// request while the service has one.
+fn with_holder(run: impl FnOnce(&Path, &MountOptions)) {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("mount");
     fs::create_dir(&directory).unwrap();
     let control = place.path().join("a.sock");
     let holder = DescriptorHolder::open(&socket_path(&control), HoldUntil::Told).unwrap();
     let (_going_on, stop) = UnixStream::pair().unwrap();
-    let model = Arc::new(ModelFs::default());
     thread::scope(|scope| {
         let held = scope.spawn(move || holder.run(&stop));
         let mut options = MountOptions::new(&directory, "model");
         options.descriptors = Arc::new(DescriptorStore::find(&control));
-        // The thread of the first mount reads nothing after the request.
         options.threads = 1;
-        let first = Interrupted::new(Arc::clone(&model), kind, point);
-        let killed = mount(Arc::<Interrupted>::clone(&first), &options).unwrap();
-        let prepared = prepare(&directory);
-        first.set(Stage::Armed);
-        let root = directory.as_path();
-        let program = scope.spawn(move || act(root, prepared));
-        first.wait_for(Stage::Stopped);
-        let (service, meanwhile) = next(model);
-        let second = mount(service, &options).unwrap();
-        meanwhile();
-        let outcome = program.join();
-        let unmounted = second.unmount().unwrap();
-        first.set(Stage::Over);
-        drop(killed);
-        DescriptorHolder::end(&socket_path(&control)).unwrap();
+        let end = HolderEnd(socket_path(&control));
+        run(&directory, &options);
+        drop(end);
         held.join().unwrap().unwrap();
-        assert!(
-            outcome.is_ok(),
-            "{kind}, {point:?}: the program saw an error"
-        );
-        assert_eq!(unmounted, Unmounted::Clean, "{kind}, {point:?}");
     });
 }

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -158,6 +158,56 @@ pub fn changes_fail() {
     };
     refuse("copy", pair, |_, (from, to)| {
         Ok(copy_file_range(from.as_fd(), None, to.as_fd(), None, 6).map(drop)?)
+    });
+}
+
+/// The process that learned of the other node was killed before it read the request. The next one follows from the start.
+pub fn changes_fail_on_a_node_that_follows() {
+    let (tell, told) = channel();
+    let act = |dir: &Path, ()| {
+        let removed = fs::remove_file(dir.join("a")).map_err(|error| error.raw_os_error());
+        tell.send(()).unwrap();
+        assert_eq!(removed, Err(Some(Errno::IO.raw_os_error())));
+        await_true(|| dir.join("a").exists());
+    };
+    let prepare = |dir: &Path| drop(file(&dir.join("a")));
+    interrupt_at(
+        ("Unlink", StopPoint::AfterExecution),
+        prepare,
+        act,
+        |model| {
+            make(&model, "a");
+            let node = Gated::new(model);
+            node.stand(Standing::Following);
+            let service = Arc::<Gated>::clone(&node);
+            let meanwhile = move || {
+                // A request that waits on is answered when this node serves.
+                let _told = told.recv_timeout(LONG);
+                node.stand(Standing::Serving);
+            };
+            (service, Box::new(meanwhile))
+        },
+    );
+}
+
+/// A change that waits for this node to serve waits on in the next process, and runs once.
+pub fn waiting_changes_wait_on() {
+    // The kernel asks nothing before this change.
+    let act = |_: &Path, file: File| {
+        file.set_permissions(fs::Permissions::from_mode(0o640))
+            .unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
+    };
+    let one = |dir: &Path| file(&dir.join("a"));
+    interrupt_at(("SetAttr", StopPoint::Parked), one, act, |model| {
+        let node = Gated::new(model);
+        node.stand(Standing::Following);
+        let service = Arc::<Gated>::clone(&node);
+        let meanwhile = move || {
+            node.await_refused_programs(1);
+            node.stand(Standing::Serving);
+        };
+        (service, Box::new(meanwhile))
     });
 }
 

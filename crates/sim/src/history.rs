@@ -386,14 +386,18 @@ impl History {
     /// out, if it is the next loss, or if the copy of the other machine has not become equal before it.
     /// A close of a machine that has lost operations and has not served since is left out, too.
     pub fn closes(&self) -> Vec<u64> {
-        let losses = self.losses();
-        let counts = |at, side| {
-            let mut later = losses.iter().filter(|loss| loss.at > at);
-            let of_other = |loss: &&loss::Loss| loss.side != side;
-            later.clone().next().is_none_or(|loss| !of_other(&loss))
-                && later
-                    .find(of_other)
-                    .is_none_or(|loss| self.has_become_equal(loss.side, (at, loss.at)))
+        let losses: Vec<_> = self
+            .losses()
+            .iter()
+            .map(|loss| (loss.at, loss.side))
+            .collect();
+        let counts = |closed, side| {
+            let mut later = losses.iter().filter(|(at, _)| *at > closed);
+            let is_other = |(_, of): &&(u64, Side)| *of != side;
+            let is_next = later.clone().next().is_some_and(|loss| is_other(&loss));
+            let of_other = later.find(is_other);
+            !is_next
+                && of_other.is_none_or(|(at, other)| self.has_become_equal(*other, (closed, *at)))
         };
         let mut serving = Side::A;
         let mut lacks_operations = [false; 2];
