@@ -108,6 +108,8 @@ pub struct Mounted {
     /// Follows the role of the node until the end of the mount.
     _role: Arc<MountRole>,
     options: Box<MountOptions>,
+    /// The next process can resume the mount.
+    is_kept: bool,
     released: bool,
 }
 
@@ -219,16 +221,18 @@ fn start(
         context.kernel_cache().connect(notifier, invalidator);
     }
     let role = follow_role(&context, &held, has_epochs, options).map_err(failed)?;
-    if is_new {
-        held.keep(options);
+    let is_kept = if is_new {
+        held.keep(options)
     } else {
         held.resend_requests(options)?;
-    }
+        true
+    };
     let mounted = Mounted {
         point: held.point,
         context: Arc::clone(&context),
         _role: role,
         options: Box::new(options.clone()),
+        is_kept,
         released: false,
     };
     let watched = watch(threads.release(), &context, options);
@@ -334,6 +338,11 @@ impl Mounted {
     /// mount may still exist; or `Ok` if the mount has ended for any reason.
     pub fn take_event(&self) -> Option<Result<(), MountError>> {
         self.context.session_end().take_event()
+    }
+
+    /// Whether the next process can resume the mount, should this process end without an unmount.
+    pub const fn outlives_process(&self) -> bool {
+        self.is_kept
     }
 
     /// Path of the mount point.

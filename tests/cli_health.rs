@@ -26,6 +26,8 @@ use tempfile::TempDir;
 const COMMAND_SECONDS_MAX: &str = "30";
 /// A hold that no test waits for, in milliseconds.
 const LONG_HOLD_MS: &str = "60000";
+/// A time of a restart that no test waits for, in milliseconds.
+const LONG_MS: u64 = 3_600_000;
 
 /// A primary that serves or not.
 #[derive(Default)]
@@ -34,6 +36,10 @@ struct FakePrimary {
     /// The present service has just begun.
     is_fresh: bool,
     hangs: bool,
+    /// The node gives its role away.
+    is_leaving: AtomicBool,
+    /// The time of a restart that is no failover, in milliseconds. The mount is one of every machine.
+    restart_within_ms: Option<u64>,
     asked: AtomicUsize,
     followed: Mutex<Option<IpAddr>>,
 }
@@ -47,14 +53,18 @@ impl ControlService for FakePrimary {
             let _ = never.recv_timeout(Duration::from_secs(3600));
         }
         let serves = self.serves.load(Ordering::SeqCst);
-        let service = if serves {
-            ServiceStatus::Mirrored
-        } else {
-            ServiceStatus::Undecided
+        let service = match serves {
+            _ if self.is_leaving.load(Ordering::SeqCst) => ServiceStatus::None,
+            true => ServiceStatus::Mirrored,
+            false => ServiceStatus::Undecided,
         };
         let mut alpha = alpha(service, serves);
         alpha.work.generation = 3;
         alpha.sync.marked_in_sync = true;
+        alpha.sync.restart_within_ms = self
+            .restart_within_ms
+            .filter(|_| service == ServiceStatus::Mirrored);
+        alpha.settings.mount = Some("/proc".to_owned());
         alpha.sync.service_since_ms = if self.is_fresh { 10 } else { 3_600_000 };
         node_with(alpha)
     }
@@ -80,7 +90,7 @@ impl ControlService for FakePrimary {
 struct Node {
     service: Arc<FakePrimary>,
     socket: PathBuf,
-    _server: ControlServer,
+    server: Option<ControlServer>,
     _directory: TempDir,
 }
 
@@ -91,7 +101,7 @@ impl Node {
         let service = Arc::new(service);
         let shared: Arc<dyn ControlService> = Arc::clone(&service) as _;
         Self {
-            _server: ControlServer::start(&socket, shared).unwrap(),
+            server: Some(ControlServer::start(&socket, shared).unwrap()),
             service,
             socket,
             _directory: directory,
@@ -213,6 +223,52 @@ fn a_fresh_answer_is_not_held() {
     let (code, text) = node.run(&["health", "alpha", "--hold-ms", LONG_HOLD_MS]);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(node.service.asked.load(Ordering::SeqCst), 1);
+}
+
+/// The answers of keepalived's script, which holds none of them for long here: of a node that serves, and then of one that is
+/// as `then` makes it.
+fn answers_before_and_after(restart_within_ms: u64, then: impl Fn(&mut Node)) -> (Node, String) {
+    let mut node = Node::start(FakePrimary {
+        restart_within_ms: Some(restart_within_ms),
+        ..primary(true)
+    });
+    let hold = ["health", "alpha", "--hold-ms", "1"];
+    let (code, text) = node.run(&hold);
+    assert_eq!(code, Some(0), "{text}");
+    then(&mut node);
+    let (code, text) = node.run(&hold);
+    let answer = format!("{}: {text}", code.unwrap());
+    (node, answer)
+}
+
+#[test]
+fn a_node_that_restarts_keeps_the_address_while_no_other_node_serves() {
+    let is_away = |node: &mut Node| drop(node.server.take());
+    let (node, away) = answers_before_and_after(LONG_MS, is_away);
+    assert!(
+        away.starts_with("0: alpha: this node is away or has just restarted"),
+        "{away}"
+    );
+    // Without a hold the question is about this moment.
+    assert_eq!(node.run(&["health", "alpha"]).0, Some(2));
+    // The restarted node has not met the other one.
+    let is_undecided = |node: &mut Node| node.service.serves.store(false, Ordering::SeqCst);
+    let (_, undecided) = answers_before_and_after(LONG_MS, is_undecided);
+    assert!(undecided.starts_with("0: "), "{undecided}");
+}
+
+#[test]
+fn a_node_that_is_away_for_too_long_or_leaves_loses_the_address() {
+    let is_away = |node: &mut Node| drop(node.server.take());
+    // The run awaits the end of that time.
+    let (_, away) = answers_before_and_after(300, is_away);
+    assert!(away.starts_with("2: "), "{away}");
+    let leaves = |node: &mut Node| node.service.is_leaving.store(true, Ordering::SeqCst);
+    let (mut node, leaving) = answers_before_and_after(LONG_MS, leaves);
+    assert!(leaving.starts_with("1: "), "{leaving}");
+    node.server.take();
+    let hold = ["health", "alpha", "--hold-ms", "1"];
+    assert_eq!(node.run(&hold).0, Some(2), "nothing is left of the time");
 }
 
 #[test]

@@ -67,6 +67,8 @@ const IMPATIENT: &str = "pause_limit_ms = 400\npeer_timeout_ms = 1000";
 
 /// The secondary takes over soon, by the word of the witness.
 const AUTOMATIC: &str = "failover_after_ms = 1500\npeer_timeout_ms = 1000";
+/// The secondary takes over after any restart of a process, also on a busy machine.
+const UNHURRIED: &str = "failover_after_ms = 30000\npeer_timeout_ms = 1000";
 
 /// Waits until `done` returns true.
 pub fn await_that(what: &str, mut done: impl FnMut() -> bool) {
@@ -103,14 +105,14 @@ impl Site {
         Self::start_with(settings, false)
     }
 
-    /// The same, with a witness that lets B take over.
-    fn start_witnessed() -> Option<Self> {
-        let site = Self::start_with(AUTOMATIC, true)?;
+    /// The same, with a witness that lets B take over, and with holders of the mounts.
+    fn start_witnessed(settings: &str) -> Option<Self> {
+        let site = Self::start_with(settings, true)?;
         site.await_protected(A);
         Some(site)
     }
 
-    fn start_with(settings: &str, has_witness: bool) -> Option<Self> {
+    fn start_with(settings: &str, is_witnessed: bool) -> Option<Self> {
         if !can_mount() {
             return None;
         }
@@ -118,11 +120,14 @@ impl Site {
         let lan = Lan::new();
         let root = directory.path();
         let prints = server::identify(root);
-        let section = has_witness.then(|| witness::make(root, &prints));
+        let section = is_witnessed.then(|| witness::make(root, &prints));
         let mut servers = server::pair(root, &prints, settings, &section.unwrap_or_default());
-        let witness = has_witness.then(|| Witness::start(&lan, root));
+        let witness = is_witnessed.then(|| Witness::start(&lan, root));
         let observer = Observer::start(&lan);
         for server in &mut servers {
+            if is_witnessed {
+                server.start_holder(&lan);
+            }
             server.start_node(&lan);
             server.start_keepalived(&lan);
         }

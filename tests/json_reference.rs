@@ -20,6 +20,22 @@ use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::NodeStatus;
 use serde_json::Value;
 
+fn times() -> TimesStatus {
+    TimesStatus {
+        ping_ms: 0,
+        peer_timeout_ms: 0,
+        pause_limit_ms: None,
+        answer_limit_ms: 0,
+        disk_stall_limit_ms: Some(30_000),
+        failover: Some(FailoverTimesStatus {
+            takeover_ms: 0,
+            alone_ms: 0,
+            lease_ms: 0,
+            witness_call_ms: 0,
+        }),
+    }
+}
+
 /// A status in which every optional value is set.
 fn status() -> NodeStatus {
     let datastore = DatastoreStatus {
@@ -38,6 +54,7 @@ fn status() -> NodeStatus {
             marked_in_sync: false,
             write_verifier: Some(7),
             service_since_ms: 0,
+            restart_within_ms: Some(900),
             since_ms: 0,
             reason: None,
             started: true,
@@ -74,19 +91,7 @@ fn status() -> NodeStatus {
             trouble: None,
             unaware: false,
         }),
-        times: Some(TimesStatus {
-            ping_ms: 0,
-            peer_timeout_ms: 0,
-            pause_limit_ms: None,
-            answer_limit_ms: 0,
-            disk_stall_limit_ms: Some(30_000),
-            failover: Some(FailoverTimesStatus {
-                takeover_ms: 0,
-                alone_ms: 0,
-                lease_ms: 0,
-                witness_call_ms: 0,
-            }),
-        }),
+        times: Some(times()),
         space: Some(SpaceStatus {
             total_bytes: 0,
             available_bytes: 0,

@@ -1,9 +1,12 @@
 //! `lockstep health`: whether this node serves a datastore now, for a load balancer and for keepalived.
 //!
-//! Invariant: the command ends within its limit, whatever the node does. Only the node itself can answer yes.
+//! Invariant: the command ends within its limit, whatever the node does. Only the node itself can answer yes, or has done so
+//! for the time of its restart (`grace`).
+
+mod grace;
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -18,6 +21,7 @@ use super::arguments::RunningNodeArgs;
 use super::outcome::{FAILED, NO};
 use super::status;
 use super::terminal::{say, warn};
+use grace::Grace;
 
 /// Longest wait for the answer without `--limit-ms`, in milliseconds.
 const LIMIT_MS: u64 = 1000;
@@ -25,6 +29,8 @@ const LIMIT_MS: u64 = 1000;
 const HOLD_POLL: Duration = Duration::from_millis(50);
 /// An answer that became true less than the hold and this time ago is given at once: the run before may not have seen it.
 const FRESH: Duration = Duration::from_millis(500);
+/// The next run has looked by then. A grace that is over before that is awaited: so the caller hears of its end at once.
+const NEXT_LOOK: Duration = Duration::from_millis(500);
 
 /// Is this node the one that serves the datastore?
 ///
@@ -49,7 +55,8 @@ pub(crate) struct HealthArgs {
     /// Hold the answer for so long, in milliseconds, unless it changes meanwhile
     ///
     /// For a caller that asks again and again: a change is told at once, and not with the next question. An answer that has
-    /// just become true is given at once.
+    /// just become true is given at once. A node that restarts goes on serving for this caller while no other node can
+    /// serve, if its mount outlives the process.
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=60_000))]
     hold_ms: u64,
 
@@ -73,6 +80,8 @@ struct HealthAnswer {
     serves: bool,
     /// Time for which the answer holds, as far as known.
     age: Duration,
+    /// The node is away, and this is left of its grace.
+    grace: Option<Duration>,
     line: String,
 }
 
@@ -105,36 +114,134 @@ fn end_after(limit: Duration, args: &HealthArgs) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Asks until the answer changes, or the hold is over.
+/// Asks until the answer changes, or the hold is over. The end of a grace that is near is awaited, too.
 fn held_answer(args: &HealthArgs, begin: Instant, hold: Duration) -> Result<HealthAnswer> {
-    let limit = Duration::from_millis(args.limit_ms);
-    let mut client = ControlClient::connect_within(&args.node.socket()?, limit)?;
-    if let Some(address) = args.address {
-        // An older node does not know the call, and the status tells of all other troubles.
-        let _ = client.follow_address(&args.name, address);
-    }
-    let first = ask(&mut client, &args.name)?;
-    if first.age < hold + FRESH {
+    let mut questions = Questions::new(args, hold)?;
+    let outcome = hold_answer(&mut questions, begin, hold);
+    questions.leave_grace(outcome.as_ref().is_ok_and(|answer| answer.serves));
+    outcome
+}
+
+fn hold_answer(
+    questions: &mut Questions<'_>,
+    begin: Instant,
+    hold: Duration,
+) -> Result<HealthAnswer> {
+    // Only a run that has answered yes leaves a grace: then the caller need not hear of a restart.
+    let is_known = questions.grace.is_some();
+    let first = questions.ask()?;
+    let is_news = first.age < hold + FRESH && !(is_known && first.serves);
+    if is_news {
         return Ok(first);
     }
     let serves = first.serves;
     let mut answer = first;
-    while answer.serves == serves && begin.elapsed() + HOLD_POLL <= hold {
+    while answer.serves == serves
+        && (begin.elapsed() + HOLD_POLL <= hold
+            || answer.grace.is_some_and(|left| left < NEXT_LOOK))
+    {
         sleep(HOLD_POLL);
-        answer = ask(&mut client, &args.name)?;
+        answer = questions.ask()?;
     }
     Ok(answer)
+}
+
+/// The questions of one run.
+struct Questions<'a> {
+    args: &'a HealthArgs,
+    socket: PathBuf,
+    limit: Duration,
+    client: Option<ControlClient>,
+    /// The file with the grace for the next run, if this run gives one.
+    file: Option<PathBuf>,
+    grace: Option<Grace>,
+}
+
+impl<'a> Questions<'a> {
+    /// The questions of a run that holds its answer. A run without a hold tells what is now, and gives no grace.
+    fn new(args: &'a HealthArgs, hold: Duration) -> Result<Self> {
+        let socket = args.node.socket()?;
+        let file = (!hold.is_zero()).then(|| grace::file(&socket, &args.name));
+        Ok(Self {
+            args,
+            limit: Duration::from_millis(args.limit_ms),
+            client: None,
+            grace: file.as_deref().and_then(Grace::read),
+            file,
+            socket,
+        })
+    }
+
+    /// Asks the node. While a node is away that was to serve, its grace is the answer.
+    fn ask(&mut self) -> Result<HealthAnswer> {
+        let asked_ms = grace::moment_ms();
+        let answered = self.ask_node();
+        if let Ok((_, store)) = &answered
+            && !may_be_restarting(store)
+        {
+            self.grace = Grace::of(store, asked_ms);
+        } else if let Some(left) = self.grace.as_ref().and_then(Grace::left) {
+            return Ok(self.away(left));
+        }
+        let (node, store) = answered?;
+        Ok(answer(&node, &store))
+    }
+
+    fn ask_node(&mut self) -> Result<(String, DatastoreStatus)> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => self.connect()?,
+        };
+        let answered = status::of_datastore(&mut client, &self.args.name)?;
+        self.client = Some(client);
+        Ok(answered)
+    }
+
+    fn connect(&self) -> Result<ControlClient> {
+        let left = self.grace.as_ref().and_then(Grace::left);
+        let limit = left.map_or(self.limit, |left| left.max(HOLD_POLL).min(self.limit));
+        let mut client = ControlClient::connect_within(&self.socket, limit)?;
+        if let Some(address) = self.args.address {
+            // An older node does not know the call, and the status tells of all other troubles.
+            let _ = client.follow_address(&self.args.name, address);
+        }
+        Ok(client)
+    }
+
+    /// Leaves the grace to the next run, if this one answers yes.
+    fn leave_grace(&self, serves: bool) {
+        let Some(file) = &self.file else { return };
+        match self.grace.as_ref().filter(|_| serves) {
+            Some(grace) => grace.write(file),
+            None => grace::remove(file),
+        }
+    }
+
+    fn away(&self, left: Duration) -> HealthAnswer {
+        let (name, left_ms) = (&self.args.name, left.as_millis());
+        HealthAnswer {
+            serves: true,
+            age: Duration::MAX,
+            grace: Some(left),
+            line: format!(
+                "{name}: this node is away or has just restarted; no other node serves within {left_ms} ms\n"
+            ),
+        }
+    }
+}
+
+/// Whether a node that does not serve may have served before a restart, and may serve again. Before its store is open, a node
+/// does not know its role.
+fn may_be_restarting(store: &DatastoreStatus) -> bool {
+    let is_primary = store.settings.role == Role::Primary;
+    !store.sync.started || is_primary && store.sync.service == ServiceStatus::Undecided
 }
 
 /// Whether the node at the control socket `socket` says within `limit` that it serves the datastore `name`.
 pub(super) fn serves(socket: &Path, name: &str, limit: Duration) -> Result<bool> {
     let mut client = ControlClient::connect_within(socket, limit)?;
-    Ok(ask(&mut client, name)?.serves)
-}
-
-fn ask(client: &mut ControlClient, name: &str) -> Result<HealthAnswer> {
-    let (node, store) = status::of_datastore(client, name)?;
-    Ok(answer(&node, &store))
+    let (_, store) = status::of_datastore(&mut client, name)?;
+    Ok(judge(&store).0)
 }
 
 /// Judges the status of a datastore on the node `node`.
@@ -146,6 +253,7 @@ fn answer(node: &str, store: &DatastoreStatus) -> HealthAnswer {
     HealthAnswer {
         serves,
         age: Duration::from_millis(store.sync.service_since_ms),
+        grace: None,
         line: format!("{name}: node {node} {verb} (generation {generation}): {why}\n"),
     }
 }

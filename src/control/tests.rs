@@ -60,6 +60,7 @@ fn fake_status() -> NodeStatus {
             marked_in_sync: true,
             write_verifier: Some(7),
             service_since_ms: 0,
+            restart_within_ms: Some(900),
             since_ms: 1234,
             reason: Some("the peer does not answer".to_owned()),
             started: false,

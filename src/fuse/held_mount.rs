@@ -71,10 +71,11 @@ impl HeldMount {
         Ok(self.devices.get(first..).unwrap_or_default())
     }
 
-    /// Leaves the mount to the next process, should this one be killed. Call it before the first request is read.
-    pub fn keep(&self, options: &MountOptions) {
+    /// Leaves the mount to the next process, should this one be killed. Call it before the first request is read. Returns
+    /// whether that is possible.
+    pub fn keep(&self, options: &MountOptions) -> bool {
         if !options.descriptors.exists() {
-            return;
+            return false;
         }
         if let Some(device) = self.devices.first()
             && let Err(errno) = device.resend_requests()
@@ -83,15 +84,17 @@ impl HeldMount {
                 %errno,
                 "this kernel cannot send requests again (Linux 6.9 can): the mount ends with this process"
             );
-            return;
+            return false;
         }
         let devices = self.devices.iter().map(AsFd::as_fd);
         let all: Vec<_> = devices.chain([self.memory.as_fd()]).collect();
         let name = &options.held_name;
-        match options.descriptors.keep(name, &all) {
+        let kept = options.descriptors.keep(name, &all);
+        match &kept {
             Ok(()) => tracing::info!(name, "the mount outlives a crash of this process"),
             Err(error) => tracing::warn!(%error, "the mount ends with this process"),
         }
+        kept.is_ok()
     }
 
     /// Resumes the mount of an earlier process; `None` if there is none, or none that can be resumed.

@@ -73,6 +73,7 @@ impl FollowedAddress {
         let Some(changed) = note.changed else { return };
         if note.departures > 0 {
             status.service = ServiceStatus::None;
+            status.restart_within_ms = None;
             status.service_since_ms = millis(changed.elapsed());
         } else {
             status.service_since_ms = status.service_since_ms.min(millis(changed.elapsed()));
@@ -228,6 +229,7 @@ mod tests {
             state: "synced and connected".to_owned(),
             service: ServiceStatus::Mirrored,
             service_since_ms: 3_600_000,
+            restart_within_ms: Some(900),
             in_sync: true,
             marked_in_sync: true,
             write_verifier: Some(7),

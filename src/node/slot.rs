@@ -286,11 +286,13 @@ impl DatastoreSlot {
 
     /// Returns the status for operators.
     pub fn status(&self) -> DatastoreStatus {
-        let hidden = match &*self.state.lock() {
+        let (hidden, outlives) = match &*self.state.lock() {
             SlotState::Running(running) => {
-                running.mounted.is_some().then(|| running.hidden.clone())
+                let mounted = running.mounted.as_ref();
+                let hidden = mounted.map(|_| running.hidden.clone());
+                (hidden, mounted.is_some_and(Mounted::outlives_process))
             }
-            SlotState::Stopped(_) => None,
+            SlotState::Stopped(_) => (None, false),
         };
         // Without a mount the directory itself can be read.
         let stray = hidden.unwrap_or_else(|| self.stray());
@@ -301,6 +303,7 @@ impl DatastoreSlot {
         if let (Some(status), Some(witness)) = (&mut status.witness, &self.witness) {
             status.address.clone_from(&witness.address);
         }
+        status.sync.restart_within_ms.take_if(|_| !outlives);
         self.address.amend(&mut status.sync);
         DatastoreStatus { stray, ..status }
     }
@@ -319,6 +322,7 @@ impl DatastoreSlot {
             sync: SyncStatus {
                 state: state.to_owned(),
                 service_since_ms: 0,
+                restart_within_ms: None,
                 since_ms: millis(since),
                 reason,
                 started: false,

@@ -9,7 +9,10 @@ use rustix::process::Signal;
 
 use crate::network::Host::{self, A, B, Client as C, Witness as W};
 use crate::watch::Holder::{Nobody, One};
-use crate::{Site, await_that, without_gaps};
+use crate::{AUTOMATIC, Site, UNHURRIED, await_that, without_gaps};
+
+/// Number of times that a process ends and starts again.
+const RESTARTS: usize = 5;
 
 /// A node serves by the word of the witness, without the other one.
 fn await_alone(site: &Site, host: Host) {
@@ -34,23 +37,24 @@ fn assert_replaced_by(site: &Site, host: Host) {
     assert_ne!(site.server(old).health(), Some(0));
 }
 
-/// A case with its name. A site is in sync, and protected by the witness.
-type Case = (&'static str, fn(Site));
+/// A case with its name and the settings of its site. A site is in sync, and protected by the witness.
+type Case = (&'static str, &'static str, fn(Site));
 
 #[test]
 fn the_address_follows_the_word_of_the_witness() {
-    let cases: [Case; 6] = [
-        ("dead_primary", dead_primary),
-        ("hung_primary", hung_primary),
-        ("cut_witness", cut_witness),
-        ("cut_nodes", cut_nodes),
-        ("isolated_primary", isolated_primary),
-        ("nobody_decides", nobody_decides),
+    let cases: [Case; 7] = [
+        ("dead_primary", AUTOMATIC, dead_primary),
+        ("restarted_primary", UNHURRIED, restarted_primary),
+        ("hung_primary", AUTOMATIC, hung_primary),
+        ("cut_witness", AUTOMATIC, cut_witness),
+        ("cut_nodes", AUTOMATIC, cut_nodes),
+        ("isolated_primary", AUTOMATIC, isolated_primary),
+        ("nobody_decides", AUTOMATIC, nobody_decides),
     ];
     thread::scope(|scope| {
-        for (name, case) in cases {
+        for (name, settings, case) in cases {
             let run = move || {
-                if let Some(site) = Site::start_witnessed() {
+                if let Some(site) = Site::start_witnessed(settings) {
                     case(site);
                 }
             };
@@ -76,6 +80,25 @@ fn dead_primary(mut site: Site) {
         assert_eq!(site.server(dead).health(), Some(1));
     }
     assert_eq!(without_gaps(site.finish(A)), [One(A), One(B), One(A)]);
+}
+
+/// The address and its connections stay with a primary whose process alone ends, and starts again at once.
+fn restarted_primary(mut site: Site) {
+    let status = site.server(A).status().unwrap();
+    if status.sync.restart_within_ms.is_none() {
+        eprintln!("skipped: this kernel cannot send requests again");
+        return;
+    }
+    for _ in 0..RESTARTS {
+        site.server_mut(A).kill_node();
+        let Site { servers, lan, .. } = &mut site;
+        servers[0].start_node(lan);
+        site.client.await_progress();
+        site.await_protected(A);
+        site.assert_served_at(A);
+    }
+    assert!(site.lan.has_connections(A), "no connection was ended");
+    assert_eq!(site.finish(A), [Nobody, One(A)]);
 }
 
 /// A primary that hung does not take the address back. It believes that it serves when it goes on, but its lease is over.

@@ -9,6 +9,7 @@ use lockstep_driver::report::{DatastoreStatus, RoleReport};
 use lockstep_link::identity::Identity;
 use lockstepfs::config::Role;
 use lockstepfs::control::ControlClient;
+use lockstepfs::hold::socket_path;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -27,6 +28,8 @@ pub struct Server {
     directory: PathBuf,
     program: PathBuf,
     node: Option<Child>,
+    /// Keeps the mount while the node restarts.
+    holder: Option<Child>,
     keepalived: Option<Child>,
 }
 
@@ -59,6 +62,7 @@ pub fn pair(root: &Path, prints: &[String; 2], settings: &str, witness: &str) ->
             directory: root.join(format!("{host:?}")),
             program: program(root),
             node: None,
+            holder: None,
             keepalived: None,
         };
         let (dir, own, peer) = (server.directory.display(), host.ip(), hosts[other].0.ip());
@@ -189,6 +193,15 @@ impl Server {
         });
     }
 
+    /// Starts a holder of the mount, before the node.
+    pub fn start_holder(&mut self, lan: &Lan) {
+        let (program, config) = (self.program.to_str().unwrap(), self.config());
+        let words = [program, "hold", "--config", config.to_str().unwrap()];
+        self.holder = Some(self.start(lan, &words, "hold.log"));
+        let socket = socket_path(&self.directory.join("control.sock"));
+        await_that("the holder", || socket.exists());
+    }
+
     /// Starts the node.
     pub fn start_node(&mut self, lan: &Lan) {
         let (program, config) = (self.program.to_str().unwrap(), self.config());
@@ -258,11 +271,13 @@ impl Server {
         }
     }
 
-    /// Ends the node with SIGKILL, as a crash does.
+    /// Ends the node with SIGKILL, as a crash does. Its mount stays if there is a holder.
     pub fn kill_node(&mut self) {
         self.signal(Signal::KILL);
         self.node.take().unwrap().wait().unwrap();
-        self.unmount();
+        if self.holder.is_none() {
+            self.unmount();
+        }
     }
 
     /// Sends a signal to the node.
@@ -290,9 +305,9 @@ impl Drop for Server {
             self.report();
         }
         self.kill_keepalived();
-        if let Some(mut node) = self.node.take() {
-            let _ = node.kill();
-            let _ = node.wait();
+        for mut process in [self.node.take(), self.holder.take()].into_iter().flatten() {
+            let _ = process.kill();
+            let _ = process.wait();
         }
         self.unmount();
     }

@@ -21,6 +21,7 @@ pub fn alpha(service: ServiceStatus, in_sync: bool) -> DatastoreStatus {
             state: "some state".to_owned(),
             service,
             service_since_ms: 0,
+            restart_within_ms: None,
             in_sync,
             marked_in_sync: in_sync,
             write_verifier: Some(7),

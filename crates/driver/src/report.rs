@@ -34,6 +34,10 @@ pub struct SyncStatus {
     /// before the store is open.
     #[serde(default)]
     pub service_since_ms: u64,
+    /// Time for which no other node serves by itself, whatever becomes of this process, in milliseconds: a restart within
+    /// this time is no failover. `None` if this node does not serve, or if its mount ends with the process.
+    #[serde(default)]
+    pub restart_within_ms: Option<u64>,
     /// Whether the nodes are connected and both hold every acknowledged operation. False for an
     /// unmirrored datastore.
     pub in_sync: bool,
@@ -200,6 +204,7 @@ impl DatastoreStatus {
                 state: String::new(),
                 service: ServiceStatus::None,
                 service_since_ms: 0,
+                restart_within_ms: None,
                 in_sync: false,
                 marked_in_sync: false,
                 write_verifier: None,

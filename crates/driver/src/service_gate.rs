@@ -282,6 +282,19 @@ impl ServiceGate {
         holds.then(|| state.lease.until.saturating_sub(host.now()))
     }
 
+    /// Time for which no other node takes over, whatever becomes of this process: until the end of the lease. A node that
+    /// needs no lease gets `without_lease`. `None` if the node does not serve, or is about to give its role away.
+    pub fn restart_within(&self, host: &dyn Host, without_lease: Duration) -> Option<Duration> {
+        let state = self.state.lock();
+        let serves = state.standing == Standing::Serving && state.excludes_other(host);
+        let left = if state.lease.is_needed {
+            state.lease.until.saturating_sub(host.now())
+        } else {
+            without_lease
+        };
+        serves.then_some(left)
+    }
+
     /// Whether the node serves now: its gate is open, and its lease holds.
     pub fn serves(&self, host: &dyn Host) -> bool {
         self.state.lock().serves(host)
@@ -329,5 +342,31 @@ impl ServiceGate {
             }
             host.sleep(DRAIN_POLL);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::tests::Place;
+
+    #[test]
+    fn a_restart_is_no_failover_while_the_node_serves_and_its_lease_lasts() {
+        let place = Place::in_sync();
+        let datastore = place.start().unwrap();
+        let (gate, host) = (datastore.gate(), &*datastore.engine().host);
+        let (without_lease, hour) = (Duration::from_secs(2), Duration::from_hours(1));
+        let within = || gate.restart_within(host, without_lease);
+        gate.set(host, Standing::Undecided);
+        assert_eq!(within(), None, "the node has not met the other one");
+        gate.set(host, Standing::Serving);
+        assert_eq!(within(), Some(without_lease));
+        gate.need_lease(host, true);
+        assert_eq!(within(), None, "the other node may serve");
+        gate.extend_lease(host, host.now() + hour);
+        assert!(within().is_some_and(|left| left <= hour && left > without_lease));
+        gate.set(host, Standing::Retiring);
+        assert_eq!(within(), None, "the role is about to go");
+        datastore.stop();
     }
 }

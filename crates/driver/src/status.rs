@@ -1,5 +1,7 @@
 //! The status of a datastore, for operators.
 
+use std::time::Duration;
+
 use lockstep_fs::paths::lost_found_dir;
 use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::Osn;
@@ -12,6 +14,10 @@ use crate::report::{
     WorkStatus,
 };
 use crate::session::Session;
+
+/// The time for which the clients of a node that serves without a lease wait for its restart. No other node serves by itself
+/// then, but an operator may promote one.
+const RESTART_WITHOUT_LEASE: Duration = Duration::from_secs(2);
 
 /// The status of a datastore.
 pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
@@ -38,6 +44,10 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
             Standing::Following => ServiceStatus::None,
         },
         service_since_ms: millis(now.saturating_sub(since)),
+        restart_within_ms: engine
+            .gate
+            .restart_within(&*engine.host, RESTART_WITHOUT_LEASE)
+            .map(millis),
         marked_in_sync: marks.is_in_sync(),
         write_verifier: Some(marks.verifier.get()),
         in_sync: state.is_in_sync() && poisoned.is_none(),

@@ -28,6 +28,7 @@ pub(in crate::cli) fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
             marked_in_sync: in_sync,
             write_verifier: Some(7),
             service_since_ms: 0,
+            restart_within_ms: None,
             since_ms: 65_000,
             reason: None,
             started: true,
