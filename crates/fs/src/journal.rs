@@ -116,9 +116,14 @@ impl Journal {
         *self.applied.lock() = osn;
     }
 
-    /// First OSN sequence of this opening (P13).
+    /// First OSN sequence that may be given out (P13).
     pub fn first_sequence(&self) -> u64 {
         self.applying.lock().first_sequence()
+    }
+
+    /// Notes that the OSN sequences below `end` were given out (P13).
+    pub fn note_given(&self, end: u64) {
+        self.applying.lock().note_given(end);
     }
 
     /// Follows the records that metadata operations change from now on; more than `limit` records are too many.

@@ -1,4 +1,5 @@
-//! A planned failover at the end of a resync, when only the primary has marked the nodes in sync.
+//! A planned failover at the end of a resync, when only the primary has marked the nodes in sync, and one whose record cannot
+//! be written.
 
 // Clippy knows test functions by their attribute; the helper functions are test code too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
@@ -91,6 +92,21 @@ fn a_failover_before_the_mark_of_the_secondary_waits_for_the_mark() {
         cluster.apply_fault(Fault::HandOver).unwrap();
         cluster.run_for(WHILE).unwrap();
         assert_eq!(cluster.role_changes(), 1, "seed {seed}");
+        end_well(&mut cluster);
+    }
+}
+
+/// The primary goes on in its generation, with a new session. The secondary must not take its operations for earlier ones.
+#[test]
+fn after_a_failover_whose_record_cannot_be_written_the_secondary_follows() {
+    for seed in 0..SEEDS {
+        let mut cluster = cluster(seed);
+        cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
+        cluster.run_for(WHILE / 10).unwrap();
+        cluster.fail_next_role_write(PRIMARY);
+        cluster.apply_fault(Fault::HandOver).unwrap();
+        cluster.run_and_check(WHILE / 10).unwrap();
+        assert_eq!(cluster.role_changes(), 0, "seed {seed}");
         end_well(&mut cluster);
     }
 }

@@ -223,6 +223,9 @@ impl Datastore {
         if !is_active(Mutant::KeepSession) {
             session.retire("the role of this node changes");
         }
+        // The next session may be one of the same generation: the secondary would take its operations for those of this one.
+        let next = session.term().core.lock().next_osn();
+        self.engine.store.note_given_sequences(next.sequence);
         let is_written = record == mine || self.write_record(mine, record);
         let part = if is_written {
             part

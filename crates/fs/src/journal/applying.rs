@@ -16,6 +16,8 @@ pub struct Applying {
     pending: Vec<PendingIntent>,
     /// How often the store was opened.
     pub(super) epoch: u32,
+    /// The sequences below were given out since the store was opened.
+    given_below: u64,
     /// Records that operations have changed, while a resync follows them.
     pub(super) changed: ChangedKeys,
 }
@@ -36,14 +38,21 @@ impl Applying {
             applied,
             pending: Vec::new(),
             epoch,
+            given_below: 0,
             changed: ChangedKeys::default(),
         }
     }
 
-    /// First OSN sequence of this opening. It is higher than any sequence given out before, even if the highest
+    /// First OSN sequence that may be given out. It is higher than any sequence given out before, even if the highest
     /// were lost with power: the count of openings is durable before the first use (P13).
     pub(super) fn first_sequence(&self) -> u64 {
-        u64::from(self.epoch) << EPOCH_SHIFT
+        let of_opening = u64::from(self.epoch) << EPOCH_SHIFT;
+        of_opening.max(self.given_below)
+    }
+
+    /// Notes that the sequences below `end` were given out.
+    pub(super) fn note_given(&mut self, end: u64) {
+        self.given_below = self.given_below.max(end);
     }
 
     /// Counts an opening. One opening may have lasted for longer than its numbers do.

@@ -70,9 +70,15 @@ impl Store {
         self.journal.leave_out_inos(self.tree(), ranges)
     }
 
-    /// First OSN sequence of this opening: higher than any sequence given out before (rule P13).
+    /// First OSN sequence that may be given out: higher than any sequence given out before (rule P13).
     pub fn first_sequence(&self) -> u64 {
         self.journal.first_sequence()
+    }
+
+    /// Notes that the OSN sequences below `end` were given out. The store does not record those of writes, and a primary may
+    /// begin another session in the same generation (rule P13).
+    pub fn note_given_sequences(&self, end: u64) {
+        self.journal.note_given(end);
     }
 
     /// How full the intent log is; `None` for a store opened for reading only.

@@ -249,9 +249,7 @@ impl Cluster {
                 self.nodes.of_mut(side).fail_disk(class, nth, errno);
             }
             Fault::FailRoleWrite => {
-                let side = self.nodes.machine(Role::Secondary);
-                self.checks.expect_disk_errors(side);
-                self.nodes.of_mut(side).fail_next_role_write();
+                self.fail_next_role_write(self.nodes.machine(Role::Secondary));
             }
             Fault::FillDisk(role) => {
                 let side = self.nodes.machine(role);

@@ -79,6 +79,12 @@ impl Cluster {
         self.disk(side).fail_call(class, nth, errno);
     }
 
+    /// Makes the next write of a node's role file fail.
+    pub fn fail_next_role_write(&mut self, side: Side) {
+        self.checks.expect_disk_errors(side);
+        self.nodes.of_mut(side).fail_next_role_write();
+    }
+
     /// Returns the marks in a node's role file.
     pub fn role_marks(&self, side: Side) -> Option<RoleMarks> {
         disk_checks::marks(self.disk(side))
