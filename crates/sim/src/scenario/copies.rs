@@ -16,17 +16,21 @@ struct Copy {
     behind_since: Option<u64>,
     /// The copy is no state of any moment: a resync has changed it since, or none has begun, or it was given up.
     is_mixed: bool,
+    /// The datastore has gone on with the other copy, and this one has not been complete since.
+    is_given_up: bool,
 }
 
 impl Copy {
     const COMPLETE: Self = Self {
         behind_since: None,
         is_mixed: false,
+        is_given_up: false,
     };
     /// A copy on a new disk, which is no copy of the datastore before a resync.
     const EMPTY: Self = Self {
         behind_since: Some(0),
         is_mixed: true,
+        is_given_up: false,
     };
 }
 
@@ -63,7 +67,14 @@ impl Copies {
 
     /// Records that the datastore goes on with the other copy. What only this copy has never happened.
     pub const fn given_up(&mut self, side: Side) {
-        side.of_mut(&mut self.0).is_mixed = true;
+        let copy = side.of_mut(&mut self.0);
+        copy.is_mixed = true;
+        copy.is_given_up = true;
+    }
+
+    /// Returns whether the datastore has gone on with the other copy, and this one was not complete since.
+    pub const fn is_given_up(&self, side: Side) -> bool {
+        side.of(&self.0).is_given_up
     }
 
     /// Returns the moment since which the copy of a machine may lack operations. `None`: it is complete.
