@@ -26,6 +26,7 @@ use held_mount::HeldMount;
 use init::Negotiator;
 use invalidator::Invalidator;
 use kernel_cache::KernelCache;
+use known_inodes::KnownInodes;
 use mount_point::{MountPoint, UnmountAttempt};
 use mount_role::MountRole;
 use page_cache::PageCache;
@@ -200,12 +201,14 @@ fn start(
     if !is_new {
         inherit(&service, &page_cache, &invalidator).map_err(failed)?;
     }
+    let known = KnownInodes::of(&held.memory).map_err(failed)?;
     let context = Arc::new(Context::new(
         service,
         admissions,
         kernel_cache,
         Arc::new(page_cache),
         held.memory.clone(),
+        known,
         if has_epochs {
             LIFETIME
         } else {
@@ -241,7 +244,7 @@ fn start(
     Ok(mounted)
 }
 
-/// The kernel may refer to any inode and have any file in its cache: the earlier process has not left its tables.
+/// The kernel may refer to an inode without a name and have any file in its cache: the earlier process has not left its tables.
 fn inherit(
     service: &Arc<dyn FileService>,
     page_cache: &PageCache,
@@ -267,9 +270,6 @@ fn follow_role(
         Arc::clone(context.admissions()),
     ));
     let is_resumed = context.page_cache().changes().inherited_below().is_some();
-    if is_resumed {
-        find_inherited_when_serving(context, &dropper);
-    }
     let names_outlive_drop = if has_epochs {
         Duration::ZERO
     } else {
@@ -285,20 +285,6 @@ fn follow_role(
         names_outlive_drop,
         is_resumed,
     ))
-}
-
-/// Finds the inodes that the kernel knows from the earlier process, once this node serves: a later drop of the caches is
-/// fast then.
-fn find_inherited_when_serving(context: &Arc<Context>, dropper: &Arc<CacheDropper>) {
-    let dropper = Arc::downgrade(dropper);
-    let job = move || {
-        if let Some(dropper) = dropper.upgrade()
-            && let Err(error) = dropper.begin_search()
-        {
-            tracing::warn!(%error, "no thread searches for the inodes that the kernel knows");
-        }
-    };
-    context.service().when_serving(Box::new(job));
 }
 
 /// Starts a thread that waits for the end of the others.

@@ -4,26 +4,19 @@
 //! (`page_sweep`). Only the last step waits: the kernel writes dirty pages back before it drops them. A moment later the
 //! attributes go once more: the kernel may just have been learning of an inode.
 //!
-//! A resumed mount: the numbers of the inodes that the kernel has learned of from the earlier process are not known. So
-//! this process asks the kernel for each number below the one at which it has begun, the newest first. That takes about
-//! a microsecond for each number, and ends after [`SEARCH_MAX`] numbers. The search begins when the node serves. Its
-//! questions drop attributes, which programs do not notice. A drop that comes before the end of the search asks for each
-//! number itself, as its last step.
-//!
-//! Drop and search have threads of their own. A thread that answers requests, or that the datastore waits for without
+//! A drop has a thread of its own. A thread that answers requests, or that the datastore waits for without
 //! bound, must never drop: the write-backs come as requests to the mount.
 
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use lockstep_driver::threads;
 use lockstep_types::Ino;
-use rustix::io::Errno;
 
 use super::admission::Admissions;
 use super::device::Device;
@@ -32,12 +25,6 @@ use super::known_inodes::KnownInodes;
 use super::page_cache::PageCache;
 use super::page_sweep;
 use super::unfinished_drops::UnfinishedDrop;
-
-/// Most numbers of inodes that a search asks the kernel for.
-const SEARCH_MAX: u64 = 1 << 26;
-
-/// Numbers in one question of a search, and in one range of its result.
-const SEARCH_STEPS: (u64, u64) = (4096, 64);
 
 /// How often a drop is tried, and the time between two tries.
 const TRIES_MAX: u32 = 40;
@@ -57,8 +44,6 @@ pub(super) struct CacheDropper {
     known: Arc<KnownInodes>,
     page_cache: Arc<PageCache>,
     admissions: Arc<Admissions>,
-    /// Ranges with the inodes that the kernel knows from an earlier process, after the search.
-    found: OnceLock<Vec<Range<u64>>>,
 }
 
 impl CacheDropper {
@@ -75,7 +60,6 @@ impl CacheDropper {
             known,
             page_cache,
             admissions,
-            found: OnceLock::new(),
         }
     }
 
@@ -108,23 +92,6 @@ impl CacheDropper {
             note_failure(&error);
         }
         is_done
-    }
-
-    /// Begins the search for the inodes that the kernel knows from an earlier process.
-    pub fn begin_search(self: &Arc<Self>) -> io::Result<()> {
-        let shared = Arc::clone(self);
-        let search = move || match shared.invalidator().and_then(|it| Ok(shared.search(&it)?)) {
-            Ok(found) => {
-                tracing::debug!(
-                    ranges = found.len(),
-                    "found the inodes that the kernel knows"
-                );
-                // There is one search.
-                let _ = shared.found.set(found);
-            }
-            Err(error) => tracing::debug!(%error, "the search for known inodes has ended"),
-        };
-        threads::spawn("fuse-find-inodes", search).map(drop)
     }
 
     fn invalidator(&self) -> io::Result<Arc<Invalidator>> {
@@ -171,12 +138,6 @@ impl CacheDropper {
         );
         invalidator.drop_attributes(&known)?;
         self.drop_pages(&invalidator, &known)?;
-        if self.found.get().is_none() {
-            let found = self.search(&invalidator)?;
-            self.drop_pages(&invalidator, &found)?;
-            // The search that this node began when it served may have found the same.
-            let _ = self.found.set(found);
-        }
         Ok(invalidator)
     }
 
@@ -185,41 +146,13 @@ impl CacheDropper {
         page_sweep::drop_pages(invalidator, inodes, &parked_reads)
     }
 
-    /// Ranges with the inodes that the kernel knows, as far as this process has learned of them.
+    /// Ranges with the inodes that the kernel knows.
     fn known_ranges(&self) -> Vec<Range<u64>> {
         let mut known = self.known.list();
         known.extend(self.page_cache.changes().files());
         known.sort_unstable();
         known.dedup();
-        let mut ranges = ranges(&known);
-        ranges.extend(self.found.get().into_iter().flatten().cloned());
-        ranges
-    }
-
-    /// Drops the attributes of the inodes that the kernel knows from an earlier process. Returns ranges that hold all of
-    /// them.
-    fn search(&self, invalidator: &Invalidator) -> Result<Vec<Range<u64>>, Errno> {
-        let below = match self.page_cache.changes().inherited_below() {
-            None => return Ok(Vec::new()),
-            Some(below) => below.get(),
-        };
-        let first = below.saturating_sub(SEARCH_MAX).max(Ino::ROOT.get());
-        if first > Ino::ROOT.get() {
-            tracing::warn!(first, "the kernel may show old attributes of older inodes");
-        }
-        let knows = |range| invalidator.drop_attributes(&[range]);
-        let (large, small) = SEARCH_STEPS;
-        let mut found = Vec::new();
-        for step in steps(first..below, large) {
-            if knows(step.clone())? {
-                for part in steps(step, small) {
-                    if knows(part.clone())? {
-                        found.push(part);
-                    }
-                }
-            }
-        }
-        Ok(found)
+        ranges(&known)
     }
 }
 
@@ -231,17 +164,6 @@ fn note_failure(error: &io::Error) {
          store through mappings are lost with an error until the next change of the role. Give the node more descriptors \
          and threads, and restart it"
     );
-}
-
-/// The steps of a range of numbers, the highest numbers first.
-fn steps(range: Range<u64>, length: u64) -> impl Iterator<Item = Range<u64>> {
-    let mut end = range.end;
-    std::iter::from_fn(move || {
-        let start = end.saturating_sub(length).max(range.start);
-        let step = start..end;
-        end = start;
-        (!step.is_empty()).then_some(step)
-    })
 }
 
 /// The ranges of sorted numbers.
@@ -267,12 +189,5 @@ mod tests {
         let inodes: Vec<Ino> = numbers.iter().filter_map(|n| Ino::new(*n)).collect();
         assert_eq!(ranges(&inodes), [1..11, 40..41, 100..102]);
         assert_eq!(ranges(&[]), []);
-    }
-
-    #[test]
-    fn the_steps_of_a_range_begin_at_its_end() {
-        let found: Vec<_> = steps(3..10, 3).collect();
-        assert_eq!(found, [7..10, 4..7, 3..4]);
-        assert_eq!(steps(3..3, 3).count(), 0);
     }
 }

@@ -94,6 +94,7 @@ impl Context {
         kernel_cache: Arc<KernelCache>,
         page_cache: Arc<PageCache>,
         memory: MountMemory,
+        known: KnownInodes,
         lifetime: Duration,
     ) -> Self {
         Self {
@@ -101,7 +102,7 @@ impl Context {
             admissions,
             kernel_cache,
             session_end: SessionEnd::default(),
-            known: Arc::default(),
+            known: Arc::new(known),
             page_cache,
             memory,
             lifetime,

@@ -1,17 +1,17 @@
 //! The memory of one mount that outlives its process: a memory file, whose descriptor is kept beside those of the device.
 //!
-//! It holds two things: the [`MountRecord`], and a slot for each change under way whose second execution needs a note. The
-//! kernel sends a request again that the killed process had executed and not answered. Most kinds of requests can be
+//! It holds three things: the [`MountRecord`], the numbers of the inodes that the kernel knows (`known_inodes`), and a slot
+//! for each change under way whose second execution needs a note. The kernel sends a request again that the killed process had executed and not answered. Most kinds of requests can be
 //! repeated, or find their own effect (`resent`). The others note here, before they begin, what was true then: an exchange
 //! of names (`exchange`), and a change of an attribute that must or must not be there (`xattr_note`). A change that waits for
 //! this node to serve is noted as well (`admission`): it is not executed.
 //!
-//! The memory ends with the machine, as the mount does. A kill of the process at any instruction leaves each slot old or
-//! new: the kernel copies a slot, which never crosses a page, in one piece.
+//! The memory ends with the machine, as the mount does. A kill of the process at any instruction leaves each slot and each
+//! number old or new: the kernel copies a slot, which never crosses a page, in one piece.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -21,20 +21,26 @@ use lockstep_driver::client::Done;
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 use lockstep_types::{Attr, Ino};
 use parking_lot::Mutex;
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SeekFrom, memfd_create};
 use serde::{Deserialize, Serialize};
 
 use super::init;
 use super::resent::RequestDelivery;
 
 /// Form of the memory. A program with another form cannot resume the mount.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Bytes of the record, which is text, filled up with blanks. The slots are behind it.
 const RECORD_BYTES: usize = BLOCK_BYTES;
 
 /// Bytes of a slot: the unique number of a request, two inodes or zeros, and the kind of the note.
 const SLOT_BYTES: usize = 32;
+
+/// Where the numbers of the inodes begin. The file has a hole before them.
+const INODES_AT: u64 = 1 << 30;
+
+/// Bytes of the number of an inode.
+const INODE_BYTES: usize = 8;
 
 /// The kinds of notes in a slot.
 const EXCHANGE: u64 = 0;
@@ -121,7 +127,7 @@ impl MountMemory {
         let mut text = vec![0; RECORD_BYTES];
         file.read_exact_at(&mut text, 0)?;
         let record = serde_json::from_slice(&text).map_err(io::Error::other)?;
-        let used = file.metadata()?.len().saturating_sub(RECORD_BYTES as u64) / SLOT_BYTES as u64;
+        let used = slots_end(&file)?.saturating_sub(RECORD_BYTES as u64) / SLOT_BYTES as u64;
         let (mut slots, mut left) = (NoteSlots::default(), HashMap::new());
         slots.used = used;
         for slot in 0..used {
@@ -192,6 +198,47 @@ impl MountMemory {
         }
         true
     }
+}
+
+/// The numbers of inodes, each at a place of its own.
+impl MountMemory {
+    /// Writes a number to a place.
+    pub fn write_inode(&self, place: u64, ino: Ino) -> io::Result<()> {
+        let bytes = ino.get().to_ne_bytes();
+        self.file.write_all_at(&bytes, inode_offset(place))
+    }
+
+    /// Leaves a place empty.
+    pub fn clear_inode(&self, place: u64) -> io::Result<()> {
+        self.file
+            .write_all_at(&[0; INODE_BYTES], inode_offset(place))
+    }
+
+    /// The places that are not empty, with their numbers.
+    pub fn inodes(&self) -> io::Result<Vec<(u64, Ino)>> {
+        let mut file = self.file.try_clone()?;
+        file.seek(io::SeekFrom::Start(INODES_AT))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let (numbers, _) = bytes.as_chunks::<INODE_BYTES>();
+        let numbers = (0..).zip(numbers);
+        let inodes = numbers
+            .filter_map(|(place, bytes)| Some((place, Ino::new(u64::from_ne_bytes(*bytes))?)));
+        Ok(inodes.collect())
+    }
+}
+
+const fn inode_offset(place: u64) -> u64 {
+    INODES_AT + place * INODE_BYTES as u64
+}
+
+/// Where the slots end: at the hole before the numbers of the inodes, or at the end of the file.
+fn slots_end(file: &File) -> io::Result<u64> {
+    let begin = RECORD_BYTES as u64;
+    if file.metadata()?.len() <= begin {
+        return Ok(begin);
+    }
+    Ok(rustix::fs::seek(file, SeekFrom::Hole(begin))?.min(INODES_AT))
 }
 
 /// The unique number and the note in a slot, if it is in use.

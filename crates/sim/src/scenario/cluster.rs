@@ -501,7 +501,10 @@ impl Cluster {
         }
         let states = self.nodes.states();
         for side in self.nodes.look_for_complete_copies(states) {
-            self.note_equal(side);
+            // A copy that an operator makes the complete one is equal to none.
+            if self.unanswered != Some(side) {
+                self.note_equal(side);
+            }
         }
         if self.nodes.look_for_sync(states) {
             self.unanswered = None;
