@@ -211,7 +211,9 @@ impl Meets for Datastore {
                 } else {
                     SessionPart::Follow
                 };
-                let begins = judgment.leads && judgment.record.generation > mine.generation;
+                // A candidate may have the generation of its lead already.
+                let is_new = !mine.is_primary() || judgment.record.generation > mine.generation;
+                let begins = judgment.leads && is_new;
                 let goes_back =
                     theirs.gave_up && begins || judgment.leads && attendee.has_lost_peer(theirs);
                 // The other node cannot have answered by the word of the witness while this node serves.
