@@ -165,9 +165,9 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
 const fn first_seed(mutant: Mutant) -> u64 {
     match mutant {
         Mutant::PromoteUnasked => 7_960,
-        Mutant::KeepDemotedComplete => 56_210,
+        Mutant::KeepDemotedComplete => 58_080,
         Mutant::ForceUntold => 14_180,
-        Mutant::ForceIntoNextGeneration => 7_390,
+        Mutant::ForceIntoNextGeneration => 15_130,
         Mutant::WatermarkTooHigh => 7_280,
         Mutant::FollowAfterAlone => 1_240,
         Mutant::GoAloneUnasked => 1_130,
@@ -179,7 +179,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::MetadataOutOfOrder => 840,
         Mutant::NoSawEntry => 630,
         Mutant::AdmitBeforeRanges | Mutant::RangesBeforeMetadata => 600,
-        Mutant::StandUnrecorded => 1_680,
+        Mutant::StandUnrecorded => 11_600,
         Mutant::TrustOldCopy | Mutant::HideFailure => 320,
         Mutant::ForgetNames | Mutant::MarkBeforeSync | Mutant::RepeatMetadata => 100,
         Mutant::TraceForgetsUnapplied => 1_950,

@@ -173,6 +173,12 @@ impl Witness {
         &self.history
     }
 
+    /// Returns the number of times that a process of a node has started.
+    pub fn starts(&self) -> usize {
+        let events = self.history.events().iter();
+        events.filter(|event| event.2 == NodeEvent::Started).count()
+    }
+
     /// Returns the number of answers to clients.
     pub const fn answered(&self) -> u64 {
         self.answered
