@@ -18,6 +18,8 @@ mod chance;
 mod cluster_address;
 #[path = "nfs/ganesha.rs"]
 mod ganesha;
+#[path = "failover/holder.rs"]
+mod holder;
 #[path = "nfs/namespace.rs"]
 mod namespace;
 #[path = "faults/network.rs"]

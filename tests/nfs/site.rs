@@ -1,17 +1,15 @@
 //! Two servers, each with a node and NFS-Ganesha, and the address under which clients reach the server that serves.
 
 use std::net::TcpStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 use lockstepfs::config::Role;
 
 use crate::cluster_address::ClusterAddress;
 use crate::ganesha::Ganesha;
-use crate::nodes::{
-    Node, NodeEnvironment, PROGRAM, Pair, Settings, Which, await_that, repetitions,
-};
+use crate::holder::Holder;
+use crate::nodes::{NodeEnvironment, Pair, Settings, Which, repetitions};
 use crate::operator::{change, other, role, run};
 use crate::server_space::EXPORT;
 use crate::version3::{self, Client, Handle};
@@ -28,7 +26,7 @@ pub struct Site {
     pub pair: Pair,
     /// Keeps the mount of A while its node is away.
     #[allow(dead_code)] // its drop is its use
-    holder: Holder,
+    holder: Option<Holder>,
     versions: &'static str,
 }
 
@@ -36,30 +34,6 @@ pub struct Site {
 const BOTH_VERSIONS: &str = "3,4";
 /// Then the write verifier comes from the node.
 const VERSION_3: &str = "3";
-
-/// The process that keeps the mounts of a node.
-struct Holder(Option<Child>);
-
-impl Holder {
-    fn start(node: &Node) -> Self {
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--", PROGRAM, "hold", "--config"]);
-        command.arg(node.config()).stderr(Stdio::null());
-        let process = command.spawn().unwrap();
-        let socket = PathBuf::from(format!("{}.hold", node.control().display()));
-        await_that("the holder", || socket.exists());
-        Self(Some(process))
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        if let Some(mut process) = self.0.take() {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
-    }
-}
 
 impl Site {
     /// Both servers, in sync, with the address on A; `None` if this machine cannot mount.
@@ -72,7 +46,7 @@ impl Site {
         repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
         let pair = Pair::prepare(settings, Default::default());
         let holder = Holder::start(&pair.primary);
-        let site = Self::start_pair(pair, holder, BOTH_VERSIONS);
+        let site = Self::start_pair(pair, Some(holder), BOTH_VERSIONS);
         if site.pair.primary.times_logged(OUTLIVES) == 0 {
             eprintln!("skipped: needs Linux 6.9, for a mount that outlives its node");
             return None;
@@ -97,10 +71,10 @@ impl Site {
     ) -> Option<Self> {
         repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1)?;
         let pair = Pair::prepare(settings, machines);
-        Some(Self::start_pair(pair, Holder(None), versions))
+        Some(Self::start_pair(pair, None, versions))
     }
 
-    fn start_pair(mut pair: Pair, holder: Holder, versions: &'static str) -> Self {
+    fn start_pair(mut pair: Pair, holder: Option<Holder>, versions: &'static str) -> Self {
         pair.start();
         let ganesha = |which| {
             let place = pair.outside(&format!("nfs-{which:?}"));
