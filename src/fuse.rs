@@ -223,7 +223,7 @@ fn start(
     if let Some(notifier) = threads.notifier() {
         context.kernel_cache().connect(notifier, invalidator);
     }
-    let role = follow_role(&context, &held, has_epochs, options).map_err(failed)?;
+    let role = follow_role(&context, &held, (has_epochs, !is_new), options).map_err(failed)?;
     let is_kept = if is_new {
         held.keep(options)
     } else {
@@ -259,7 +259,7 @@ fn inherit(
 fn follow_role(
     context: &Arc<Context>,
     held: &HeldMount,
-    has_epochs: bool,
+    (has_epochs, is_resumed): (bool, bool),
     options: &MountOptions,
 ) -> io::Result<Arc<MountRole>> {
     let dropper = Arc::new(CacheDropper::new(
@@ -269,7 +269,6 @@ fn follow_role(
         Arc::clone(context.page_cache()),
         Arc::clone(context.admissions()),
     ));
-    let is_resumed = context.page_cache().changes().inherited_below().is_some();
     let names_outlive_drop = if has_epochs {
         Duration::ZERO
     } else {

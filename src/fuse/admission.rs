@@ -100,6 +100,17 @@ struct ParkedList {
 }
 
 impl ParkedRequest {
+    /// A request without data.
+    pub fn new(wish: AdmissionWish, answer: AnswerParked) -> Self {
+        Self {
+            wish,
+            bytes: 0,
+            note: None,
+            page_read: None,
+            answer,
+        }
+    }
+
     const fn counted_bytes(&self) -> usize {
         match self.wish.kind {
             RequestKind::Program | RequestKind::SizeChange => self.bytes,
@@ -412,12 +423,10 @@ mod tests {
     use super::*;
 
     fn request(kind: RequestKind, bytes: usize) -> ParkedRequest {
+        let wish = AdmissionWish { kind, change: None };
         ParkedRequest {
-            wish: AdmissionWish { kind, change: None },
             bytes,
-            note: None,
-            page_read: None,
-            answer: Box::new(|_| {}),
+            ..ParkedRequest::new(wish, Box::new(|_| {}))
         }
     }
 

@@ -278,12 +278,10 @@ impl Context {
             Ok(admitted) => shared.run(operation, admitted, || body(&shared, reply)),
             Err(errno) => reply.refuse(errno),
         };
+        let wish = form.wish();
         ParkedRequest {
-            wish: form.wish(),
-            bytes: 0,
-            note: None,
             page_read: form.page_read,
-            answer: Box::new(answer),
+            ..ParkedRequest::new(wish, Box::new(answer))
         }
     }
 

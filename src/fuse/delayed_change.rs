@@ -62,13 +62,7 @@ impl DelayedChange {
                     Err(errno) => body(&shared, DelayedTurn::Refused(errno)),
                 };
                 // The service keeps the bytes of the change.
-                let request = ParkedRequest {
-                    page_read: None,
-                    wish: form.wish(),
-                    bytes: 0,
-                    note: None,
-                    answer: Box::new(answer),
-                };
+                let request = ParkedRequest::new(form.wish(), Box::new(answer));
                 context.admissions().park(request, in_flight);
             }
         }

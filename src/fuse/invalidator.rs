@@ -187,15 +187,13 @@ impl Invalidator {
         self.invalidate(&[Invalidation::attributes(&one.inodes)])
     }
 
-    /// Makes the kernel forget the attributes of inodes, given as ranges of numbers. Returns whether the kernel knows one
-    /// of the inodes.
-    pub fn drop_attributes(&self, ranges: &[Range<u64>]) -> Result<bool, Errno> {
-        let mut knows = false;
+    /// Makes the kernel forget the attributes of inodes, given as ranges of numbers.
+    pub fn drop_attributes(&self, ranges: &[Range<u64>]) -> Result<(), Errno> {
         for part in ranges.chunks(PACKET_MAX) {
             let all: Vec<_> = part.iter().map(Invalidation::attributes).collect();
-            knows |= self.invalidate(&all)?;
+            self.invalidate(&all)?;
         }
-        Ok(knows)
+        Ok(())
     }
 
     /// Begins to make the kernel write back and drop pages, [`PACKET_MAX`] parts at most. The call may last; others may

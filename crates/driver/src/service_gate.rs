@@ -96,6 +96,11 @@ impl Lease {
     fn is_over(self, host: &dyn Host) -> bool {
         self.is_needed && host.now() >= self.until && !is_active(Mutant::ServeWithoutLease)
     }
+
+    /// Time until the end.
+    fn left(self, host: &dyn Host) -> Duration {
+        self.until.saturating_sub(host.now())
+    }
 }
 
 impl ServiceGateState {
@@ -279,7 +284,7 @@ impl ServiceGate {
     pub fn lease_left(&self, host: &dyn Host) -> Option<Duration> {
         let state = self.state.lock();
         let holds = state.lease.is_needed && state.serves(host);
-        holds.then(|| state.lease.until.saturating_sub(host.now()))
+        holds.then(|| state.lease.left(host))
     }
 
     /// Time for which no other node takes over, whatever becomes of this process: until the end of the lease. A node that
@@ -288,7 +293,7 @@ impl ServiceGate {
         let state = self.state.lock();
         let serves = state.standing == Standing::Serving && state.excludes_other(host);
         let left = if state.lease.is_needed {
-            state.lease.until.saturating_sub(host.now())
+            state.lease.left(host)
         } else {
             without_lease
         };

@@ -18,6 +18,7 @@ pub mod loss;
 mod show;
 
 use std::collections::BTreeSet;
+use std::ops::RangeBounds;
 
 use lockstep_types::{Attr, Errno, FileName, Generation, Ino, NodeKind, WriteVerifier};
 
@@ -397,7 +398,7 @@ impl History {
             let is_next = later.clone().next().is_some_and(|loss| is_other(&loss));
             let of_other = later.find(is_other);
             !is_next
-                && of_other.is_none_or(|(at, other)| self.has_become_equal(*other, (closed, *at)))
+                && of_other.is_none_or(|(at, other)| self.has_become_equal(*other, closed..*at))
         };
         let mut serving = Side::A;
         let mut lacks_operations = [false; 2];
@@ -417,10 +418,10 @@ impl History {
         closes
     }
 
-    /// Returns whether the copy of a machine has become equal between two moments.
-    fn has_become_equal(&self, side: Side, (after, before): (u64, u64)) -> bool {
+    /// Returns whether the copy of a machine has become equal within some time.
+    fn has_become_equal(&self, side: Side, within: impl RangeBounds<u64>) -> bool {
         let is_mark = |event: &(u64, Side, NodeEvent)| {
-            (after..before).contains(&event.0) && (event.1, event.2) == (side, NodeEvent::Equal)
+            within.contains(&event.0) && (event.1, event.2) == (side, NodeEvent::Equal)
         };
         self.events.iter().any(is_mark)
     }

@@ -146,11 +146,6 @@ impl ChangeTable {
         self.inherited_below.store(below.get(), Ordering::Relaxed);
     }
 
-    /// The number of [`Self::inherit`], if an earlier process served the mount.
-    pub fn inherited_below(&self) -> Option<Ino> {
-        Ino::new(self.inherited_below.load(Ordering::Relaxed))
-    }
-
     fn is_inherited(&self, ino: Ino) -> bool {
         ino.get() < self.inherited_below.load(Ordering::Relaxed)
     }

@@ -24,10 +24,7 @@ impl History {
     pub fn go_on_with(&mut self, kept: Side, generation: Generation, since: u64, at: u64) {
         self.advance(at);
         // The other node may have lost power before it was seen in sync.
-        let was_made_equal = |event: &(u64, Side, NodeEvent)| {
-            event.0 >= since && (event.1, event.2) == (kept, NodeEvent::Equal)
-        };
-        let is_behind = !self.events.iter().any(was_made_equal);
+        let is_behind = !self.has_become_equal(kept, since..);
         for (index, call) in self.calls.iter_mut().enumerate() {
             if is_behind && call.invoked > since {
                 self.gone.insert(index);
