@@ -364,8 +364,13 @@ impl Keeping {
         loss: &LostBytes<'_>,
         kept: &mut KeptTotals,
     ) -> io::Result<()> {
+        let length = content.stat()?.length;
+        // A file that becomes no shorter loses nothing, although its last block may be a part of one.
+        if loss.kind == LostKind::Cut && length <= loss.range.start {
+            return Ok(());
+        }
         let end = loss.range.end.checked_next_multiple_of(BLOCK);
-        let end = end.unwrap_or(u64::MAX).min(content.stat()?.length);
+        let end = end.unwrap_or(u64::MAX).min(length);
         let mut at = loss.range.start - loss.range.start % BLOCK;
         while at < end {
             let Some(data) = content.seek_data(at)?.filter(|data| *data < end) else {

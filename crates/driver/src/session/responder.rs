@@ -159,7 +159,11 @@ fn complete_lost_found(store: &Store) {
     if let Err(error) = completed.and_then(|()| Ok(lost_found.refresh()?)) {
         tracing::warn!(%error, "the list of what this node had alone is not complete");
     }
+    let of_this_resync = lost_found.generation();
     for (generation, kept) in lost_found.totals() {
+        if Some(generation) != of_this_resync {
+            continue;
+        }
         let (files, bytes) = (kept.files, kept.bytes);
         tracing::warn!(%generation, files, bytes, "kept in lost+found: what this node had alone");
     }

@@ -83,6 +83,28 @@ fn generation() -> Generation {
 }
 
 #[test]
+fn a_file_that_becomes_no_shorter_is_not_cut_off() {
+    let site = Site::new(400);
+    let end = 40 * PAGE + 100;
+    site.content().write_at(40 * PAGE, &[9; 100]).unwrap();
+    site.lost_found.begin(&site.store, generation(), None);
+    let cut_at = |size: u64| {
+        let loss = LostBytes {
+            ino: ino(),
+            range: size..u64::MAX,
+            new: None,
+            kind: LostKind::Cut,
+        };
+        site.lost_found.keep_range(&*site.content(), &loss);
+    };
+    cut_at(end);
+    cut_at(end + PAGE);
+    assert!(!site.list().contains("cut off"), "{}", site.list());
+    cut_at(end - 1);
+    assert!(site.list().contains("cut off"), "{}", site.list());
+}
+
+#[test]
 fn nothing_is_kept_before_the_begin_and_after_the_end() {
     let site = Site::new(400);
     site.keep(0..PAGE, None);

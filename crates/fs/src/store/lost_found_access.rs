@@ -66,6 +66,11 @@ impl LostFoundAccess<'_> {
         self.inner().is_keeping()
     }
 
+    /// The generation for which a resync sets aside what it overwrites, if one does.
+    pub fn generation(self) -> Option<Generation> {
+        self.inner().generation()
+    }
+
     /// Whether a mirrored write has to set something aside, which takes calls of the disk.
     pub fn keeps(self, ino: Ino, offset: u64, length: u64) -> bool {
         let bytes = offset..offset.saturating_add(length);
