@@ -10,6 +10,11 @@ pub enum HoldError {
     #[error("another holder is running on {}: one is enough for a node", socket.display())]
     InUse { socket: PathBuf },
     #[error(
+        "this user may not use {}: run the command as root, or as the user of the node",
+        socket.display()
+    )]
+    Denied { socket: PathBuf },
+    #[error(
         "cannot listen on {}: {source}; the directory must exist and be writable",
         socket.display()
     )]

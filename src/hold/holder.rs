@@ -50,15 +50,16 @@ impl DescriptorHolder {
     /// Begins to listen.
     ///
     /// # Errors
-    /// If another holder listens there, or the socket cannot be made.
+    /// If another holder listens there, if the holder there does not answer, or if the socket cannot be made or used.
     pub fn open(socket: &Path, until: HoldUntil) -> Result<Self, HoldError> {
         match message::ask(socket, &HoldRequest::Ping, &[]) {
             Err(HoldError::NoHolder { .. }) => {}
-            Ok(_) | Err(_) => {
+            Ok(_) | Err(HoldError::Refused { .. }) => {
                 return Err(HoldError::InUse {
                     socket: socket.to_owned(),
                 });
             }
+            Err(error) => return Err(error),
         }
         let listener = listen_on(socket).map_err(|source| HoldError::Listen {
             socket: socket.to_owned(),

@@ -69,6 +69,9 @@ pub(super) fn ask(
         Some(Errno::NOENT | Errno::CONNREFUSED) => HoldError::NoHolder {
             socket: path.to_owned(),
         },
+        Some(Errno::ACCESS | Errno::PERM) => HoldError::Denied {
+            socket: path.to_owned(),
+        },
         _ => HoldError::Talk {
             socket: path.to_owned(),
             source,
