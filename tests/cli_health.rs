@@ -60,7 +60,7 @@ impl ControlService for FakePrimary {
         };
         let mut alpha = alpha(service, serves);
         alpha.work.generation = 3;
-        alpha.sync.marked_in_sync = true;
+        alpha.sync.copy.marked_in_sync = true;
         alpha.sync.restart_within_ms = self
             .restart_within_ms
             .filter(|_| service == ServiceStatus::Mirrored);

@@ -78,6 +78,7 @@ impl ControlService for PretendedNode {
             generation: 2,
             pause_ms: 12,
             address: None,
+            as_of: None,
             witness_unaware: false,
         })
     }

@@ -273,7 +273,7 @@ fn a_cut_link_between_any_two_does_not_move_the_address() {
     await_that("A to go on alone", || {
         site.server(A)
             .status()
-            .is_some_and(|status| !status.sync.marked_in_sync)
+            .is_some_and(|status| !status.sync.copy.marked_in_sync)
     });
     site.assert_served_at(A);
     // The secondary is cut off from everything.

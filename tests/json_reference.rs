@@ -10,10 +10,10 @@ use std::process::Command;
 
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
-    AddressDeparture, DatastoreStatus, Difference, DiskStallStatus, FailoverTimesStatus,
-    LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus, RoleReport, ServiceStatus,
-    SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus,
-    VerifyReport, WitnessStatus, WorkStatus,
+    AddressDeparture, CopyStatus, DatastoreStatus, Difference, DiskStallStatus,
+    FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus, RoleReport,
+    ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus,
+    VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
@@ -51,8 +51,12 @@ fn status() -> NodeStatus {
             state: String::new(),
             service: ServiceStatus::Alone,
             in_sync: false,
-            marked_in_sync: false,
-            write_verifier: Some(7),
+            copy: CopyStatus {
+                marked_in_sync: false,
+                complete: true,
+                write_verifier: Some(7),
+                as_of: Some(String::new()),
+            },
             service_since_ms: 0,
             restart_within_ms: Some(900),
             since_ms: 0,
@@ -150,6 +154,7 @@ const fn change_of_role() -> RoleReport {
             left: true,
             waited_ms: 0,
         }),
+        as_of: Some(String::new()),
         witness_unaware: false,
     }
 }

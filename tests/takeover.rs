@@ -545,7 +545,15 @@ fn an_operator_ends_the_wait_of_a_frozen_primary_by_force() {
     witness.stop();
     let refused = run(pair.node(A), "promote", &[]);
     assert_eq!(refused.code, Some(2), "{}", refused.output);
-    let verifier = |pair: &Pair| pair.node(A).status().unwrap().sync.write_verifier.unwrap();
+    let verifier = |pair: &Pair| {
+        pair.node(A)
+            .status()
+            .unwrap()
+            .sync
+            .copy
+            .write_verifier
+            .unwrap()
+    };
     let before = verifier(&pair);
     let promoted = change(pair.node(A), "promote", &["--force-data-loss"]);
     assert_eq!((promoted.role, promoted.generation), (Role::Primary, 1));

@@ -21,7 +21,8 @@ use super::role_change::RoleChangeArgs;
 ///
 /// Without --force-data-loss this copy must have every change that was acknowledged up to the loss of the connection.
 /// The node refuses if its copy may lack one (`out of sync`, or its machine has lost power), and if the datastore has
-/// a witness, which decides in place of you. Changes that the other node has acknowledged alone since are lost.
+/// a witness, which decides in place of you. Changes that the other node has acknowledged alone since are lost: the
+/// command, and `lockstep status` before it, say when this copy was last in sync.
 ///
 /// The node always refuses while it is connected with a primary: run `lockstep failover` there.
 ///
@@ -55,11 +56,19 @@ pub(crate) fn run(args: &PromoteArgs) -> Result<ExitCode> {
 }
 
 fn rest(report: &RoleReport) -> String {
+    let copy = report.as_of.as_ref();
+    let copy = copy.map_or_else(String::new, |moment| {
+        format!("its copy was last in sync at {moment}, and lacks what the other node has acknowledged alone since; ")
+    });
+    format!("{copy}{}", duty(report))
+}
+
+/// What the operator has to do next.
+const fn duty(report: &RoleReport) -> &'static str {
     if report.witness_unaware {
         "it serves; the witness does NOT know that: keep the other node from serving until `lockstep status` says that the \
          witness answers"
-            .to_owned()
     } else {
-        "it serves; keep the other node from serving".to_owned()
+        "it serves; keep the other node from serving"
     }
 }

@@ -1,6 +1,8 @@
 //! `lockstep status`: shows whether both servers hold all data; if not, the reason and the next step.
 
 pub(super) mod disk_text;
+mod promotion;
+mod space_text;
 pub(super) mod witness_text;
 
 use std::fmt::Write;
@@ -48,8 +50,8 @@ Examples:
   lockstep status --control /run/lockstep/a.sock
 
 Exit codes: 0 every datastore runs, and the mirrored ones are in sync; 1 a datastore does not run,
-is not served or is not in sync, its witness does not answer, a disk has failed or hangs, or the last verify
-found differences; 2 could not ask.
+is not served or is not in sync, its witness does not answer, a disk has failed, hangs or is full, or the last
+verify found differences; 2 could not ask.
 A running datastore without a peer is shown as not mirrored, and is no reason for exit code 1.";
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
@@ -110,6 +112,7 @@ fn is_healthy(store: &DatastoreStatus) -> bool {
         && found_different(store).is_none()
         && store.sync.service != ServiceStatus::Undecided
         && !witness_text::is_silent(store)
+        && !space_text::is_full(store)
         && (store.sync.in_sync || store.peer.is_none())
 }
 
@@ -146,8 +149,10 @@ fn store_text(store: &DatastoreStatus) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {label:<11} {value}");
     }
-    let disk_step = disk_text::step(store).map(|step| format!("→ {step}"));
-    let steps = disk_step.into_iter().chain(explanation(store));
+    let space_step = space_text::step(store).map(str::to_owned);
+    let disk_steps = disk_text::step(store).into_iter().chain(space_step);
+    let disk_steps = disk_steps.map(|step| format!("→ {step}"));
+    let steps = disk_steps.chain(explanation(store));
     for line in steps.chain(stray_warning(store)) {
         let _ = writeln!(text, "  {line}");
     }
@@ -175,6 +180,7 @@ fn headline(store: &DatastoreStatus) -> &'static str {
         (Some(_), true) if witness_text::is_silent(store) => {
             "in sync, but the WITNESS DOES NOT ANSWER"
         }
+        (Some(_), true) if space_text::is_full(store) => "in sync, but the DISK IS FULL",
         (Some(_), true) => "in sync",
         (Some(_), false) => "NOT IN SYNC",
     }
@@ -213,13 +219,11 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
         "durability",
         durability_text(store.settings.durability).to_owned(),
     ));
-    rows.extend(store.space.map(|space| {
-        let (free, total) = (bytes(space.available_bytes), bytes(space.total_bytes));
-        ("space", format!("{free} free of {total}"))
-    }));
+    rows.extend(store.space.map(|space| ("space", space_text::row(&space))));
     rows.extend(store.lost_found.iter().map(|kept| {
         let text = format!(
-            "{} in {} files that only this node had in generation {}: see {}/list.txt",
+            "{} in {} files that only this node had in generation {}: see {}/list.txt; remove the directory once nothing of it \
+             is needed",
             bytes(kept.bytes),
             count(kept.files),
             kept.generation,
@@ -326,7 +330,7 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
     let steps = if store.sync.in_sync && store.sync.service != ServiceStatus::Undecided {
         Vec::new()
     } else {
-        let mut steps = vec![meaning(store).to_owned()];
+        let mut steps = vec![meaning(store)];
         steps.extend(next_steps(store, peer));
         steps
     };
@@ -338,13 +342,13 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
 }
 
 /// Explains to an operator which copy holds which changes.
-const fn meaning(store: &DatastoreStatus) -> &'static str {
+fn meaning(store: &DatastoreStatus) -> String {
+    promotion::age(store).unwrap_or_else(|| service_meaning(store).to_owned())
+}
+
+const fn service_meaning(store: &DatastoreStatus) -> &'static str {
     let has_witness = store.witness.is_some();
     match (store.sync.service, store.settings.on_peer_loss) {
-        (ServiceStatus::None, _) if store.sync.marked_in_sync => {
-            "this copy is complete as of the moment when the connection was lost; the primary may have gone \
-             on alone since"
-        }
         (ServiceStatus::None, _) => {
             "this copy may be older than the primary's, or incomplete; do not use it alone"
         }
@@ -391,7 +395,7 @@ const fn meaning(store: &DatastoreStatus) -> &'static str {
 fn next_steps(store: &DatastoreStatus, peer: &PeerStatus) -> Vec<String> {
     let mut steps = vec![peer_step(store, peer)];
     if !peer.connected {
-        steps.extend(promotion(store));
+        steps.extend(promotion::step(store));
     }
     steps
 }
@@ -426,47 +430,6 @@ fn peer_step(store: &DatastoreStatus, peer: &PeerStatus) -> String {
     )
 }
 
-/// Returns how an operator makes this node serve without the other node, if this copy is fit for that.
-fn promotion(store: &DatastoreStatus) -> Option<String> {
-    let name = &store.settings.name;
-    let is_fit_secondary = store.settings.role == Role::Secondary && store.sync.marked_in_sync;
-    let lead = match (store.sync.service, &store.witness) {
-        (ServiceStatus::Undecided, None) => {
-            "if the other node does not serve and does not come back"
-        }
-        (ServiceStatus::Undecided, Some(_)) => {
-            "if neither the other node nor the witness comes back"
-        }
-        (ServiceStatus::None, _) if !is_fit_secondary => return None,
-        (ServiceStatus::None, None) => "this node does not serve by itself: if the primary is dead",
-        (ServiceStatus::None, Some(witness)) if !witness.answers => {
-            "this node cannot take over without the witness: if the primary is dead, and the witness cannot be \
-             brought back"
-        }
-        (ServiceStatus::None, Some(witness)) if witness.protects => {
-            return Some("this node takes over by itself if the primary stays away".to_owned());
-        }
-        (ServiceStatus::None, Some(_)) => {
-            "the witness does not let this node take over, because the primary serves without it, or because the \
-             witness has no record: if the primary is dead for good"
-        }
-        _ => return None,
-    };
-    let flag = promotion_flag(store);
-    Some(format!(
-        "{lead}, `lockstep promote {name}{flag}` makes this node serve; WARNING: if the other node serves, too, \
-         the changes of one of them are lost later"
-    ))
-}
-
-/// Returns the flag of a promotion. A node refuses a promotion past the witness without it.
-const fn promotion_flag(store: &DatastoreStatus) -> &'static str {
-    match store.witness {
-        Some(_) => " --force-data-loss",
-        None => "",
-    }
-}
-
 /// Returns the meaning of a failed disk, and the next step.
 fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
     let name = &store.settings.name;
@@ -485,7 +448,7 @@ fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
             "→ this copy is not updated any more; do not use it".to_owned(),
             repair(""),
         ],
-        (Role::Primary, _) if !store.sync.marked_in_sync || has_failed_peer(store) => {
+        (Role::Primary, _) if !store.is_peer_fit() => {
             vec![reads.to_owned(), repair(" --accept-loss")]
         }
         (Role::Primary, Some(witness)) if !witness.answers => vec![
@@ -503,7 +466,7 @@ fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
             ),
         ],
         (Role::Primary, _) => {
-            let flag = promotion_flag(store);
+            let flag = promotion::flag(store);
             vec![
                 reads.to_owned(),
                 format!(
@@ -513,11 +476,6 @@ fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
             ]
         }
     }
-}
-
-/// Whether the disk of the other node has failed, too, by the word of that node.
-fn has_failed_peer(store: &DatastoreStatus) -> bool {
-    store.peer.as_ref().is_some_and(|peer| peer.disk_failed)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use lockstepfs::control::ControlClient;
 use super::arguments::RunningNodeArgs;
 use super::status::{self, disk_text, witness_text};
 use super::terminal::{duration, say};
-use outlook::Outlook;
+use outlook::{FitCopies, Outlook};
 use situation::Situation;
 use witnessed::with_witness;
 use word::WitnessWord;
@@ -58,8 +58,15 @@ pub(crate) fn run(args: &WhyArgs) -> Result<ExitCode> {
 fn explain(node: &str, store: &DatastoreStatus) -> String {
     let situation = Situation::of(store);
     let policy = store.settings.on_peer_loss;
-    let base = Outlook::without_witness(situation, policy);
-    let outlook = with_witness(base, situation, WitnessWord::of(store), policy);
+    let fit = FitCopies::of(store);
+    let base = Outlook::without_witness(situation, policy, fit);
+    let outlook = with_witness(base, situation, WitnessWord::of(store), policy, fit);
+    let peer = store.peer.as_ref();
+    let outlook = if peer.is_some_and(|peer| peer.obstacle && !peer.connected) {
+        outlook.behind_an_obstacle()
+    } else {
+        outlook
+    };
     let name = &store.settings.name;
     let since = duration(Duration::from_millis(store.sync.since_ms));
     let (role, generation) = (store.settings.role.word(), store.work.generation);

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &WriteVerifierArgs) -> Result<ExitCode> {
     let mut client = ControlClient::connect_within(&args.node.socket()?, ANSWER_LIMIT)?;
     let (node, store) = status::of_datastore(&mut client, &args.name)?;
     let (serves, why) = health::judge(&store);
-    if let Some(number) = store.sync.write_verifier.filter(|_| serves) {
+    if let Some(number) = store.sync.copy.write_verifier.filter(|_| serves) {
         say(&format!("{number}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }

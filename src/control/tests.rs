@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    AddressDeparture, CommandFailure, DatastoreStatus, Difference, DiskStallStatus,
+    AddressDeparture, CommandFailure, CopyStatus, DatastoreStatus, Difference, DiskStallStatus,
     FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus, RoleReport,
     ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus,
     VerifiedStatus, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
@@ -43,6 +43,15 @@ fn fake_peer() -> PeerStatus {
     }
 }
 
+fn copy_in_sync() -> CopyStatus {
+    CopyStatus {
+        marked_in_sync: true,
+        complete: true,
+        write_verifier: Some(7),
+        as_of: Some("2025-11-20T02:13:05Z".to_owned()),
+    }
+}
+
 fn fake_status() -> NodeStatus {
     let mirrored = DatastoreStatus {
         settings: SettingsStatus {
@@ -57,8 +66,7 @@ fn fake_status() -> NodeStatus {
             state: "out of sync".to_owned(),
             service: ServiceStatus::None,
             in_sync: false,
-            marked_in_sync: true,
-            write_verifier: Some(7),
+            copy: copy_in_sync(),
             service_since_ms: 0,
             restart_within_ms: Some(900),
             since_ms: 1234,
@@ -215,6 +223,7 @@ fn fake_change(change: RoleChange) -> RoleReport {
             left: true,
             waited_ms: 7,
         }),
+        as_of: Some("2025-11-20T02:13:05Z".to_owned()),
         witness_unaware: false,
     }
 }

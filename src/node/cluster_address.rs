@@ -156,6 +156,8 @@ fn is_in_trie(text: &str, address: &str) -> bool {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use lockstep_driver::report::CopyStatus;
+
     use super::*;
 
     const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
@@ -231,8 +233,12 @@ mod tests {
             service_since_ms: 3_600_000,
             restart_within_ms: Some(900),
             in_sync: true,
-            marked_in_sync: true,
-            write_verifier: Some(7),
+            copy: CopyStatus {
+                marked_in_sync: true,
+                complete: true,
+                write_verifier: Some(7),
+                as_of: None,
+            },
             since_ms: 3_600_000,
             reason: None,
             started: true,

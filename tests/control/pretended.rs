@@ -1,7 +1,7 @@
 //! The status of a pretended node with one datastore, for tests of commands. A test changes the parts that it is about.
 
 use lockstep_driver::report::{
-    DatastoreStatus, PeerStatus, ServiceStatus, SettingsStatus, SyncStatus, WorkStatus,
+    CopyStatus, DatastoreStatus, PeerStatus, ServiceStatus, SettingsStatus, SyncStatus, WorkStatus,
 };
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::NodeStatus;
@@ -23,8 +23,12 @@ pub fn alpha(service: ServiceStatus, in_sync: bool) -> DatastoreStatus {
             service_since_ms: 0,
             restart_within_ms: None,
             in_sync,
-            marked_in_sync: in_sync,
-            write_verifier: Some(7),
+            copy: CopyStatus {
+                marked_in_sync: in_sync,
+                complete: true,
+                write_verifier: Some(7),
+                as_of: None,
+            },
             since_ms: 10,
             reason: None,
             started: true,

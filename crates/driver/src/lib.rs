@@ -9,6 +9,7 @@
 //! | `term` | the core, its generation and the connection |
 //! | `ops` | operations of clients on the primary |
 //! | `peer` | the connection, and the requests over it |
+//! | `contact` | the last moment at which this secondary was in sync, for operators |
 //! | `disk_watch` | whether the disk of the store answers |
 //! | `witness_view` | the last word of the witness, and the permit to serve alone |
 //! | `resync_jobs`, `sync_mark`, `maintenance` | work that no client has asked for |
@@ -30,6 +31,7 @@
 
 pub mod client;
 pub mod config;
+mod contact;
 mod datastore;
 mod disk_watch;
 mod engine;

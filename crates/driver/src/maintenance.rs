@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use lockstep_repl::state::State;
+
 use crate::engine::Engine;
 use crate::session::Session;
 use crate::term::Term;
@@ -29,6 +31,8 @@ pub(crate) struct Maintenance {
 struct Due {
     garbage: bool,
     checkpoint: bool,
+    /// This secondary is in sync: the moment is noted.
+    contact: bool,
 }
 
 impl Maintenance {
@@ -59,8 +63,10 @@ impl Maintenance {
                 continue;
             }
             session.look_at_room();
+            let garbage = host.since(collected) >= GARBAGE;
             let due = Due {
-                garbage: host.since(collected) >= GARBAGE,
+                garbage,
+                contact: garbage && session.term().state() == State::SecondarySynced,
                 checkpoint: engine.store.needs_checkpoint()
                     || host.since(checkpointed) >= CHECKPOINT,
             };
@@ -88,6 +94,9 @@ impl Maintenance {
         let (engine, is_tidying) = (Arc::clone(engine), Arc::clone(&self.is_tidying));
         let host = Arc::clone(&engine.host);
         host.spawn(Box::new(move || {
+            if due.contact {
+                note_contact(&engine);
+            }
             if due.garbage {
                 remove_garbage(&engine);
             }
@@ -109,6 +118,12 @@ pub(crate) fn sync_soon(term: &Term) {
             tracing::error!(datastore = engine.name(), %error, "the copy of the new primary is not synced");
         }
     });
+}
+
+fn note_contact(engine: &Engine) {
+    if let Err(error) = engine.notes.contact.note(engine.host.time_of_day()) {
+        tracing::debug!(datastore = engine.name(), %error, "the moment of the last sync is not noted");
+    }
 }
 
 fn remove_garbage(engine: &Engine) {

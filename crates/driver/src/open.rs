@@ -30,6 +30,7 @@ use lockstep_types::settings::OnPowerLoss;
 use lockstep_types::{BootId, StoreId};
 
 use crate::config::DatastoreConfig;
+use crate::contact::Contact;
 use crate::datastore::Datastore;
 use crate::disk_watch::DiskWatch;
 use crate::engine::{Engine, EngineDisk};
@@ -428,7 +429,11 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
         reserve,
     } = parts;
     Arc::new(Engine {
-        notes: StatusNotes::new(config.name.clone(), host.now()),
+        notes: StatusNotes::new(
+            config.name.clone(),
+            host.now(),
+            Contact::of(store.backing()),
+        ),
         witness: WitnessView::new(config.has_witness()),
         store,
         host,

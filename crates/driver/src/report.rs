@@ -1,10 +1,15 @@
 //! The reports of a datastore: plain data, the same in JSON as on the control socket.
 
+mod copy;
+mod fitness;
+
 use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
 use lockstep_types::time::millis;
 use serde::{Deserialize, Serialize};
 
 use crate::config::DatastoreConfig;
+
+pub use copy::CopyStatus;
 
 /// Settings of a datastore, and its place on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,12 +46,9 @@ pub struct SyncStatus {
     /// Whether the nodes are connected and both hold every acknowledged operation. False for an
     /// unmirrored datastore.
     pub in_sync: bool,
-    /// The mark on stable storage. On the primary: the secondary holds every acknowledged operation. On the
-    /// secondary: this copy did when the connection was lost.
-    pub marked_in_sync: bool,
-    /// The write verifier of this copy; `None` before the store is open.
-    #[serde(default)]
-    pub write_verifier: Option<u64>,
+    /// What this copy holds.
+    #[serde(flatten)]
+    pub copy: CopyStatus,
     /// Time in this state, in milliseconds.
     pub since_ms: u64,
     /// Why the nodes are not in sync, as far as known.
@@ -206,8 +208,7 @@ impl DatastoreStatus {
                 service_since_ms: 0,
                 restart_within_ms: None,
                 in_sync: false,
-                marked_in_sync: false,
-                write_verifier: None,
+                copy: CopyStatus::default(),
                 since_ms: 0,
                 reason: None,
                 started: true,
@@ -417,6 +418,9 @@ pub struct RoleReport {
     /// The departure of the cluster address before the change; `None` if no cluster address was on this server.
     #[serde(default)]
     pub address: Option<AddressDeparture>,
+    /// For a promotion of a secondary: the moment at which its copy was last in sync, in UTC by the clock of that machine.
+    #[serde(default)]
+    pub as_of: Option<String>,
     /// The witness does not know of a forced promotion: the other node must not serve until it does.
     #[serde(default)]
     pub witness_unaware: bool,

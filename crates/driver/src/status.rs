@@ -10,8 +10,8 @@ use lockstep_types::time::millis;
 use crate::client::Standing;
 use crate::engine::Engine;
 use crate::report::{
-    DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SpaceStatus, SyncStatus,
-    WorkStatus,
+    CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SpaceStatus,
+    SyncStatus, WorkStatus,
 };
 use crate::session::Session;
 
@@ -48,8 +48,12 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
             .gate
             .restart_within(&*engine.host, RESTART_WITHOUT_LEASE)
             .map(millis),
-        marked_in_sync: marks.is_in_sync(),
-        write_verifier: Some(marks.verifier.get()),
+        copy: CopyStatus {
+            marked_in_sync: marks.is_in_sync(),
+            complete: marks.record.complete,
+            write_verifier: Some(marks.verifier.get()),
+            as_of: None,
+        },
         in_sync: state.is_in_sync() && poisoned.is_none(),
         disk_stall: engine.disk.watch.status(),
         ..status.sync

@@ -8,6 +8,7 @@ use lockstep_types::Timestamp;
 use lockstep_types::time::millis;
 use parking_lot::Mutex;
 
+use crate::contact::Contact;
 use crate::report::{DatastoreStatus, VerifiedStatus};
 
 /// Most differences that are kept of a comparison.
@@ -20,6 +21,8 @@ const REASON_CHARS_MAX: usize = 1000;
 pub(crate) struct StatusNotes {
     /// Name of the datastore.
     name: String,
+    /// The last moment at which this secondary was in sync.
+    pub contact: Contact,
     notes: Mutex<Reasons>,
 }
 
@@ -55,7 +58,7 @@ impl Reasons {
 
 impl StatusNotes {
     /// The notes of a datastore that is opened at `now`.
-    pub const fn new(name: String, now: Duration) -> Self {
+    pub const fn new(name: String, now: Duration, contact: Contact) -> Self {
         let notes = Reasons {
             since: now,
             reason: None,
@@ -67,6 +70,7 @@ impl StatusNotes {
         };
         Self {
             name,
+            contact,
             notes: Mutex::new(notes),
         }
     }
@@ -185,6 +189,8 @@ impl StatusNotes {
         status.sync.since_ms = millis(now.saturating_sub(notes.since));
         status.sync.reason = shown_reason(&notes, state);
         status.verified.clone_from(&notes.verified);
+        let was_in_sync = state.is_secondary() && !state.is_in_sync();
+        status.sync.copy.as_of = self.contact.last().filter(|_| was_in_sync);
         if let Some(peer) = &mut status.peer {
             peer.disk_failed = notes.peer_disk_failed;
             peer.obstacle = notes.is_obstacle;

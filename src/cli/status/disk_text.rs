@@ -49,10 +49,20 @@ pub(in crate::cli) fn step(store: &DatastoreStatus) -> Option<String> {
     let name = &store.settings.name;
     let has_witness = store.witness.is_some();
     let role = store.settings.role;
+    let protects = store
+        .witness
+        .as_ref()
+        .is_some_and(|witness| witness.protects);
     let Some(stall) = store.sync.disk_stall else {
         peer_silent_ms(store)?;
         return Some(match (role, has_witness) {
             (Role::Primary, _) => "repair the disk of the other node".to_owned(),
+            (Role::Secondary, _) if !store.is_fit() => {
+                "repair the disk of the primary: this copy is not complete, or its disk does not work either".to_owned()
+            }
+            (Role::Secondary, true) if !protects => {
+                "repair the disk of the primary, and bring the witness back if it does not answer".to_owned()
+            }
             (Role::Secondary, true) => {
                 "repair the disk of the primary, or switch its server off: this node then takes over if it can".to_owned()
             }
@@ -64,6 +74,13 @@ pub(in crate::cli) fn step(store: &DatastoreStatus) -> Option<String> {
     Some(match (role, has_witness) {
         _ if stall.gave_way => {
             "repair the disk: once it answers, this node comes back by itself".to_owned()
+        }
+        (Role::Primary, _) if store.peer.is_some() && !store.is_peer_fit() => {
+            "repair the disk: the other copy is not complete, or its disk does not work either, so leave that node in its role"
+                .to_owned()
+        }
+        (Role::Primary, true) if !protects => {
+            "repair the disk: the witness does not let the other node take over".to_owned()
         }
         (Role::Primary, true) => {
             "repair the disk, or switch this server off: the other node then takes over if it can"

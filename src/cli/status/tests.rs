@@ -1,8 +1,8 @@
 //! The text of `lockstep status`.
 
 use lockstep_driver::report::{
-    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PoisonStatus, SettingsStatus,
-    SyncStatus, TimesStatus, WitnessStatus, WorkStatus,
+    CopyStatus, DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PoisonStatus,
+    SettingsStatus, SyncStatus, TimesStatus, WitnessStatus, WorkStatus,
 };
 
 use super::*;
@@ -25,8 +25,12 @@ pub(in crate::cli) fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
                 ServiceStatus::Alone
             },
             in_sync,
-            marked_in_sync: in_sync,
-            write_verifier: Some(7),
+            copy: CopyStatus {
+                marked_in_sync: in_sync,
+                complete: true,
+                write_verifier: Some(7),
+                as_of: None,
+            },
             service_since_ms: 0,
             restart_within_ms: None,
             since_ms: 65_000,
@@ -62,6 +66,11 @@ pub(in crate::cli) fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
     }
 }
 
+/// The text of a status.
+pub(in crate::cli) fn text_of(store: &DatastoreStatus) -> String {
+    store_text(store)
+}
+
 #[test]
 fn what_only_this_node_had_is_shown_with_its_place() {
     let mut kept = store(true, true);
@@ -73,7 +82,7 @@ fn what_only_this_node_had_is_shown_with_its_place() {
     }];
     let text = store_text(&kept);
     let expected = "lost+found  8.00 KiB in 2 files that only this node had in generation 3: see \
-                    /var/lib/alpha/.lockstep/lost+found/3/list.txt\n";
+                    /var/lib/alpha/.lockstep/lost+found/3/list.txt; remove the directory once nothing of it is needed\n";
     assert!(text.contains(expected), "{text}");
 }
 
@@ -149,31 +158,30 @@ fn the_text_says_where_new_changes_go() {
 
 #[test]
 fn a_complete_copy_on_a_secondary_is_reported() {
-    let survivor = DatastoreStatus {
-        settings: SettingsStatus {
-            role: Role::Secondary,
-            ..store(false, true).settings
-        },
-        sync: SyncStatus {
-            service: ServiceStatus::None,
-            marked_in_sync: true,
-            ..store(false, true).sync
-        },
-        ..store(false, true)
-    };
+    let mut survivor = store(false, true);
+    survivor.settings.role = Role::Secondary;
+    survivor.sync.service = ServiceStatus::None;
+    survivor.sync.copy.marked_in_sync = true;
     let text = store_text(&survivor);
     assert!(text.contains("complete as of"), "{text}");
     assert!(text.contains("reached at 10.0.0.2:7400"), "{text}");
     assert!(text.contains("does not serve by itself"), "{text}");
     assert!(text.contains("`lockstep promote alpha`"), "{text}");
     assert!(text.contains("WARNING: if the other node"), "{text}");
-    let unfit = DatastoreStatus {
-        sync: SyncStatus {
-            marked_in_sync: false,
-            ..survivor.sync.clone()
-        },
-        ..survivor.clone()
-    };
+    let mut aged = survivor.clone();
+    aged.sync.copy.as_of = Some("2025-11-20T02:13:05Z".to_owned());
+    let text = store_text(&aged);
+    assert!(
+        text.contains("complete as of 2025-11-20T02:13:05Z"),
+        "{text}"
+    );
+    assert!(
+        text.contains("with its copy as of 2025-11-20T02:13:05Z"),
+        "{text}"
+    );
+    let mut unfit = survivor.clone();
+    unfit.sync.copy.marked_in_sync = false;
+    unfit.sync.copy.complete = false;
     assert!(!store_text(&unfit).contains("promote"));
     let mut led = survivor;
     led.peer.as_mut().unwrap().connected = true;
@@ -186,7 +194,7 @@ fn an_undecided_primary_says_what_it_waits_for() {
     for obstacle in [false, true] {
         let mut undecided = store(false, true);
         undecided.sync.service = ServiceStatus::Undecided;
-        undecided.sync.marked_in_sync = true;
+        undecided.sync.copy.marked_in_sync = true;
         undecided.peer.as_mut().unwrap().obstacle = obstacle;
         assert!(!is_healthy(&undecided));
         let text = store_text(&undecided);
@@ -216,8 +224,12 @@ fn a_failed_disk_comes_before_everything_else() {
         assert!(text.starts_with("alpha: POISONED"), "{text}");
         let line = "disk        failed at 2025-11-20T21:46:00Z: cannot sync content/00/07: Input";
         assert!(text.contains(line), "{text}");
-        assert!(text.contains("`lockstep promote alpha` there"), "{text}");
-        failed.sync.marked_in_sync = false;
+        assert_eq!(
+            text.contains("`lockstep promote alpha` there"),
+            peer,
+            "{text}"
+        );
+        failed.sync.copy.marked_in_sync = false;
         let text = store_text(&failed);
         assert!(text.contains("clear-poison alpha --accept-loss`"), "{text}");
         failed.settings.role = Role::Secondary;
@@ -483,7 +495,8 @@ fn without_a_witness_the_status_says_what_an_operator_has_to_do() {
         );
         assert!(text.contains(&line), "{text}");
     }
-    mirrored.sync.marked_in_sync = false;
+    mirrored.sync.copy.marked_in_sync = false;
+    mirrored.sync.copy.complete = false;
     assert!(store_text(&mirrored).contains("witness     none: nothing is automatic\n"));
     assert!(!store_text(&store(false, false)).contains("witness"));
 }

@@ -16,13 +16,13 @@ pub(super) fn is_silent(store: &DatastoreStatus) -> bool {
 pub(in crate::cli) fn row(store: &DatastoreStatus) -> Option<String> {
     store.peer.as_ref()?;
     let Some(witness) = &store.witness else {
-        if !store.sync.marked_in_sync {
+        let (is_fit, place) = match store.settings.role {
+            Role::Primary => (store.is_peer_fit(), "on the other node"),
+            Role::Secondary => (store.is_fit(), "on this node"),
+        };
+        if !is_fit {
             return Some("none: nothing is automatic".to_owned());
         }
-        let place = match store.settings.role {
-            Role::Primary => "on the other node",
-            Role::Secondary => "on this node",
-        };
         return Some(format!(
             "none: nothing is automatic; if the primary dies, run `lockstep promote {}` {place}",
             store.settings.name
@@ -43,6 +43,10 @@ fn answer(store: &DatastoreStatus, witness: &WitnessStatus) -> String {
                 Role::Secondary => "this node takes over if the primary dies",
             };
             format!("answers, and protects: {protected}")
+        }
+        _ if witness.answers && store.settings.role == Role::Secondary && store.sync.in_sync => {
+            "answers, and has not told this node yet that it protects: this node asks every 5 s"
+                .to_owned()
         }
         _ if witness.answers && store.settings.role == Role::Secondary => {
             "answers, but did not let this node take over when it was last asked, at most 5 s ago"

@@ -4,6 +4,7 @@
 //! the name of the datastore. The texts here are those of a datastore without a witness, where an operator decides.
 //! `witnessed` changes them for a datastore with one.
 
+use lockstep_driver::report::DatastoreStatus;
 use lockstepfs::config::OnPeerLoss;
 
 use super::situation::{Situation, SituationPart};
@@ -40,13 +41,51 @@ const PRIMARY_PAUSES: &str = "the primary lets changes wait, and then goes on al
 const PROMOTABLE: &str = "nothing acknowledged is lost; nothing serves until the primary is back, or until `lockstep promote NAME` on this node";
 const NOT_PROMOTABLE: &str = "nothing serves until the primary is back: this copy is not complete; if the primary's disk is lost, see \"The primary is dead\" in docs/operations.md";
 
+const NOBODY_FIT: &str = "nothing serves until the other node is back: this copy may lack changes; if the other node's disk is lost, see \"The \
+                          primary is dead\" in docs/operations.md";
+const OBSTACLE: &str = "an operator, who solves the problem that the reason names: a start of the other node does not help";
+const REFUSED: &str = "nothing changes: the nodes refuse each other already";
+
+/// Which copies may serve alone without the loss of an operation, as far as this node knows. A text offers a promotion of such a
+/// copy only.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FitCopies {
+    /// The copy of this node.
+    pub(super) own: bool,
+    /// The copy of the other node.
+    pub(super) other: bool,
+}
+
+impl FitCopies {
+    /// The copies by a status.
+    pub(super) const fn of(store: &DatastoreStatus) -> Self {
+        Self {
+            own: store.is_fit(),
+            other: store.is_peer_fit(),
+        }
+    }
+}
+
 impl Outlook {
     /// The explanation of a situation without a witness.
-    pub(super) const fn without_witness(situation: Situation, policy: OnPeerLoss) -> Self {
+    pub(super) const fn without_witness(
+        situation: Situation,
+        policy: OnPeerLoss,
+        fit: FitCopies,
+    ) -> Self {
         match situation.part() {
-            SituationPart::Serving => serving(situation, policy),
-            SituationPart::Following => following(situation),
-            SituationPart::Other => not_serving(situation),
+            SituationPart::Serving => serving(situation, policy, fit),
+            SituationPart::Following => following(situation, fit),
+            SituationPart::Other => not_serving(situation, fit),
+        }
+    }
+
+    /// The explanation of nodes that reach each other and refuse each other: they do not connect by themselves.
+    pub(super) const fn behind_an_obstacle(self) -> Self {
+        Self {
+            waits_for: OBSTACLE,
+            link_fails: REFUSED,
+            ..self
         }
     }
 
@@ -79,12 +118,13 @@ const fn loss(policy: OnPeerLoss) -> &'static str {
 }
 
 /// A primary that serves.
-const fn serving(situation: Situation, policy: OnPeerLoss) -> Outlook {
+const fn serving(situation: Situation, policy: OnPeerLoss, fit: FitCopies) -> Outlook {
+    let this_fails = if fit.other { SERVICE_ENDS } else { ONLY_COPY };
     let texts = match situation {
         Situation::InSync => (
             "both nodes hold every acknowledged operation, and each change goes to both",
             NOTHING,
-            SERVICE_ENDS,
+            this_fails,
             loss(policy),
             loss(policy),
         ),
@@ -94,21 +134,21 @@ const fn serving(situation: Situation, policy: OnPeerLoss) -> Outlook {
                 OnPeerLoss::Continue => "the other node, or the end of the pause (pause_limit_ms)",
                 OnPeerLoss::Freeze => "the other node, without limit (on_peer_loss = \"freeze\")",
             },
-            SERVICE_ENDS,
+            this_fails,
             "nothing changes: changes wait for that node already",
             "nothing changes: changes wait already",
         ),
         Situation::LeavingSync => (
             "the other copy does not follow, and this node has not recorded that yet",
             "that record on the disk of this node; if it lasts, see its log",
-            SERVICE_ENDS,
+            this_fails,
             loss(policy),
             loss(policy),
         ),
         Situation::Settling => (
             "the nodes settle the operations that were in flight, or this node records on its disk how complete the other copy is",
             "the end of that work; if it lasts, see the logs of both nodes",
-            SERVICE_ENDS,
+            this_fails,
             loss(policy),
             loss(policy),
         ),
@@ -131,28 +171,37 @@ const fn serving(situation: Situation, policy: OnPeerLoss) -> Outlook {
 }
 
 /// A secondary with a working disk.
-const fn following(situation: Situation) -> Outlook {
+const fn following(situation: Situation, fit: FitCopies) -> Outlook {
+    let primary_fails = if fit.own { PROMOTABLE } else { NOT_PROMOTABLE };
     let texts = match situation {
         Situation::Following => (
             "this node is the secondary, and each change of the primary is on both nodes",
             NOTHING,
             PRIMARY_PAUSES,
-            PROMOTABLE,
+            primary_fails,
             PRIMARY_PAUSES,
         ),
         Situation::CatchingUp => (
             "the nodes are connected again, and settle the operations that were in flight",
             "the end of that work; if it lasts, see the logs of both nodes",
             PRIMARY_PAUSES,
-            PROMOTABLE,
+            primary_fails,
             PRIMARY_PAUSES,
         ),
         Situation::CutOff => (
             "the connection with the primary is lost; this copy was complete then, and the primary may have gone on alone since",
-            "the primary; if it is dead: `lockstep promote NAME`",
+            if fit.own {
+                "the primary; if it is dead: `lockstep promote NAME`"
+            } else {
+                "the primary"
+            },
             "nothing changes for programs of the primary; while this node is away, there is no second copy",
-            "nothing acknowledged is lost, unless the primary has gone on alone; nothing serves until the primary is back, or until \
-             `lockstep promote NAME` on this node",
+            if fit.own {
+                "nothing acknowledged is lost, unless the primary has gone on alone; nothing serves until the primary is back, or until \
+                 `lockstep promote NAME` on this node"
+            } else {
+                NOT_PROMOTABLE
+            },
             "nothing changes: the nodes are not connected",
         ),
         Situation::BeingResynced => (
@@ -174,7 +223,7 @@ const fn following(situation: Situation) -> Outlook {
 }
 
 /// A node that serves no changes, for a reason of its own.
-const fn not_serving(situation: Situation) -> Outlook {
+const fn not_serving(situation: Situation, fit: FitCopies) -> Outlook {
     let texts = match situation {
         Situation::NotStarted => (
             "the store of this node is not open",
@@ -210,9 +259,17 @@ const fn not_serving(situation: Situation) -> Outlook {
         ),
         Situation::Undecided => (
             "this node was the primary of a complete secondary when it stopped, and the other node may have been promoted since",
-            "the other node; if that is dead and stays dead: `lockstep promote NAME`",
+            if fit.own {
+                "the other node; if that is dead and stays dead: `lockstep promote NAME`"
+            } else {
+                "the other node: this copy may lack changes"
+            },
             "nothing serves, unless the other node was promoted: see `lockstep why NAME` there",
-            "nothing serves until the other node is back, or until `lockstep promote NAME` on this node",
+            if fit.own {
+                "nothing serves until the other node is back, or until `lockstep promote NAME` on this node"
+            } else {
+                NOBODY_FIT
+            },
             THEY_MEET,
         ),
         _ => (

@@ -101,7 +101,7 @@ impl Situation {
     fn of_primary(store: &DatastoreStatus, is_connected: bool) -> Self {
         if store.poisoned.is_some() {
             return Self::PrimaryFailedDisk {
-                is_other_complete: store.sync.marked_in_sync,
+                is_other_complete: store.is_peer_fit(),
             };
         }
         if store.sync.in_sync && store.sync.service == ServiceStatus::Mirrored {
@@ -114,7 +114,7 @@ impl Situation {
                 Self::LeavingSync
             }
             // Without a connection, only a primary of a complete secondary makes changes wait for long.
-            (ServiceStatus::Waiting, false) if store.sync.marked_in_sync => Self::Paused,
+            (ServiceStatus::Waiting, false) if store.sync.copy.marked_in_sync => Self::Paused,
             (ServiceStatus::Waiting, _) => Self::Settling,
             (_, true) => Self::Resyncing,
             (_, false) => Self::Alone,
@@ -125,7 +125,7 @@ impl Situation {
         if store.poisoned.is_some() {
             return Self::SecondaryFailedDisk;
         }
-        match (store.sync.marked_in_sync, is_connected) {
+        match (store.sync.copy.marked_in_sync, is_connected) {
             _ if store.sync.in_sync => Self::Following,
             (true, true) => Self::CatchingUp,
             (true, false) => Self::CutOff,

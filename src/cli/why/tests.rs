@@ -6,13 +6,15 @@ use lockstepfs::config::{OnPeerLoss, Role};
 use super::super::status::tests::store;
 use super::*;
 
+mod advice;
 mod witnessed;
 
 /// A status, by what differs: connection, mark, and service.
 fn primary(service: ServiceStatus, is_connected: bool, is_marked: bool) -> DatastoreStatus {
     let mut store = store(false, true);
     store.sync.service = service;
-    store.sync.marked_in_sync = is_marked;
+    store.sync.copy.marked_in_sync = is_marked;
+    store.sync.copy.complete = true;
     store.peer.as_mut().unwrap().connected = is_connected;
     store
 }
@@ -21,6 +23,7 @@ fn secondary(is_in_sync: bool, is_connected: bool, is_marked: bool) -> Datastore
     let mut store = primary(ServiceStatus::None, is_connected, is_marked);
     store.settings.role = Role::Secondary;
     store.sync.in_sync = is_in_sync;
+    store.sync.copy.complete = is_marked;
     store
 }
 
@@ -129,7 +132,7 @@ fn primaries() -> Vec<Case> {
         (
             Situation::Settling,
             primary(Waiting, false, false),
-            ["records on its disk", PROMOTE_THERE, "pause_limit_ms"],
+            ["records on its disk", ONLY_COPY, "pause_limit_ms"],
         ),
         (
             Situation::LeavingSync,

@@ -5,15 +5,15 @@
 
 use lockstepfs::config::OnPeerLoss;
 
-use super::outlook::{NO_CHANGE, Outlook};
+use super::outlook::{FitCopies, NO_CHANGE, Outlook};
 use super::situation::{Situation, SituationPart};
 use super::word::WitnessWord;
 
 const OTHER_TAKES_OVER: &str = "nothing acknowledged is lost; the other node takes over by itself, TAKEOVER after it has lost the connection";
 const THIS_TAKES_OVER: &str = "nothing acknowledged is lost; this node takes over by itself, TAKEOVER after it has lost the connection";
 const OTHER_NOT_YET: &str = "nothing acknowledged is lost; nothing serves until this node is back: the witness does not let the other node take over yet";
-const THIS_NOT_YET: &str = "nothing acknowledged is lost; nothing serves until the primary is back: the witness did not let this node take over \
-                            when it was last asked, at most 5 s ago";
+const THIS_NOT_YET: &str = "nothing acknowledged is lost; nothing serves until the primary is back: this node has not heard from the witness \
+                            that it may take over, and asks every 5 s";
 const OTHER_IF_HEARD: &str = "nothing acknowledged is lost; nothing serves until this node is back, or until the other node reaches the witness \
                               and may take over";
 const THIS_IF_HEARD: &str = "nothing acknowledged is lost; nothing serves until the primary is back, or until this node reaches the witness \
@@ -43,6 +43,20 @@ const FORCE: &str = "the other node, or the witness; if both are lost for good: 
 const FORCE_PAST_SILENT: &str = "a sync of the nodes, or the witness, which does not answer; if the witness is lost for good: `lockstep promote \
                                  NAME --force-data-loss` on this node";
 
+const FORCE_PAST_PRIMARY: &str = "the primary or the witness; if both are lost for good: `lockstep promote NAME --force-data-loss` on this node";
+const REFUSES: &str = "the primary: the witness does not let this node take over, because the primary serves alone, or because the witness has no \
+                       record";
+const FORCE_PAST_REFUSAL: &str = "the primary: the witness does not let this node take over, because the primary serves alone, or because the \
+                                  witness has no record; if the primary is dead for good: `lockstep promote NAME --force-data-loss` on this \
+                                  node";
+const EITHER: &str = "the other node, or the witness";
+const SYNC_OR_WITNESS: &str = "a sync of the nodes, or the witness, which does not answer";
+
+/// `offer` names a promotion by force, which needs a complete copy on a disk that works.
+const fn if_fit(fit: FitCopies, offer: &'static str, otherwise: &'static str) -> &'static str {
+    if fit.own { offer } else { otherwise }
+}
+
 /// Changes the explanation of a datastore without a witness into that of one with a witness. Returns `base` for a datastore
 /// without a witness.
 pub(super) const fn with_witness(
@@ -50,14 +64,15 @@ pub(super) const fn with_witness(
     situation: Situation,
     word: WitnessWord,
     policy: OnPeerLoss,
+    fit: FitCopies,
 ) -> Outlook {
     if matches!(word, WitnessWord::NoWitness) {
         return base;
     }
     match situation.part() {
-        SituationPart::Serving => serving(base, situation, word, policy),
-        SituationPart::Following => following(base, situation, word),
-        SituationPart::Other => not_serving(base, situation, word, policy),
+        SituationPart::Serving => serving(base, situation, word, policy, fit),
+        SituationPart::Following => following(base, situation, word, fit),
+        SituationPart::Other => not_serving(base, situation, word, policy, fit),
     }
 }
 
@@ -113,6 +128,7 @@ const fn serving(
     situation: Situation,
     word: WitnessWord,
     policy: OnPeerLoss,
+    fit: FitCopies,
 ) -> Outlook {
     let in_sync = Outlook {
         this_fails: primary_fails(word),
@@ -126,7 +142,7 @@ const fn serving(
             waits_for: if word.decides() {
                 "the word of the witness that this node may go on alone"
             } else {
-                FORCE_PAST_SILENT
+                if_fit(fit, FORCE_PAST_SILENT, SYNC_OR_WITNESS)
             },
             witness_fails: match word {
                 WitnessWord::Protects | WitnessWord::DoesNotProtect => {
@@ -138,7 +154,7 @@ const fn serving(
         },
         Situation::Paused => Outlook {
             waits_for: match policy {
-                _ if !word.decides() => FORCE,
+                _ if !word.decides() => if_fit(fit, FORCE, EITHER),
                 OnPeerLoss::Continue => {
                     "the other node, or the word of the witness, which this node asks ALONE after the loss of the connection"
                 }
@@ -190,7 +206,12 @@ const fn alone(base: Outlook, situation: Situation, word: WitnessWord) -> Outloo
     }
 }
 
-const fn following(base: Outlook, situation: Situation, word: WitnessWord) -> Outlook {
+const fn following(
+    base: Outlook,
+    situation: Situation,
+    word: WitnessWord,
+    fit: FitCopies,
+) -> Outlook {
     match situation {
         Situation::BeingResynced | Situation::Incomplete => Outlook {
             witness_fails: NO_TAKEOVER,
@@ -202,12 +223,9 @@ const fn following(base: Outlook, situation: Situation, word: WitnessWord) -> Ou
                     "the primary; otherwise this node takes over, TAKEOVER after the loss of the connection"
                 }
                 WitnessWord::Silent => {
-                    "the primary or the witness; if both are lost for good: `lockstep promote NAME --force-data-loss` on this node"
+                    if_fit(fit, FORCE_PAST_PRIMARY, "the primary or the witness")
                 }
-                _ => {
-                    "the primary: the witness does not let this node take over, because the primary serves alone, or because the witness has \
-                     no record; if the primary is dead for good: `lockstep promote NAME --force-data-loss` on this node"
-                }
+                _ => if_fit(fit, FORCE_PAST_REFUSAL, REFUSES),
             },
             other_fails: own_primary_fails(word),
             witness_fails: match word {
@@ -234,6 +252,7 @@ const fn not_serving(
     situation: Situation,
     word: WitnessWord,
     policy: OnPeerLoss,
+    fit: FitCopies,
 ) -> Outlook {
     match situation {
         Situation::PrimaryFailedDisk {
@@ -264,7 +283,7 @@ const fn not_serving(
             witness_fails: NO_TAKEOVER,
             ..base
         },
-        Situation::Undecided => undecided(word, policy),
+        Situation::Undecided => undecided(word, policy, fit),
         Situation::NotStarted | Situation::PrimaryFailedDisk { .. } => Outlook {
             witness_fails: NO_CHANGE,
             ..base
@@ -277,14 +296,14 @@ const fn not_serving(
 }
 
 /// A primary whose lease is over, or which has just started.
-const fn undecided(word: WitnessWord, policy: OnPeerLoss) -> Outlook {
+const fn undecided(word: WitnessWord, policy: OnPeerLoss, fit: FitCopies) -> Outlook {
     const NOBODY_SERVES: &str =
         "nothing serves until the other node is back, or the witness decides";
     Outlook {
         why: "the other node may have taken over: it has not answered this node for the time of the lease (LEASE), or since the start of \
               this node",
         waits_for: match policy {
-            _ if !word.decides() => FORCE,
+            _ if !word.decides() => if_fit(fit, FORCE, EITHER),
             OnPeerLoss::Continue => {
                 "an answer of the other node, or the word of the witness that no other node serves"
             }

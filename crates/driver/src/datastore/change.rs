@@ -200,6 +200,7 @@ impl Datastore {
             generation: record.generation.get(),
             pause_ms: millis(self.engine.host.since(begin)),
             address: None,
+            as_of: None,
             witness_unaware: self.engine.witness.debt(record.generation).is_some(),
         }
     }

@@ -36,6 +36,8 @@ impl Datastore {
         let _changing = self.changing.acquire(&*self.engine.host);
         self.check_sound()?;
         let mine = self.engine.role_file.state().record;
+        let was_secondary = !mine.is_primary();
+        let as_of = self.engine.notes.contact.last().filter(|_| was_secondary);
         if accepts_loss && arbitration::waits_for_word(self) {
             tell_witness(self, mine.generation, mine.generation)?;
             // The other node may have taken over meanwhile.
@@ -51,7 +53,10 @@ impl Datastore {
             let generation = next_generation(self, mine, accepts_loss);
             self.begin_as(mine, led(mine, generation), SessionPart::Lead)?;
         }
-        Ok(self.report(begin))
+        Ok(RoleReport {
+            as_of,
+            ..self.report(begin)
+        })
     }
 }
 

@@ -287,7 +287,7 @@ fn a_primary_alone_needs_a_witness_after_a_restart() {
 #[test]
 fn a_secondary_takes_over_where_the_witness_protects() {
     let takes_over = "this node takes over by itself, 1.5 s after";
-    let not_yet = "did not let this node take over when it was last asked";
+    let not_yet = "has not heard from the witness that it may take over";
     let if_heard = "until this node reaches the witness";
     for store in [secondary(true, true, true), secondary(false, true, true)] {
         assert_row(
