@@ -11,6 +11,7 @@
 //! | `peer` | the connection, and the requests over it |
 //! | `contact` | the last moment at which this secondary was in sync, for operators |
 //! | `disk_watch` | whether the disk of the store answers |
+//! | `promise` | the last moment at which a secondary has promised not to take over |
 //! | `witness_view` | the last word of the witness, and the permit to serve alone |
 //! | `resync_jobs`, `sync_mark`, `maintenance` | work that no client has asked for |
 //! | `open` | opening a store: the role file, the tables of writes in flight, a repaired disk |
@@ -41,6 +42,7 @@ pub mod memory;
 mod open;
 mod ops;
 mod peer;
+mod promise;
 pub mod report;
 mod resync_jobs;
 mod role_judge;

@@ -434,7 +434,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
             host.now(),
             Contact::of(store.backing()),
         ),
-        witness: WitnessView::new(config.has_witness()),
+        witness: WitnessView::new(config.has_witness(), host.now()),
         store,
         host,
         role_file,

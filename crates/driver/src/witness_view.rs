@@ -1,4 +1,4 @@
-//! The last word of the witness, and the permit to serve alone that follows from it.
+//! The last word of the witness, and the permit to serve alone that follows from it; beside it, the promise of a secondary.
 //!
 //! A primary whose secondary may be complete acknowledges nothing alone without a *permit* (rule R1): the witness has
 //! recorded that only the primary is in sync, or the secondary itself lacks operations by its own record.
@@ -6,11 +6,14 @@
 //! Invariant: a permit ends before the secondary may become complete, and before the witness is asked to let the secondary
 //! take over.
 
+use std::time::Duration;
+
 use lockstep_roles::{Member, WitnessError, WitnessRecord};
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
+use crate::promise::TakeoverPromise;
 use crate::report::WitnessStatus;
 
 /// What a primary that an operator has forced to lead still owes the witness: the word that only this node serves.
@@ -40,6 +43,8 @@ const OTHER: &str = "the other node asks another witness, so no node takes over 
 /// See the head of this file.
 pub(crate) struct WitnessView {
     has_witness: bool,
+    /// The promise of this node not to take over.
+    pub promise: TakeoverPromise,
     state: Mutex<WitnessViewState>,
 }
 
@@ -60,10 +65,11 @@ struct WitnessViewState {
 }
 
 impl WitnessView {
-    /// Nothing is known yet.
-    pub fn new(has_witness: bool) -> Self {
+    /// Nothing is known yet. `now`: the moment of the host's clock.
+    pub fn new(has_witness: bool, now: Duration) -> Self {
         Self {
             has_witness,
+            promise: TakeoverPromise::new(now),
             state: Mutex::default(),
         }
     }
@@ -189,19 +195,19 @@ mod tests {
 
     #[test]
     fn a_permit_belongs_to_a_generation_and_ends() {
-        let view = WitnessView::new(true);
+        let view = WitnessView::new(true, Duration::ZERO);
         let first = Generation::FIRST;
         assert!(!view.permits(first));
         view.permit(first);
         assert!(view.permits(first) && !view.permits(first.next()));
         view.revoke();
         assert!(!view.permits(first));
-        assert!(WitnessView::new(false).permits(first));
+        assert!(WitnessView::new(false, Duration::ZERO).permits(first));
     }
 
     #[test]
     fn a_claim_without_an_answer_protects_nobody() {
-        let view = WitnessView::new(true);
+        let view = WitnessView::new(true, Duration::ZERO);
         let error = WitnessError::Unreachable {
             witness: "w".into(),
             cause: "silence".into(),
@@ -219,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_debt_belongs_to_a_generation_and_is_told_to_operators() {
-        let view = WitnessView::new(true);
+        let view = WitnessView::new(true, Duration::ZERO);
         let [first, second, third] = [1, 2, 3].map(|raw| Generation::new(raw).unwrap());
         let debt = Debt {
             generation: third,

@@ -12,6 +12,7 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         Mutant::ServeWithoutLease
         | Mutant::GoAloneUnasked
         | Mutant::TakeOverEarly
+        | Mutant::SilenceFromLook
         | Mutant::StandUnrecorded
         | Mutant::RejoinWithoutPaw => plan.settings.failover_after.is_some(),
         Mutant::ServeUndecided

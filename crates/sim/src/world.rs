@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub use arbiter::Arbiter;
 use fibers::Fibers;
-pub use fibers::{Event, ProcessId, Wait, is_in_fiber, serving, wait};
+pub use fibers::{Event, ProcessId, ThreadRole, Wait, is_in_fiber, serving, wait};
 pub use network::{FrameObserver, FrameVerdict, Network};
 pub use node::{Node, RunningNode, RunningSlot, Surroundings};
 pub use process::{
@@ -111,6 +111,13 @@ impl World {
         process.drop_jobs();
     }
 
+    /// Lets one thread of a process stand still for a time, while all others go on: one of a kind, or any.
+    pub fn hold_thread(&mut self, process: &Process, role: Option<ThreadRole>, time: Duration) {
+        let drawn = self.shared.with_random(Random::any);
+        let until = self.now() + time;
+        self.fibers.hold(process.id(), role, drawn, until);
+    }
+
     /// Makes one step: a fiber continues, or time advances until a fiber can continue, but not
     /// beyond `until`. Returns `false` if nothing happens before `until`.
     pub fn step(&mut self, until: Duration) -> bool {
@@ -123,7 +130,11 @@ impl World {
         if !ready.is_empty() {
             let chosen = self.shared.with_random(|random| *random.pick(&ready));
             self.fibers.resume(chosen);
-        } else if let Some(due) = self.fibers.due().filter(|due| *due <= until) {
+        } else if let Some(due) = self
+            .fibers
+            .due(self.shared.now())
+            .filter(|due| *due <= until)
+        {
             self.shared.advance(due);
         } else {
             self.shared.advance(until);

@@ -127,7 +127,9 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // Where no node was promoted, the primary lacks what only the secondary still has.
         Mutant::LeadAfterPowerLoss => &[ONE_PRIMARY, SURVIVES, READS, EXACTLY_ONCE],
         Mutant::AdmitInAnyStanding => &[GATE],
-        Mutant::ServeWithoutLease | Mutant::TakeOverEarly => &[ONE_PRIMARY, READS, EXACTLY_ONCE],
+        Mutant::ServeWithoutLease | Mutant::TakeOverEarly | Mutant::SilenceFromLook => {
+            &[ONE_PRIMARY, READS, EXACTLY_ONCE]
+        }
         Mutant::GoAloneUnasked => WITHOUT_WITNESS,
         // The secondary follows an earlier primary, and keeps an entry of another generation.
         Mutant::StandUnrecorded => &[ONE_PRIMARY, SURVIVES, IN_TIME, CLAIM, BOUNDED],

@@ -126,6 +126,8 @@ mutants! {
     GoAloneUnasked,
     /// A secondary takes over before the lease of its primary is over (R7).
     TakeOverEarly,
+    /// A secondary counts the silence of its primary from the last look of a thread (R7).
+    SilenceFromLook,
     /// A secondary stands for the next generation, and still follows the earlier primary (R4).
     StandUnrecorded,
     /// A planned failover does not wait for operations in flight.

@@ -6,8 +6,9 @@
 //! reads.
 //!
 //! Invariants:
-//! - A secondary takes over once it has been without a primary for `failover_after`, and so once each lease that it has
-//!   given is over (rule R7). A secondary that starts does not know when its process last gave one: it waits from its start on.
+//! - A secondary takes over once it has been without a primary for `failover_after`, and once its last promise is as old
+//!   (`promise.rs`). So each lease that it has given is over (rule R7), however long this thread or a call of the witness
+//!   takes: the promise is looked at again before the candidature, and before the takeover.
 //! - While the peer asks another witness, no question of this node leads to a change: both witnesses could grant it.
 //! - An answer changes nothing if the record of this node has changed since the question.
 
@@ -175,6 +176,22 @@ impl<'a> Arbitration<'a> {
         self.datastore.engine.host.since(self.silence.since) >= limit
     }
 
+    /// Time without a primary before a takeover.
+    fn takeover(&self) -> Duration {
+        if is_active(Mutant::TakeOverEarly) {
+            Duration::ZERO
+        } else {
+            self.times.takeover()
+        }
+    }
+
+    /// Whether each promise of this secondary not to take over is over (rule R7).
+    fn is_released(&self) -> bool {
+        let engine = &self.datastore.engine;
+        let promise = &engine.witness.promise;
+        promise.is_over(&*engine.host, self.takeover())
+    }
+
     /// The question of this moment.
     fn question(&self) -> Option<Question> {
         let engine = &self.datastore.engine;
@@ -222,13 +239,7 @@ impl<'a> Arbitration<'a> {
                 }
             }
             Session::Secondary(_) => {
-                let early = is_active(Mutant::TakeOverEarly);
-                let limit = if early {
-                    Duration::ZERO
-                } else {
-                    self.times.takeover()
-                };
-                if record.complete && self.has_been_silent(limit) {
+                if record.complete && self.has_been_silent(self.takeover()) && self.is_released() {
                     Some(Question::TakeOver)
                 } else {
                     look
@@ -377,6 +388,10 @@ impl<'a> Arbitration<'a> {
 
     /// The witness has made this candidate the primary.
     fn take_over(&self, mine: RoleRecord, record: RoleRecord) {
+        // The witness goes on saying so: this node asks again.
+        if !self.is_released() {
+            return;
+        }
         let (datastore, generation) = (self.datastore.name(), record.generation.get());
         tracing::warn!(
             datastore,
@@ -393,7 +408,7 @@ impl<'a> Arbitration<'a> {
         let peer = &session.term().peer;
         let connections = self.silence.connections;
         let is_silent = !peer.is_connected() && peer.count() == connections;
-        if matches!(session, Session::Primary(_)) || !is_silent {
+        if matches!(session, Session::Primary(_)) || !is_silent || !self.is_released() {
             return;
         }
         let since = self.silence.since;

@@ -258,6 +258,10 @@ impl Datastore {
             let datastore = self.engine.name();
             tracing::error!(datastore, %error, "the role cannot be written");
         }
+        if mine.is_primary() && !record.is_primary() {
+            // The other node gets the time in which it may lead.
+            self.engine.witness.promise.give(&**host);
+        }
         written.unwrap_or(false)
     }
 

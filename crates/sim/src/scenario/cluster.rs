@@ -230,6 +230,8 @@ impl Cluster {
             }
             Fault::Demote => self.demote_primary()?,
             Fault::ExchangeDisk => self.exchange_secondary(),
+            Fault::HoldThread(held) => self.hold_thread(held),
+            Fault::Isolate(role) => self.isolate(role)?,
             Fault::Heal => self.heal()?,
             disk_fault => self.apply_disk_fault(disk_fault)?,
         }

@@ -5,6 +5,7 @@ use lockstep_types::Errno;
 use lockstep_types::settings::Role;
 
 use super::coverage::FileClass;
+use super::held_thread::HeldThread;
 use crate::disk::{CallClass, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
@@ -78,6 +79,10 @@ pub enum Fault {
     CutArbiter(Role),
     /// The calls of a node reach the witness, and no answer reaches the node, until a heal.
     LoseAnswersOfArbiter(Role),
+    /// A thread of a node stands still for a time.
+    HoldThread(HeldThread),
+    /// A node is cut off from the other node and from the witness, until a heal. Its connections end at once.
+    Isolate(Role),
     /// The witness is replaced by one that knows nothing.
     ReplaceArbiter,
     /// An operator gives the role of the primary to the secondary.
@@ -285,6 +290,7 @@ impl Fault {
                 | Self::FillDisk(_)
                 | Self::HangDisk(_)
                 | Self::CutArbiter(_)
+                | Self::Isolate(_)
                 | Self::LoseAnswersOfArbiter(_)
                 | Self::UnmountDisk
         )

@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockstep_types::settings::OnPowerLoss;
+use lockstep_types::settings::{OnPowerLoss, Role};
 
 use super::faults::{CleanShutdown, Fault};
+use super::held_thread::HeldThread;
 use super::settings::Settings;
 use crate::random::Random;
 use crate::workload::Options;
@@ -84,6 +85,20 @@ const LOST_ANSWERS: Feature = Feature {
     salt: 0x0064_6561_6600,
     percent: 50,
 };
+/// Threads that stand still, where there is a witness.
+const HELD_THREADS: Feature = Feature {
+    salt: 0x6865_6c64_5f74,
+    percent: 60,
+};
+/// Most threads of a schedule that stand still.
+const HELD_THREADS_MAX: u64 = 3;
+/// A primary that is cut off while the secondary does not look, at the end of a schedule with a witness.
+const UNSEEN_CUT: Feature = Feature {
+    salt: 0x756e_7365_656e,
+    percent: 25,
+};
+/// The longest time from such a cut to the heal, in microseconds: longer than a takeover takes.
+const UNSEEN_CUT_MAX_US: u64 = 3_000_000;
 /// Programs that wait at a node that does not serve, where roles change.
 const STANDBY_PROGRAMS: Feature = Feature {
     salt: 0x0077_6169_7473,
@@ -176,6 +191,10 @@ impl Plan {
             lose_answers(seed, &mut faults);
             replace_a_fault(&mut faults, seed, EXCHANGED_DISK, |_| Fault::ExchangeDisk);
             accept_losses(&mut faults, &mut FORCE.source(seed));
+            if settings.failover_after.is_some() {
+                hold_threads(&mut faults, &mut HELD_THREADS.source(seed));
+                cut_unseen(&mut faults, &mut UNSEEN_CUT.source(seed));
+            }
         }
         settings.on_power_loss = changes_roles.unwrap_or(settings.on_power_loss);
         let mut details = Random::new(seed ^ DETAILS_SALT);
@@ -323,6 +342,35 @@ fn accept_losses(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
             add(faults, random, Fault::of_force);
         }
     }
+}
+
+/// Adds threads that stand still, in some schedules with a witness: leases and takeovers must not depend on them.
+fn hold_threads(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
+    if !random.percent(HELD_THREADS.percent) {
+        return;
+    }
+    for _ in 0..=random.below(HELD_THREADS_MAX) {
+        add(faults, random, |random| {
+            Fault::HoldThread(HeldThread::random(random))
+        });
+    }
+}
+
+/// Cuts the primary off at the end, in some schedules, while the thread of the secondary stands still that measures its
+/// silence. The nodes are mostly in sync then, and the witness lets the secondary take over.
+fn cut_unseen(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
+    if !random.percent(UNSEEN_CUT.percent) {
+        return;
+    }
+    let calm = Duration::from_micros(random.below(FAULT_EVERY_MAX_US));
+    faults.push((Duration::ZERO, Fault::Heal));
+    let held = HeldThread::that_asks(random);
+    faults.push((calm * 2, Fault::HoldThread(held)));
+    let held_us = u64::try_from(held.time.as_micros()).unwrap_or(0);
+    let cut = Duration::from_micros(random.below(held_us + 1));
+    faults.push((cut, Fault::Isolate(Role::Primary)));
+    let healed = Duration::from_micros(random.below(UNSEEN_CUT_MAX_US));
+    faults.push((healed, Fault::Heal));
 }
 
 /// Adds a fault at a random place.

@@ -34,6 +34,10 @@ struct ArbiterState {
     cut_off: [bool; 2],
     /// The machines that no answer of the arbiter reaches.
     answers_lost: [bool; 2],
+    /// The time that each call of a machine takes longer.
+    slowness: [Duration; 2],
+    /// Number of calls of each machine that wait for an answer.
+    calls: [u64; 2],
 }
 
 impl ArbiterState {
@@ -56,6 +60,27 @@ impl Arbiter {
     /// Loses each answer of the arbiter to a machine, or lets the answers arrive again.
     pub fn lose_answers(&self, side: Side, are_lost: bool) {
         *side.of_mut(&mut self.0.lock().answers_lost) = are_lost;
+    }
+
+    /// Lets each later call of a machine take this time longer.
+    pub fn slow_down(&self, side: Side, time: Duration) {
+        *side.of_mut(&mut self.0.lock().slowness) = time;
+    }
+
+    /// Returns whether a machine waits for an answer.
+    pub fn is_asked(&self, side: Side) -> bool {
+        *side.of(&self.0.lock().calls) > 0
+    }
+
+    /// Records that a machine begins to wait for an answer. Returns the time that the call takes longer.
+    fn begin_call(&self, side: Side) -> Duration {
+        let mut state = self.0.lock();
+        *side.of_mut(&mut state.calls) += 1;
+        *side.of(&state.slowness)
+    }
+
+    fn end_call(&self, side: Side) {
+        *side.of_mut(&mut self.0.lock().calls) -= 1;
     }
 
     /// Replaces the arbiter by one without a record. A claim to the earlier one never arrives.
@@ -163,8 +188,20 @@ impl ArbiterLine {
         claim: Option<&Claim>,
         limit: Duration,
     ) -> Result<Option<WitnessRecord>, WitnessError> {
+        let slowness = self.arbiter.begin_call(self.side);
+        let answer = self.ask_slowly(claim, limit, slowness);
+        self.arbiter.end_call(self.side);
+        answer
+    }
+
+    fn ask_slowly(
+        &self,
+        claim: Option<&Claim>,
+        limit: Duration,
+        slowness: Duration,
+    ) -> Result<Option<WitnessRecord>, WitnessError> {
         let begin = self.shared().now();
-        self.pause(self.below(WAY_MAX_US));
+        self.pause(slowness + self.below(WAY_MAX_US));
         let passage = self.passage();
         let is_cut_off = self.arbiter.is_cut_off(self.side);
         if !is_cut_off {

@@ -33,6 +33,10 @@ pub enum ThreadRole {
     Serving,
     /// A thread that reads from the peer.
     Reading,
+    /// The thread that asks the witness.
+    Asking,
+    /// The courier thread.
+    Courier,
 }
 
 /// An event that a fiber can wait for.
@@ -138,6 +142,25 @@ struct Fiber {
     process: ProcessId,
     coroutine: Coroutine<(), Wait, (), DefaultStack>,
     wait: Wait,
+    /// The kind of thread at the last wait.
+    role: ThreadRole,
+    /// The fiber stands still until this time of the world, whatever it waits for.
+    held_until: Duration,
+}
+
+impl Fiber {
+    fn is_ready(&self, now: Duration) -> bool {
+        self.held_until <= now && self.wait.is_over(now)
+    }
+
+    /// Returns the next time at which the fiber may be ready.
+    fn due(&self, now: Duration) -> Option<Duration> {
+        if self.held_until > now {
+            Some(self.held_until)
+        } else {
+            self.wait.due()
+        }
+    }
 }
 
 /// All fibers of a world.
@@ -161,6 +184,8 @@ impl Fibers {
             process,
             coroutine,
             wait: Wait::Step,
+            role: ThreadRole::Other,
+            held_until: Duration::ZERO,
         };
         self.alive.insert(self.next, fiber);
         self.next += 1;
@@ -168,13 +193,32 @@ impl Fibers {
 
     /// Returns the fibers that can continue at `now`, oldest first.
     pub fn ready(&self, now: Duration) -> Vec<u64> {
-        let ready = self.alive.iter().filter(|(_, f)| f.wait.is_over(now));
+        let ready = self.alive.iter().filter(|(_, f)| f.is_ready(now));
         ready.map(|(number, _)| *number).collect()
     }
 
     /// Returns the next time at which a fiber can continue.
-    pub fn due(&self) -> Option<Duration> {
-        self.alive.values().filter_map(|f| f.wait.due()).min()
+    pub fn due(&self, now: Duration) -> Option<Duration> {
+        self.alive.values().filter_map(|f| f.due(now)).min()
+    }
+
+    /// Lets one fiber of a process stand still until a time: one of the kind `role`, or any. `drawn` chooses the fiber.
+    pub fn hold(
+        &mut self,
+        process: ProcessId,
+        role: Option<ThreadRole>,
+        drawn: u64,
+        until: Duration,
+    ) {
+        let is_meant = |fiber: &&mut Fiber| {
+            fiber.process == process && role.is_none_or(|role| fiber.role == role)
+        };
+        let mut meant: Vec<&mut Fiber> = self.alive.values_mut().filter(is_meant).collect();
+        let count = meant.len().max(1) as u64;
+        let place = usize::try_from(drawn % count).unwrap_or(0);
+        if let Some(fiber) = meant.get_mut(place) {
+            fiber.held_until = until.max(fiber.held_until);
+        }
     }
 
     /// Lets a fiber run until it waits again or ends.
@@ -184,6 +228,7 @@ impl Fibers {
         };
         let outcome = fiber.coroutine.resume(());
         CURRENT.set(None);
+        fiber.role = THREAD_ROLE.get();
         match outcome {
             CoroutineResult::Yield(wait) => fiber.wait = wait,
             CoroutineResult::Return(()) => self.remove_finished(number),

@@ -16,7 +16,7 @@ use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
 use super::arbiter::{Arbiter, ArbiterLine};
-use super::fibers::{self, Wait};
+use super::fibers::{self, ThreadRole, Wait};
 use super::network::{Endpoint, Network};
 use super::process::{Process, ProcessHost};
 use super::run_dir::RunDir;
@@ -206,6 +206,7 @@ fn run(
     if datastore.config().failover_after.is_some() {
         let asking = Arc::clone(&datastore);
         running.shutdown.start(process, move || {
+            fibers::set_thread_role(ThreadRole::Asking);
             let me = arbiter.me();
             DatastoreHandle(asking).ask_witness(Arc::new(arbiter), me);
         });

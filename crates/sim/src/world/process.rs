@@ -348,6 +348,7 @@ impl Host for ProcessHost {
 }
 
 fn run_courier(process: &Process) {
+    fibers::set_thread_role(fibers::ThreadRole::Courier);
     loop {
         let job = {
             let mut courier = process.courier.lock();

@@ -1,0 +1,44 @@
+//! Faults that decide when a node takes over: threads that stand still, a witness that answers late, and a node that is cut off,
+//! whose connections end at once.
+
+use std::time::Duration;
+
+use lockstep_types::settings::Role;
+
+use super::cluster::Cluster;
+use super::held_thread::HeldThread;
+
+/// The end of a connection arrives within this time, and no node connects again.
+const END_ARRIVES_WITHIN: Duration = Duration::from_millis(30);
+
+impl Cluster {
+    /// Lets a thread stand still.
+    pub fn hold_thread(&mut self, held: HeldThread) {
+        let side = self.nodes.machine(held.role);
+        if let Some(process) = self.nodes.of(side).process() {
+            self.world.hold_thread(&process, held.thread, held.time);
+        }
+    }
+
+    /// Cuts a node off from the other node, whose connections end at once, and from the witness.
+    pub(super) fn isolate(&mut self, role: Role) -> Result<(), String> {
+        let side = self.nodes.machine(role);
+        self.world.arbiter.cut_off(side, true);
+        self.world.network.cut(&self.world.shared);
+        self.run_for(END_ARRIVES_WITHIN)?;
+        self.world.network.set_silent(side, true);
+        Ok(())
+    }
+
+    /// Lets each later call of the arbiter by a node take this time longer, as long as its limit allows.
+    pub fn slow_arbiter(&self, role: Role, time: Duration) {
+        let side = self.nodes.machine(role);
+        self.world.arbiter.slow_down(side, time);
+    }
+
+    /// Returns whether a node waits for an answer of the arbiter.
+    pub fn asks_arbiter(&self, role: Role) -> bool {
+        let side = self.nodes.machine(role);
+        self.world.arbiter.is_asked(side)
+    }
+}

@@ -1,0 +1,136 @@
+//! A thread that stands still, and a witness that answers late: leases and takeovers follow from time stamps alone (R7 of
+//! roles.md).
+
+// Clippy knows test functions by their attribute; the helper functions are test code too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+use std::time::Duration;
+
+use lockstep_sim::random::Random;
+use lockstep_sim::scenario::{
+    ANSWER_LIMIT, Cluster, Fault, HeldThread, IN_SYNC_WITHIN, Settings, Users,
+};
+use lockstep_sim::workload::{Generator, Options};
+use lockstep_sim::world::ThreadRole;
+use lockstep_types::mutants::{Mutant, activate};
+use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
+
+/// Number of seeds in each test.
+const SEEDS: u64 = 10;
+/// The time from the loss of the connection to a takeover.
+const FAILOVER_AFTER: Duration = Duration::from_millis(1_500);
+/// The time for which a thread stands still: shorter than that.
+const HELD: Duration = Duration::from_millis(1_400);
+/// The time that a call of the witness takes longer: its limit is half of [`FAILOVER_AFTER`].
+const SLOWNESS: Duration = Duration::from_millis(700);
+/// The primary is cut off so long before the thread goes on, or the witness answers.
+const BEFORE_THE_END: Duration = Duration::from_millis(50);
+/// The witness has heard by then that the nodes are in sync, and is asked again.
+const ASKED_WITHIN: Duration = Duration::from_secs(12);
+/// Enough for a takeover, although some calls of the witness are lost.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(12);
+
+/// Returns two nodes in sync with a witness, and clients at the primary.
+fn cluster(seed: u64) -> Cluster {
+    let settings = Settings {
+        durability: Durability::Posix,
+        on_peer_loss: OnPeerLoss::Continue,
+        on_power_loss: OnPowerLoss::Wait,
+        pause_limit: Duration::from_secs(1),
+        peer_timeout: Duration::from_millis(500),
+        answer_limit: ANSWER_LIMIT,
+        failover_after: Some(FAILOVER_AFTER),
+        clock_excess: [0; 2],
+    };
+    let mut random = Random::new(seed);
+    let options = Options {
+        clients: 3,
+        operations_max: 2000,
+        ..Options::default()
+    };
+    let users = Users {
+        clients: options.clients,
+        pause_max: Duration::from_millis(20),
+        source: Box::new(Generator::new(options, random.fork())),
+    };
+    let mut cluster = Cluster::new(&settings, users, 10, random.fork());
+    cluster.start_both();
+    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
+    // The witness lets the secondary take over by then.
+    cluster.run_for(FAILOVER_AFTER * 2).unwrap();
+    cluster
+}
+
+/// Runs until the secondary has taken over. The live checks see two nodes that serve at a time.
+fn take_over(cluster: &mut Cluster) -> Result<(), String> {
+    cluster.run_for(TAKEN_OVER_WITHIN)?;
+    assert_eq!(cluster.role_changes(), 1, "no takeover");
+    Ok(())
+}
+
+/// Lets everything go on: no acknowledged operation was lost, and both nodes become identical.
+fn end_well(cluster: &mut Cluster) -> Result<(), String> {
+    cluster.apply_fault(Fault::Heal)?;
+    cluster.until_in_sync(IN_SYNC_WITHIN)?;
+    cluster.stop_clients();
+    cluster.settle()?;
+    cluster.until_in_sync(IN_SYNC_WITHIN)?;
+    cluster.final_check()
+}
+
+/// The secondary asks the witness, which answers late. Meanwhile the connection is lost.
+fn a_slow_witness(seed: u64) -> Result<(), String> {
+    let mut cluster = cluster(seed);
+    cluster.slow_arbiter(Role::Secondary, SLOWNESS);
+    cluster.until(ASKED_WITHIN, |cluster| {
+        cluster.asks_arbiter(Role::Secondary)
+    })?;
+    cluster.slow_arbiter(Role::Secondary, Duration::ZERO);
+    cluster.run_for(SLOWNESS.saturating_sub(BEFORE_THE_END))?;
+    cluster.apply_fault(Fault::Isolate(Role::Primary))?;
+    take_over(&mut cluster)?;
+    end_well(&mut cluster)
+}
+
+/// A thread of the secondary stands still. Meanwhile the connection is lost.
+fn a_held_thread(seed: u64, thread: ThreadRole) -> Result<(), String> {
+    let mut cluster = cluster(seed);
+    cluster.hold_thread(HeldThread {
+        role: Role::Secondary,
+        thread: Some(thread),
+        time: HELD,
+    });
+    cluster.run_for(HELD.saturating_sub(BEFORE_THE_END))?;
+    cluster.apply_fault(Fault::Isolate(Role::Primary))?;
+    take_over(&mut cluster)?;
+    end_well(&mut cluster)
+}
+
+#[test]
+fn a_slow_witness_shortens_no_promise() {
+    for seed in 0..SEEDS {
+        a_slow_witness(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}
+
+#[test]
+fn a_thread_that_stands_still_shortens_no_promise() {
+    for seed in 0..SEEDS {
+        a_held_thread(seed, ThreadRole::Asking)
+            .unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}
+
+/// Counted from the last look of the thread, both schedules have two nodes that serve, unless a call of the witness is lost.
+#[test]
+fn a_silence_that_counts_from_a_look_is_found() {
+    activate(Some(Mutant::SilenceFromLook));
+    let found = |schedule: &dyn Fn(u64) -> Result<(), String>| {
+        let outcomes = (0..SEEDS).filter_map(|seed| schedule(seed).err());
+        outcomes.filter(|what| what.contains("one_primary")).count()
+    };
+    let slow = found(&a_slow_witness);
+    let held = found(&|seed| a_held_thread(seed, ThreadRole::Asking));
+    activate(None);
+    assert!(slow > 0 && held > 0, "found {slow} and {held} times");
+}
