@@ -36,6 +36,8 @@ const STALL_LIMIT_LONG: Duration = Duration::from_secs(30);
 const PROBED_WITHIN: Duration = Duration::from_secs(5);
 /// The time from the loss of the connection to a takeover.
 const FAILOVER_AFTER: Duration = Duration::from_secs(1);
+/// All clients wait for a flush after this time.
+const FLUSHED_WITHIN: Duration = Duration::from_millis(400);
 /// The time in which answers are counted.
 const WHILE: Duration = Duration::from_secs(2);
 
@@ -201,6 +203,22 @@ fn a_primary_whose_disk_hangs_gives_way() {
         }
         end_well(&mut cluster);
         assert_eq!(cluster.role_changes(), 1, "{seed}, {hang:?}: once only");
+    }
+}
+
+/// A flush changes nothing that the next session could meet, and may take long.
+#[test]
+fn a_takeover_waits_for_no_flush() {
+    for seed in 0..SEEDS {
+        let mut cluster = watchful_cluster(seed, STALL_LIMIT_LONG);
+        cluster.apply_fault(Fault::HangDisk(Hang::Flushes)).unwrap();
+        // The clients wait for a flush by then. The primary has not given the secondary up.
+        cluster.run_for(FLUSHED_WITHIN).unwrap();
+        let down = Fault::Down(Role::Primary, Stop::Process);
+        cluster.apply_fault(down).unwrap();
+        cluster.run_for(FAILOVER_AFTER + GIVEN_UP_WITHIN).unwrap();
+        assert_eq!(cluster.role_changes(), 1, "{seed}: no takeover");
+        end_well(&mut cluster);
     }
 }
 

@@ -17,6 +17,9 @@ const REQUESTS_MAX: usize = 64;
 /// Most operations that wait for a flush at once. They hold no bytes. A primary has one for each waiting client.
 const FLUSHES_MAX: usize = 1 << 16;
 
+/// Most writes that wait on other threads than the reader. The primary bounds their bytes in flight (rule P19).
+const WRITES_MAX: usize = 1 << 16;
+
 /// Most metadata operations that wait for a checkpoint. The primary bounds their bytes in flight (rule P19).
 const METADATA_MAX: usize = 1 << 16;
 
@@ -33,6 +36,8 @@ pub(crate) struct TooMany {
 pub(crate) struct ReplyPermits {
     requests: Arc<AtomicUsize>,
     flushes: Arc<AtomicUsize>,
+    /// Writes that wait for a checkpoint, or for bytes that are set aside.
+    writes: Arc<AtomicUsize>,
     /// Metadata operations that wait for a checkpoint on the courier thread.
     metadata: Arc<AtomicUsize>,
 }
@@ -59,6 +64,16 @@ impl ReplyPermits {
     /// Whether an operation waits for a flush.
     pub fn is_flushing(&self) -> bool {
         self.flushes.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a write waits on another thread than the reader.
+    pub fn has_writes(&self) -> bool {
+        self.writes.load(Ordering::Acquire) > 0
+    }
+
+    /// A permit for a write on another thread than the reader.
+    pub fn write(&self) -> Result<Permit, TooMany> {
+        take(&self.writes, WRITES_MAX, "writes")
     }
 
     /// A permit for an operation that waits for a flush.

@@ -168,13 +168,21 @@ impl SecondarySession {
         self.term.handle_event(ThreadKind::MayWait, event);
     }
 
-    /// Waits until the jobs of the courier thread and the flushes are done.
+    /// Waits until the jobs of the courier thread, the writes on other threads and the flushes are done.
     fn wait_for_earlier_jobs(&self) {
+        self.wait_for_changes();
+        while self.permits.is_flushing() && !self.engine.is_stopping() {
+            self.engine.host.sleep(FLUSH_POLL);
+        }
+    }
+
+    /// Waits until everything is done that changes the copy. A flush changes nothing, and may take seconds.
+    fn wait_for_changes(&self) {
         let (done, wait) = promise::<()>(&*self.engine.host);
         self.engine.host.spawn_ordered(Box::new(move || drop(done)));
         // The promise ends without a value, also if the courier thread takes no more jobs.
         let _ended = wait.get();
-        while self.permits.is_flushing() && !self.engine.is_stopping() {
+        while self.permits.has_writes() && !self.engine.is_stopping() {
             self.engine.host.sleep(FLUSH_POLL);
         }
     }
@@ -226,7 +234,7 @@ impl SecondarySession {
     /// Whether the primary is likely to send at once: several of its writes are in flight, and none waits for the disk
     /// here.
     fn expects_more(&self) -> bool {
-        self.saw.len() > 1 && !self.permits.is_flushing()
+        self.saw.len() > 1 && !self.permits.is_flushing() && !self.permits.has_writes()
     }
 
     /// Executes one frame.
@@ -308,7 +316,7 @@ impl SecondarySession {
         write: WriteMessage,
         data: Vec<u8>,
     ) -> Result<(), ConnectionEnd> {
-        let permit = self.permits.flush()?;
+        let permit = self.permits.write()?;
         let (session, sender) = (Arc::clone(self), Arc::clone(sender));
         self.term.spawn(move || {
             let handled = session.handle_write(&sender, &write, &data);
@@ -369,7 +377,8 @@ impl SecondarySession {
         Ok(())
     }
 
-    /// Waits for the disk in the worker pool, then answers.
+    /// Waits for the disk in the worker pool, then answers. Such a flush may outlive the session: it changes nothing, and its
+    /// answer goes to a connection that is closed by then.
     fn answer_later(
         &self,
         sender: &Arc<dyn SendFrames>,
@@ -378,13 +387,13 @@ impl SecondarySession {
     ) -> Result<(), ConnectionEnd> {
         let permit = self.permits.flush()?;
         let (term, sender) = (Arc::clone(&self.term), Arc::clone(sender));
-        self.term.spawn(move || {
+        self.engine.host.spawn(Box::new(move || {
             let failed = wait(&term.engine.store).err();
             let failed = failed.map(|error| term.engine.log_and_errno(&error));
             term.reply(&*sender, message(failed), Delivery::Queue);
             let _flushed = sender.flush_nowait();
             drop(permit);
-        });
+        }));
         Ok(())
     }
 
@@ -465,7 +474,7 @@ impl SecondarySession {
         self.term.peer.close(reason);
         // No connection is served any more, and none begins.
         drop(self.wait_until_idle());
-        self.wait_for_earlier_jobs();
+        self.wait_for_changes();
         self.term.end(reason);
         self.term.wait_until_idle();
     }
