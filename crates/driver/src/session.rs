@@ -7,6 +7,7 @@
 pub(crate) mod build;
 pub(crate) mod connector;
 mod copy_base;
+mod memory_return;
 pub(crate) mod primary;
 mod responder;
 pub(crate) mod secondary;

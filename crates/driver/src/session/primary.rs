@@ -36,14 +36,10 @@ use crate::peer::connection::Delivery;
 use crate::peer::requests::PendingRequests;
 use crate::resync_jobs::ResyncJobs;
 use crate::service_gate::{Doubt, Inside};
+use crate::session::memory_return::MemoryReturn;
 use crate::session::usage::SessionUsage;
 use crate::sync_mark::{self, OnFailure};
 use crate::term::{CoreDriver, Term};
-
-/// After this many bytes of writes were kept in memory, the allocator gives memory back to the system.
-const TRIM_AFTER_BYTES: u64 = 16 << 20;
-/// The allocator gives memory back only while fewer operations are in flight.
-const FEW_OPERATIONS: usize = 16;
 
 /// The bytes of a write.
 pub(crate) enum Bytes<'a> {
@@ -71,6 +67,7 @@ pub(crate) struct PrimarySession {
     pub content: Arc<ContentOps>,
     pub pipeline: Arc<MetaPipeline>,
     pub keeper: Arc<Keeper>,
+    memory: MemoryReturn,
     pub space: Arc<SpaceAdmission>,
     pub admission: WriteAdmission,
     pub requests: Arc<PendingRequests>,
@@ -133,6 +130,7 @@ impl PrimarySession {
                 pending,
                 content,
                 keeper,
+                memory: MemoryReturn::default(),
                 space,
                 requests,
             }
@@ -437,8 +435,8 @@ impl PrimarySession {
         if let Some(file) = self.keeper.unused_file() {
             self.engine.host.spawn(Box::new(move || drop(file)));
         }
-        let is_due = self.keeper.kept() >= TRIM_AFTER_BYTES;
-        if is_due && self.term.core.lock().operations() < FEW_OPERATIONS {
+        let operations = || self.term.core.lock().operations();
+        if self.memory.is_due(self.keeper.kept(), operations) {
             self.keeper.take_kept();
             let engine = Arc::clone(&self.engine);
             let job = move || engine.host.give_memory_back();
