@@ -30,7 +30,7 @@ use lockstep_fs::{OpError, Store};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{Request, WireFileTimes};
-use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
+use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Hash128, Ino};
 use smallvec::smallvec;
@@ -288,7 +288,7 @@ impl<'a> ContentSender<'a> {
         let (described, hashed) = self.describe(&inos)?;
         let mut reserved = Vec::new();
         for (ino, ..) in &described {
-            if self.store.replica().next_reserved(*ino, 0)?.is_some() {
+            if !self.store.replica().reserved(*ino, 0, 1)?.is_empty() {
                 reserved.push(*ino);
             }
         }
@@ -496,19 +496,10 @@ impl<'a> ContentSender<'a> {
 
     /// Some ranges with reserved space from an offset on, and the end of the last range.
     fn reserved_from(&self, ino: Ino, offset: u64) -> Result<(Vec<(u64, u64)>, u64), ResyncError> {
-        let (mut ranges, mut at) = (Vec::new(), offset);
-        while ranges.len() < RANGES_MAX
-            && let Some(range) = self.store.replica().next_reserved(ino, at)?
-        {
-            // No file can be longer, so no write goes beyond this offset.
-            let end = range.end.min(FILE_BYTES_MAX);
-            if range.start >= end {
-                break;
-            }
-            ranges.push((range.start, end - range.start));
-            at = end;
-        }
-        Ok((ranges, at))
+        let runs = self.store.replica().reserved(ino, offset, RANGES_MAX)?;
+        let next = runs.last().map_or(offset, |run| run.end);
+        let ranges = runs.iter().map(|run| (run.start, run.end - run.start));
+        Ok((ranges.collect(), next))
     }
 
     fn send_hole(&self, ino: Ino, offset: u64, length: u64) -> PendingAnswer<'a> {

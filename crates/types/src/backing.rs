@@ -9,6 +9,7 @@
 //! the sync, a power loss may keep any subset of the call's 4 KiB pieces. After a failed sync, the state of the data
 //! that the sync should have covered is unknown.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -120,10 +121,11 @@ pub trait BackingFile: Send + Sync {
     /// Makes a range zeros and reserves its space. Grows the file to the end of the range unless `keep_size`.
     fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> io::Result<()>;
 
-    /// The first run of reserved and unwritten bytes at or after `offset`, also beyond the end of the file. Part of the
-    /// run may have been written since. `None` if there is no such run, or if the backing cannot tell.
-    fn reserved(&self, _offset: u64) -> io::Result<Option<Range<u64>>> {
-        Ok(None)
+    /// Reserved and unwritten bytes of a range, also beyond the end of the file. Part of them may have been written
+    /// since. One call looks at a bounded number of runs, from the start of the range on: [`Reservations`] goes on.
+    /// There are none if the backing cannot tell.
+    fn reserved(&self, range: Range<u64>) -> io::Result<ReservedRuns> {
+        Ok(ReservedRuns::none(&range))
     }
 
     /// The first offset at or after `offset` that holds data; `None` if no such offset exists.
@@ -135,6 +137,94 @@ pub trait BackingFile: Send + Sync {
 
     /// Puts content and length on stable storage, then returns.
     fn sync(&self) -> io::Result<()>;
+}
+
+/// Reserved and unwritten bytes in the first part of a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservedRuns {
+    /// The runs, in order, within the range.
+    pub runs: Vec<Range<u64>>,
+    /// The end of the part: the runs before this offset are all listed. Lies behind the start of the range, unless the
+    /// range is empty.
+    pub looked_to: u64,
+}
+
+impl ReservedRuns {
+    /// A range without such bytes.
+    pub const fn none(range: &Range<u64>) -> Self {
+        Self {
+            runs: Vec::new(),
+            looked_to: range.end,
+        }
+    }
+}
+
+/// The reserved and unwritten runs of a range of a file, in order. Each run is asked of the backing once.
+pub struct Reservations<'a> {
+    file: &'a dyn BackingFile,
+    /// The runs that the last call has found, but for those that were passed.
+    found: VecDeque<Range<u64>>,
+    /// The part of the range at which no call has looked yet.
+    rest: Range<u64>,
+}
+
+impl<'a> Reservations<'a> {
+    /// The runs of `file` in `range`.
+    pub const fn of(file: &'a dyn BackingFile, range: Range<u64>) -> Self {
+        Self {
+            file,
+            found: VecDeque::new(),
+            rest: range,
+        }
+    }
+
+    /// The first run that ends behind `offset`. Passes all runs before: later offsets are higher.
+    fn first_behind(&mut self, offset: u64) -> io::Result<Option<Range<u64>>> {
+        loop {
+            match self.found.front() {
+                Some(run) if run.end > offset => return Ok(Some(run.clone())),
+                Some(_) => {
+                    self.found.pop_front();
+                }
+                None => {
+                    self.rest.start = self.rest.start.max(offset);
+                    if self.rest.is_empty() {
+                        return Ok(None);
+                    }
+                    let reserved = self.file.reserved(self.rest.clone())?;
+                    self.rest.start = reserved.looked_to.max(self.rest.start + 1);
+                    self.found.extend(reserved.runs);
+                }
+            }
+        }
+    }
+
+    /// Adds the parts of a hole that are not reserved to `gaps`. Later holes lie behind.
+    fn push_unreserved(&mut self, hole: Range<u64>, gaps: &mut Vec<Range<u64>>) -> io::Result<()> {
+        let mut at = hole.start;
+        while at < hole.end {
+            let run = self.first_behind(at)?;
+            let Some(run) = run.filter(|run| run.start < hole.end) else {
+                gaps.push(at..hole.end);
+                break;
+            };
+            if run.start > at {
+                gaps.push(at..run.start);
+            }
+            at = run.end;
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Reservations<'_> {
+    type Item = io::Result<Range<u64>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let run = self.first_behind(0).transpose();
+        self.found.pop_front();
+        run
+    }
 }
 
 /// Memory of fixed size that survives the process, but not a power loss. A write costs a memory copy. Users add their
@@ -243,17 +333,19 @@ impl Room {
 }
 
 /// The parts of a range, widened to whole blocks, for which a file has no space on the disk: neither data nor a
-/// reservation. If the backing cannot tell reservations, they are treated as gaps.
+/// reservation. If the backing cannot tell reservations, they are treated as gaps. The calls of the backing are no more
+/// than a few for each run of data or reserved bytes in the range, whatever lies outside.
 pub fn gaps(file: &dyn BackingFile, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
     let block = BLOCK_BYTES as u64;
     let end = range.end.checked_next_multiple_of(block);
     let range = range.start - range.start % block..end.unwrap_or(range.end);
+    let mut reservations = Reservations::of(file, range.clone());
     let mut gaps = Vec::new();
     let mut at = range.start;
     while at < range.end {
         let data = file.seek_data(at)?.unwrap_or(range.end).min(range.end);
         if data > at {
-            push_unreserved(file, at..data, &mut gaps)?;
+            reservations.push_unreserved(at..data, &mut gaps)?;
         }
         if data == range.end {
             break;
@@ -263,25 +355,4 @@ pub fn gaps(file: &dyn BackingFile, range: &Range<u64>) -> io::Result<Vec<Range<
         at = hole.max(data + 1).next_multiple_of(block);
     }
     Ok(gaps)
-}
-
-/// Adds the parts of a hole for which no space is reserved.
-fn push_unreserved(
-    file: &dyn BackingFile,
-    hole: Range<u64>,
-    gaps: &mut Vec<Range<u64>>,
-) -> io::Result<()> {
-    let mut at = hole.start;
-    while at < hole.end {
-        let run = file.reserved(at)?.filter(|run| run.start < hole.end);
-        let Some(run) = run else {
-            gaps.push(at..hole.end);
-            break;
-        };
-        if run.start > at {
-            gaps.push(at..run.start);
-        }
-        at = run.end.max(at + 1);
-    }
-    Ok(())
 }

@@ -18,7 +18,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space, replace};
+use lockstep_types::backing::{
+    Backing, BackingFile, BackingStat, BackingTable, ReservedRuns, Space, replace,
+};
 use lockstep_types::{BootId, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -479,8 +481,8 @@ impl BackingFile for FencedFile {
         })
     }
 
-    fn reserved(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
-        self.poison_if_broken("look for reserved space in", self.below.reserved(offset))
+    fn reserved(&self, range: Range<u64>) -> io::Result<ReservedRuns> {
+        self.poison_if_broken("look for reserved space in", self.below.reserved(range))
     }
 
     fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {

@@ -13,7 +13,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space};
+use lockstep_types::backing::{
+    Backing, BackingFile, BackingStat, BackingTable, ReservedRuns, Space,
+};
 use lockstep_types::{Errno, limits};
 use parking_lot::Mutex;
 
@@ -330,8 +332,8 @@ impl BackingFile for ReservedFile {
         self.grow(|| self.below.zero_range(offset, length, keep_size))
     }
 
-    fn reserved(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
-        self.below.reserved(offset)
+    fn reserved(&self, range: Range<u64>) -> io::Result<ReservedRuns> {
+        self.below.reserved(range)
     }
 
     fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {

@@ -6,7 +6,8 @@
 use std::io;
 use std::ops::Range;
 
-use lockstep_types::backing::{BackingFile, gaps};
+use lockstep_types::backing::{BackingFile, Reservations, gaps};
+use lockstep_types::limits::FILE_BYTES_MAX;
 
 /// Reserves all of a range, or nothing.
 pub fn allocate_whole(
@@ -30,13 +31,8 @@ pub fn allocate_whole(
 
 /// The runs of space reserved beyond the end of a file.
 fn reserved_beyond(content: &dyn BackingFile, end: u64) -> io::Result<Vec<Range<u64>>> {
-    let mut runs = Vec::new();
-    let mut at = end;
-    while let Some(run) = content.reserved(at)? {
-        at = run.end.max(at + 1);
-        runs.push(run);
-    }
-    Ok(runs)
+    // No file can be longer, so no write goes beyond this offset.
+    Reservations::of(content, end..FILE_BYTES_MAX).collect()
 }
 
 /// Frees the space reserved in the gaps of a file that had `length` bytes. The runs `beyond` the file, which were
@@ -63,9 +59,11 @@ fn give_back(
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
     use lockstep_lossy::disk::{Disk, DiskOptions};
+    use lockstep_types::backing::{BackingStat, ReservedRuns};
 
     const PAGE: u64 = 4096;
 
@@ -130,5 +128,132 @@ mod tests {
         assert!(allocate_whole(&*file, 0, 20 * PAGE, true).is_err());
         assert_eq!(pages(&*file), 3);
         assert_eq!(ranges(&*file, 0..6 * PAGE), [1..3, 5..6]);
+    }
+
+    /// A file of many extents: data, a hole, reserved space, and a hole, again and again. Counts the extents at which a
+    /// call looks, and answers a few of them for each call, as the kernel does.
+    struct Fragmented {
+        groups: u64,
+        looked_at: AtomicU64,
+    }
+
+    const GROUP: u64 = 4 * PAGE;
+    const EXTENTS_PER_CALL: u64 = 8;
+
+    impl Fragmented {
+        const fn new(groups: u64) -> Self {
+            Self {
+                groups,
+                looked_at: AtomicU64::new(0),
+            }
+        }
+
+        const fn end(&self) -> u64 {
+            self.groups * GROUP
+        }
+
+        fn look(&self) {
+            self.looked_at.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl BackingFile for Fragmented {
+        fn read_at(&self, _offset: u64, _into: &mut [u8]) -> io::Result<usize> {
+            unreachable!("no bytes are read")
+        }
+
+        fn write_at(&self, _offset: u64, _data: &[u8]) -> io::Result<()> {
+            unreachable!("no bytes are written")
+        }
+
+        fn set_len(&self, _length: u64) -> io::Result<()> {
+            unreachable!("the length stays")
+        }
+
+        fn stat(&self) -> io::Result<BackingStat> {
+            Ok(BackingStat {
+                length: self.end(),
+                blocks: 16 * self.groups,
+            })
+        }
+
+        fn allocate(&self, _offset: u64, _length: u64, _keep_size: bool) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn punch_hole(&self, _offset: u64, _length: u64) -> io::Result<()> {
+            unreachable!("no space is given back")
+        }
+
+        fn zero_range(&self, _offset: u64, _length: u64, _keep_size: bool) -> io::Result<()> {
+            unreachable!("no range is made zeros")
+        }
+
+        fn reserved(&self, range: Range<u64>) -> io::Result<ReservedRuns> {
+            let mut runs = Vec::new();
+            let mut group = range.start / GROUP;
+            for _ in 0..EXTENTS_PER_CALL {
+                let start = group * GROUP + 2 * PAGE;
+                if group >= self.groups || start >= range.end {
+                    let looked_to = range.end;
+                    return Ok(ReservedRuns { runs, looked_to });
+                }
+                self.look();
+                runs.push(start.max(range.start)..(start + PAGE).min(range.end));
+                group += 1;
+            }
+            runs.retain(|run| !run.is_empty());
+            let looked_to = (group * GROUP).min(range.end);
+            Ok(ReservedRuns { runs, looked_to })
+        }
+
+        fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
+            self.look();
+            let in_data = offset % GROUP < PAGE;
+            let next = offset.next_multiple_of(GROUP);
+            let data = if in_data { offset } else { next };
+            Ok(Some(data).filter(|data| *data < self.end()))
+        }
+
+        fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+            self.look();
+            let in_data = offset % GROUP < PAGE;
+            let end = offset / GROUP * GROUP + PAGE;
+            Ok(Some(if in_data { end } else { offset }))
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reservation_looks_at_each_extent_of_its_range_a_few_times() {
+        const GROUPS: usize = 8000;
+        let groups = GROUPS as u64;
+        let file = Fragmented::new(groups);
+        let gaps = gaps(&file, &(0..file.end())).unwrap();
+        assert_eq!(gaps.len(), 2 * GROUPS);
+        assert_eq!(gaps[..2], [PAGE..2 * PAGE, 3 * PAGE..GROUP]);
+        allocate_whole(&file, 0, file.end(), true).unwrap();
+        let looked_at = file.looked_at.load(Ordering::Relaxed);
+        assert!(looked_at <= 2 * 4 * groups, "{looked_at}");
+    }
+
+    #[test]
+    fn a_small_reservation_does_not_look_at_the_rest_of_the_file() {
+        let file = Fragmented::new(8000);
+        allocate_whole(&file, 5 * PAGE, GROUP, true).unwrap();
+        let looked_at = file.looked_at.load(Ordering::Relaxed);
+        assert!(looked_at <= 10, "{looked_at}");
+    }
+
+    #[test]
+    fn all_reserved_runs_are_found_in_parts() {
+        let file = Fragmented::new(20);
+        let runs = Reservations::of(&file, 0..file.end()).collect::<io::Result<Vec<_>>>();
+        let runs = runs.unwrap();
+        assert_eq!(runs.len(), 20);
+        assert_eq!(runs[19], 19 * GROUP + 2 * PAGE..19 * GROUP + 3 * PAGE);
     }
 }

@@ -49,9 +49,12 @@ impl Capacity<'_> {
         self.store.content.freed_bytes()
     }
 
-    /// The room that a write takes, as its file is now.
+    /// The room that a write takes, as its file is now. None for a write beyond the longest file, which is refused.
     pub fn room_for_write(self, ino: Ino, offset: u64, length: u64) -> Result<Room, StoreError> {
         let range = offset..offset.saturating_add(length);
+        if range.end > limits::FILE_BYTES_MAX {
+            return Ok(Room::NONE);
+        }
         let Some(content) = self.store.content.open_content(ino)? else {
             let bytes = length.saturating_add(limits::BLOCK_BYTES as u64);
             return Ok(FILE_MADE.plus(Room { bytes, files: 0 }));

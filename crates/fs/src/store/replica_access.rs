@@ -8,6 +8,8 @@
 
 use std::ops::{ControlFlow, Range};
 
+use lockstep_types::backing::Reservations;
+use lockstep_types::limits::FILE_BYTES_MAX;
 use lockstep_types::{Errno, Ino, NodeKind, limits};
 
 use super::facade::Store;
@@ -237,14 +239,21 @@ impl ReplicaAccess<'_> {
         Ok(hole.unwrap_or(offset))
     }
 
-    /// First run of reserved bytes at or after `offset` that were not written yet, also beyond the end of the file.
-    pub fn next_reserved(self, ino: Ino, offset: u64) -> Result<Option<Range<u64>>, StoreError> {
-        match self.store.content.open_content_once(ino)? {
-            Some(content) => content
-                .reserved(offset)
-                .map_err(StoreError::content("look for reserved space in", ino)),
-            None => Ok(None),
-        }
+    /// The first runs of reserved bytes at or after `offset` that were not written yet, also beyond the end of the
+    /// file; at most `count`.
+    pub fn reserved(
+        self,
+        ino: Ino,
+        offset: u64,
+        count: usize,
+    ) -> Result<Vec<Range<u64>>, StoreError> {
+        let Some(content) = self.store.content.open_content_once(ino)? else {
+            return Ok(Vec::new());
+        };
+        // No file can be longer, so no write goes beyond this offset.
+        let runs = Reservations::of(&*content, offset..FILE_BYTES_MAX).take(count);
+        runs.collect::<Result<_, _>>()
+            .map_err(StoreError::content("look for reserved space in", ino))
     }
 
     /// Reserves space for a range of a file, whose size and bytes stay.

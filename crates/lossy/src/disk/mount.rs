@@ -8,7 +8,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lockstep_types::Errno;
-use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space};
+use lockstep_types::backing::{
+    Backing, BackingFile, BackingStat, BackingTable, ReservedRuns, Space,
+};
 
 use super::Disk;
 use super::call::{Action, CallClass, Extent, FileAction, Verdict};
@@ -351,9 +353,9 @@ impl BackingFile for MountedFile {
         }))
     }
 
-    fn reserved(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
+    fn reserved(&self, range: Range<u64>) -> io::Result<ReservedRuns> {
         self.mount.look(CallClass::Look, |state| {
-            Ok(state.content(self.number)?.reserved(offset))
+            Ok(state.content(self.number)?.reserved(&range))
         })
     }
 

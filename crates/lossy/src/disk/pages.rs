@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
+use lockstep_types::backing::ReservedRuns;
 use lockstep_types::limits::BLOCK_BYTES;
 
 /// Bytes of a page: the grain of a power loss, and of space.
@@ -206,11 +207,17 @@ impl Pages {
         count
     }
 
-    /// First run of reserved pages at or after `offset`.
-    pub(super) fn reserved(&self, offset: u64) -> Option<Range<u64>> {
+    /// The first run of reserved pages in a range.
+    pub(super) fn reserved(&self, range: &Range<u64>) -> ReservedRuns {
         let is_reserved = |page: &Page| matches!(page, Page::Reserved);
-        let mut from_here = self.held.range(offset / PAGE_BYTES..);
-        let (&first, _) = from_here.find(|(_, page)| is_reserved(page))?;
+        if range.is_empty() {
+            return ReservedRuns::none(range);
+        }
+        let pages = range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES);
+        let mut from_here = self.held.range(pages);
+        let Some((&first, _)) = from_here.find(|(_, page)| is_reserved(page)) else {
+            return ReservedRuns::none(range);
+        };
         let mut end = first + 1;
         while let Some((&number, page)) = from_here.next()
             && number == end
@@ -218,7 +225,11 @@ impl Pages {
         {
             end += 1;
         }
-        Some((first * PAGE_BYTES).max(offset)..end * PAGE_BYTES)
+        let run = (first * PAGE_BYTES).max(range.start)..(end * PAGE_BYTES).min(range.end);
+        ReservedRuns {
+            looked_to: run.end,
+            runs: vec![run],
+        }
     }
 
     /// First offset at or after `offset` with bytes.

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lockstep_types::backing::{BackingFile, BackingStat};
+use lockstep_types::backing::{BackingFile, BackingStat, ReservedRuns};
 use rustix::fs::{FallocateFlags, SeekFrom, Stat};
 use rustix::io::Errno as OsErrno;
 
@@ -182,8 +182,8 @@ impl BackingFile for OsFile {
         .map_err(|error| self.fail("zero a range of", error))
     }
 
-    fn reserved(&self, offset: u64) -> io::Result<Option<Range<u64>>> {
-        super::reserved::reserved(self.fd.as_fd(), offset)
+    fn reserved(&self, range: Range<u64>) -> io::Result<ReservedRuns> {
+        super::reserved::reserved(self.fd.as_fd(), &range)
             .map_err(|error| self.fail("look for reserved space in", error))
     }
 

@@ -6,6 +6,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use lockstep_types::backing::ReservedRuns;
+
 /// `FS_IOC_FIEMAP`.
 const MAP: u64 = 0xC020_660B;
 /// `FIEMAP_EXTENT_LAST`.
@@ -14,7 +16,18 @@ const LAST: u32 = 0x1;
 const UNWRITTEN: u32 = 0x800;
 
 /// Extents per call.
-const EXTENTS: usize = 32;
+const EXTENTS: u32 = 128;
+
+/// Errors of the kernel where there is no reserved space: a file system without a map, and a range beyond the end of
+/// the longest file.
+const HAS_NONE: [i32; 6] = [
+    libc::EOPNOTSUPP,
+    libc::ENOTTY,
+    libc::ENOSYS,
+    libc::EINVAL,
+    libc::EBADR,
+    libc::EFBIG,
+];
 
 /// `struct fiemap_extent`.
 #[repr(C)]
@@ -36,7 +49,6 @@ impl Extent {
 
 /// `struct fiemap` with room for extents.
 #[repr(C)]
-#[derive(Default)]
 struct ExtentMap {
     start: u64,
     length: u64,
@@ -44,48 +56,46 @@ struct ExtentMap {
     mapped: u32,
     count: u32,
     reserved: u32,
-    extents: [Extent; EXTENTS],
+    extents: [Extent; EXTENTS as usize],
 }
 
-/// The first extent at or after `offset` that was reserved and not written.
-pub(super) fn reserved(fd: BorrowedFd<'_>, offset: u64) -> io::Result<Option<Range<u64>>> {
-    let mut at = offset;
-    loop {
-        let Some(extents) = extents(fd, at)? else {
-            return Ok(None);
-        };
-        let found = extents
-            .iter()
-            .find(|extent| extent.flags & UNWRITTEN != 0 && extent.end() > offset);
-        if let Some(extent) = found {
-            return Ok(Some(extent.logical.max(offset)..extent.end()));
-        }
-        match extents.last() {
-            Some(last) if last.flags & LAST == 0 && last.end() > at => at = last.end(),
-            _ => return Ok(None),
-        }
-    }
-}
-
-/// Some extents, from the extent at `offset` on; `None` without a map.
-fn extents(fd: BorrowedFd<'_>, offset: u64) -> io::Result<Option<Vec<Extent>>> {
+/// The extents of a range that were reserved and not written, as far as one call of the kernel tells.
+pub(super) fn reserved(fd: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<ReservedRuns> {
     let mut map = ExtentMap {
-        start: offset,
-        length: u64::MAX - offset,
-        count: u32::try_from(EXTENTS).unwrap_or(0),
-        ..ExtentMap::default()
+        start: range.start,
+        length: range.end.saturating_sub(range.start),
+        flags: 0,
+        mapped: 0,
+        count: EXTENTS,
+        reserved: 0,
+        extents: [Extent::default(); EXTENTS as usize],
     };
     // SAFETY: the kernel writes no more than `count` extents behind the head, for which there is room.
     let answer = unsafe { libc::ioctl(fd.as_raw_fd(), MAP as _, &raw mut map) };
-    if answer == 0 {
-        let mapped = usize::try_from(map.mapped).unwrap_or(0);
-        return Ok(map.extents.get(..mapped).map(<[Extent]>::to_vec));
+    if answer != 0 {
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            Some(code) if HAS_NONE.contains(&code) => Ok(ReservedRuns::none(range)),
+            _ => Err(error),
+        };
     }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EINVAL | libc::EBADR) => {
-            Ok(None)
-        }
-        _ => Err(error),
+    let mapped = usize::try_from(map.mapped).unwrap_or(0);
+    let extents = map.extents.get(..mapped).unwrap_or(&map.extents);
+    Ok(runs_of(extents, range))
+}
+
+/// The reserved runs of a range among its first extents.
+fn runs_of(extents: &[Extent], range: &Range<u64>) -> ReservedRuns {
+    let within = |extent: &Extent| extent.logical.max(range.start)..extent.end().min(range.end);
+    let unwritten = extents
+        .iter()
+        .filter(|extent| extent.flags & UNWRITTEN != 0);
+    let runs = unwritten.map(within).filter(|run| !run.is_empty());
+    let more = extents
+        .get(EXTENTS as usize - 1)
+        .filter(|last| last.flags & LAST == 0);
+    ReservedRuns {
+        runs: runs.collect(),
+        looked_to: more.map_or(range.end, |last| last.end().min(range.end)),
     }
 }

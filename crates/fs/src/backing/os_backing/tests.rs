@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io::Read;
+use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
 
-use lockstep_types::Errno;
+use lockstep_types::backing::{Reservations, ReservedRuns};
+use lockstep_types::{Errno, limits};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -486,4 +488,37 @@ fn pages_that_stay_in_memory_are_reported() {
     }
     drop(table);
     backing.forget_cached().unwrap();
+}
+
+/// The kernel tells a bounded number of extents for each call.
+#[test]
+fn all_reserved_runs_are_found() {
+    const RUNS: usize = 300;
+    let (_dir, backing) = store();
+    let file = backing.open_or_create("f").unwrap();
+    for run in 0..RUNS as u64 {
+        file.allocate(2 * run * BLOCK, BLOCK, true).unwrap();
+    }
+    let reserved = |range| {
+        let runs = Reservations::of(&*file, range).map(Result::unwrap);
+        runs.collect::<Vec<_>>()
+    };
+    let runs = reserved(0..u64::MAX);
+    // A file system without a map shows none.
+    assert!(runs.is_empty() || runs.len() == RUNS, "{runs:?}");
+    let part = reserved(3 * BLOCK..7 * BLOCK - 1);
+    let in_part = |run: &Range<u64>| run.start > 3 * BLOCK && run.start < 7 * BLOCK;
+    assert_eq!(part.len(), runs.iter().filter(|run| in_part(run)).count());
+}
+
+/// The kernel answers EFBIG there.
+#[test]
+fn no_space_is_reserved_beyond_the_longest_file() {
+    let (_dir, backing) = store();
+    let file = backing.open_or_create("f").unwrap();
+    for start in [limits::FILE_BYTES_MAX, 16 << 40, 1 << 50, i64::MAX as u64] {
+        let range = start..u64::MAX;
+        let none = ReservedRuns::none(&range);
+        assert_eq!(file.reserved(range).unwrap(), none);
+    }
 }
