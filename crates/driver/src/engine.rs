@@ -15,6 +15,7 @@ use lockstep_types::time::millis;
 
 use crate::config::DatastoreConfig;
 use crate::disk_watch::DiskWatch;
+use crate::failure_log::FailureLog;
 use crate::host::{Host, ThreadKind};
 use crate::open::role_file::RoleFile;
 use crate::ops::references::References;
@@ -31,6 +32,8 @@ pub(crate) struct EngineDisk {
     pub reserve: Arc<Reserve>,
     /// Whether the disk answers.
     pub watch: DiskWatch,
+    /// The log lines about its failures.
+    pub failures: FailureLog,
 }
 
 /// See the head of this file.
@@ -105,12 +108,21 @@ impl Engine {
         }
     }
 
-    /// Logs an error of the store and returns the error number for the client. A refusal is not logged.
+    /// Logs an error of the store, within bounds, and returns the error number for the client. A refusal is not logged,
+    /// whether the rules of file systems refuse the operation or the disk does.
     pub fn log_and_errno(&self, error: &OpError) -> Errno {
-        if let OpError::Store(error) = error {
-            tracing::error!(datastore = self.name(), %error, "the store failed");
+        let errno = error.errno();
+        let OpError::Store(error) = error else {
+            return errno;
+        };
+        // A full disk shows in the status, and no file system takes a file that is too large.
+        if matches!(errno, Errno::NoSpace | Errno::TooBig) {
+            tracing::debug!(datastore = self.name(), %error, "an operation was refused");
+        } else if let Some(left_out) = self.disk.failures.is_due(self.host.now()) {
+            let datastore = self.name();
+            tracing::error!(datastore, %error, left_out, "the store failed");
         }
-        error.errno()
+        errno
     }
 
     /// Why this node promises nothing any more, for the operators of both nodes; `None` while the disk is sound

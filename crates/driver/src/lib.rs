@@ -36,6 +36,7 @@ mod contact;
 mod datastore;
 mod disk_watch;
 mod engine;
+mod failure_log;
 mod host;
 mod maintenance;
 pub mod memory;

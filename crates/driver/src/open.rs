@@ -34,6 +34,7 @@ use crate::contact::Contact;
 use crate::datastore::Datastore;
 use crate::disk_watch::DiskWatch;
 use crate::engine::{Engine, EngineDisk};
+use crate::failure_log::FailureLog;
 use crate::host::{Host, OsHost};
 use crate::ops::kept;
 use crate::service_gate::ServiceGate;
@@ -442,6 +443,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
         disk: EngineDisk {
             reserve,
             watch: DiskWatch::new(config.policies.disk_stall_limit.get()),
+            failures: FailureLog::default(),
         },
         references: Arc::default(),
         gate: Arc::new(ServiceGate::new()),

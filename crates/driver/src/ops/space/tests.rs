@@ -1,4 +1,4 @@
-use lockstep_types::FileName;
+use lockstep_types::{AllocateMode, FileName, limits};
 
 use super::*;
 use crate::DatastoreHandle as Clients;
@@ -160,4 +160,22 @@ fn an_applicant_keeps_no_datastore() {
     let kept = Arc::downgrade(&datastore);
     drop(datastore);
     assert!(kept.upgrade().is_none());
+}
+
+/// The operation is refused for its size, not for want of space: `EFBIG`, as on ext4.
+#[test]
+fn a_reservation_beyond_the_longest_file_needs_no_room() {
+    let place = Place::in_sync();
+    let datastore = place.start().unwrap();
+    let space = Arc::clone(&datastore.primary().unwrap().space);
+    let allocate = |length| MetaRequest::Allocate {
+        ino: Ino::ROOT,
+        offset: limits::FILE_BYTES_MAX - 4096,
+        length,
+        mode: AllocateMode::AllocateKeepSize,
+    };
+    let admission = |length| space.admit_request(&allocate(length));
+    assert!(matches!(admission(4097), Admission::Granted(_)));
+    assert!(matches!(admission(u64::MAX), Admission::Granted(_)));
+    assert!(!matches!(admission(4096), Admission::Granted(_)));
 }
