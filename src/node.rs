@@ -3,14 +3,12 @@
 //! Invariants: a datastore that cannot be started does not stop the others. After a clean shutdown nothing is mounted,
 //! and all data is on stable storage.
 
-mod admission;
 mod cluster_address;
 mod error;
 mod listener;
 mod notify;
 mod shared;
 mod slot;
-mod warning_limiter;
 mod witnesses;
 
 use std::sync::Arc;
@@ -19,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lockstep_driver::threads;
+use lockstep_link::WarningLimiter;
 use signal_hook::iterator::Signals;
 
 use crate::config::NodeConfig;
@@ -31,7 +30,6 @@ use listener::PeerListener;
 use notify::Notifier;
 use shared::NodeShared;
 use slot::DatastoreSlot;
-use warning_limiter::WarningLimiter;
 use witnesses::NodeWitnesses;
 
 pub use error::NodeError;

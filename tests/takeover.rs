@@ -26,6 +26,8 @@ mod server;
 mod stalled_disk;
 #[path = "takeover/stalls.rs"]
 mod stalls;
+#[path = "takeover/strangers.rs"]
+mod strangers;
 #[path = "takeover/witnessed.rs"]
 mod witnessed;
 

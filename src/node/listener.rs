@@ -9,10 +9,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lockstep_driver::{Datastore, refuse, threads};
-use lockstep_link::{Fingerprint, Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames};
+use lockstep_link::{
+    AdmissionGuard, Fingerprint, Identity, LinkError, LinkOptions, PreAuthLimiter, ReceiveFrames,
+    SendFrames,
+};
 use lockstep_repl::message::{Envelope, MessageError};
 
-use super::admission::{AdmissionGuard, PreAuthLimiter};
 use super::error::{NodeError, system};
 use super::shared::NodeShared;
 use super::slot::DatastoreSlot;
@@ -109,7 +111,7 @@ impl PeerListener {
         from: SocketAddr,
     ) -> Result<(), ConnectionRefused> {
         let guard = limiter
-            .enter(&socket)
+            .enter(&socket, from.ip())
             .map_err(ConnectionRefused::system("watch the socket"))?
             .ok_or(ConnectionRefused::TooManyPending)?;
         let shared = Arc::clone(shared);
@@ -157,8 +159,7 @@ fn answer(
         .filter_map(|slot| Some(slot.config().peer.as_ref()?.fingerprint))
         .collect();
     let connection = lockstep_link::accept(socket, identity, &pinned, options)?;
-    // The number of authenticated peers is small, so the connection counts no longer.
-    drop(guard);
+    guard.authenticated();
     let fingerprint = connection.peer_fingerprint();
     let (sender, mut receiver) = connection.split();
     let sender: Arc<dyn SendFrames> = Arc::new(sender);
@@ -213,8 +214,9 @@ fn without_port(error: &impl ToString, from: SocketAddr) -> String {
 /// Logs a refused connection, unless the same warning was logged a short time ago.
 fn log_refused(shared: &NodeShared, from: SocketAddr, error: &impl ToString) {
     let error = without_port(error, from);
-    if let Some(repeated) = shared.refusals.is_due(&error, Instant::now()) {
-        tracing::warn!(error, repeated, "connection refused");
+    if let Some(due) = shared.refusals.is_due(&error, Instant::now()) {
+        let (repeated, others) = (due.repeated, due.others);
+        tracing::warn!(error, repeated, others, "connection refused");
     }
 }
 

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use lockstep_driver::Datastore;
 use lockstep_driver::report::{CommandFailure, RoleReport, VerifyProgress, VerifyReport};
-use lockstep_link::Identity;
+use lockstep_link::{Identity, WarningLimiter};
 
 use super::cluster_address::LEAVE_LIMIT;
 use super::slot::DatastoreSlot;
-use super::warning_limiter::WarningLimiter;
 use crate::control::{ControlService, NodeStatus, RoleChange};
 
 /// Pause before the second attempt to start a datastore.

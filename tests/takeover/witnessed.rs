@@ -108,6 +108,11 @@ impl Witness {
         fs::write(path, text).unwrap();
     }
 
+    /// The address of the witness itself.
+    pub const fn address(&self) -> SocketAddr {
+        self.listen
+    }
+
     /// Stops the witness.
     pub fn stop(&mut self) {
         self.server = None;

@@ -10,10 +10,12 @@
 //! has a bound that no peer can exceed.
 //!
 //! [`rpc`] has the same authentication for connections that carry remote procedure calls instead of frames.
+//! [`PreAuthLimiter`] and [`WarningLimiter`] bound what unauthenticated peers take of a listener, and of its log.
 //!
 //! This crate does not know the meaning of a frame, keeps no state across connections, does not reconnect, and does not
 //! log.
 
+mod admission;
 pub mod connection;
 pub mod error;
 mod fingerprint;
@@ -29,8 +31,10 @@ mod socket;
 pub mod sums;
 mod tls;
 pub mod transport;
+mod warning_limiter;
 mod wire;
 
+pub use admission::{AdmissionGuard, ConnectionSource, PreAuthLimiter};
 pub use connection::{Connection, accept, dial};
 pub use error::LinkError;
 pub use fingerprint::{Fingerprint, FingerprintError};
@@ -41,3 +45,4 @@ pub use outgoing::{ENQUEUE_BYTES_MAX, POST_QUEUE_BYTES_MAX, QUEUE_BYTES_MAX};
 pub use receiver::Receiver;
 pub use sender::Sender;
 pub use transport::{ReceiveFrames, SendFrames};
+pub use warning_limiter::{DueWarning, WarningLimiter};

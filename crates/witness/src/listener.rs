@@ -1,8 +1,9 @@
 //! The listener of the own witness: it accepts connections, authenticates the callers, and hands the connections to
 //! tonic.
 //!
-//! Bounds: at most [`CONNECTIONS_MAX`] connections are open, and at most [`GREETINGS_MAX`] of them are not
-//! authenticated yet. Beyond that, connections wait in the queue of the kernel. A greeting has a limit.
+//! Bounds: at most [`CONNECTIONS_MAX`] connections are open. Beyond that, connections wait in the queue of the kernel. A
+//! [`PreAuthLimiter`] bounds those that are not authenticated yet, and a [`WarningLimiter`] the lines about them in the
+//! log. A greeting has a limit.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,10 +11,12 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockstep_link::rpc::{ACCEPTED, Distrust, RpcTls};
-use lockstep_link::{Fingerprint, Identity};
+use lockstep_link::{
+    AdmissionGuard, ConnectionSource, Fingerprint, Identity, PreAuthLimiter, WarningLimiter,
+};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -25,9 +28,6 @@ use crate::dialer::PROTOCOL;
 
 /// Most open connections.
 const CONNECTIONS_MAX: usize = 1024;
-
-/// Most connections whose caller is not authenticated yet.
-const GREETINGS_MAX: usize = 64;
 
 /// Limit for the TLS handshake and the server's byte.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,21 +53,48 @@ pub(crate) struct CallerAdmission {
     pub(crate) callers: BTreeSet<Fingerprint>,
 }
 
+/// Why a connection was refused, for the log.
+#[derive(Debug, thiserror::Error)]
+enum CallerRefused {
+    #[error("too many connections at once that are not authenticated")]
+    TooManyPending,
+    #[error("cannot {operation}: {source}")]
+    System {
+        operation: &'static str,
+        source: io::Error,
+    },
+    #[error("cannot use TLS: {0}")]
+    Tls(#[from] lockstep_link::LinkError),
+    #[error("it presents {0}; a node needs a section [[node]] with that fingerprint")]
+    NotPinned(Fingerprint),
+    #[error("it presents no certificate of a node: {0}")]
+    NoNode(io::Error),
+    #[error("it was not authenticated within {GREETING_TIMEOUT:?}")]
+    TooSlow,
+}
+
+/// The port for callers: its admission, and its log.
+struct CallerPort {
+    admission: CallerAdmission,
+    limiter: Arc<PreAuthLimiter>,
+    refusals: WarningLimiter,
+}
+
 /// Accepts connections until `authenticated` has no receiver any more.
 pub(crate) async fn accept_all(
     listener: TcpListener,
     admission: CallerAdmission,
     authenticated: mpsc::Sender<io::Result<CallerStream>>,
 ) {
-    let admission = Arc::new(admission);
+    let port = Arc::new(CallerPort {
+        admission,
+        limiter: Arc::default(),
+        refusals: WarningLimiter::default(),
+    });
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let greetings = Arc::new(Semaphore::new(GREETINGS_MAX));
     loop {
-        // Both semaphores are never closed.
-        let (Ok(connection), Ok(greeting)) = (
-            Arc::clone(&connections).acquire_owned().await,
-            Arc::clone(&greetings).acquire_owned().await,
-        ) else {
+        // The semaphore is never closed.
+        let Ok(connection) = Arc::clone(&connections).acquire_owned().await else {
             return;
         };
         let (socket, peer) = tokio::select! {
@@ -81,48 +108,80 @@ pub(crate) async fn accept_all(
             },
             () = authenticated.closed() => return,
         };
-        let (admission, authenticated) = (Arc::clone(&admission), authenticated.clone());
+        let Some(guard) = port.admit(&socket, peer) else {
+            continue;
+        };
+        let (port, authenticated) = (Arc::clone(&port), authenticated.clone());
         tokio::spawn(async move {
-            if let Some(stream) = greet(&admission, socket, peer, connection).await {
+            if let Some(stream) = port.answer(socket, guard, connection).await {
                 // The receiver is gone when the server stops.
                 let _ = authenticated.send(Ok(stream)).await;
             }
-            drop(greeting);
         });
     }
 }
 
-async fn greet(
-    admission: &CallerAdmission,
-    socket: TcpStream,
-    peer: SocketAddr,
-    permit: OwnedSemaphorePermit,
-) -> Option<CallerStream> {
-    let tls = match RpcTls::server(&admission.identity, &admission.callers, PROTOCOL) {
-        Ok(tls) => tls,
-        Err(error) => {
-            tracing::error!(%error, "cannot use TLS");
-            return None;
+impl CallerPort {
+    /// Admits a connection to the authentication.
+    fn admit(&self, socket: &TcpStream, peer: SocketAddr) -> Option<AdmissionGuard> {
+        let refused = match self.limiter.enter(socket, peer.ip()) {
+            Ok(Some(guard)) => return Some(guard),
+            Ok(None) => CallerRefused::TooManyPending,
+            Err(source) => CallerRefused::System {
+                operation: "watch the socket",
+                source,
+            },
+        };
+        self.log_refused(peer.ip().into(), &refused);
+        None
+    }
+
+    /// Authenticates a caller.
+    async fn answer(
+        &self,
+        socket: TcpStream,
+        guard: AdmissionGuard,
+        permit: OwnedSemaphorePermit,
+    ) -> Option<CallerStream> {
+        match self.greet(socket).await {
+            Ok((stream, caller)) => {
+                guard.authenticated();
+                Some(CallerStream {
+                    stream,
+                    caller,
+                    _permit: permit,
+                })
+            }
+            Err(refused) => {
+                self.log_refused(guard.source(), &refused);
+                None
+            }
         }
-    };
-    let greeting = authenticate(&tls, socket);
-    match tokio::time::timeout(GREETING_TIMEOUT, greeting).await {
-        Ok(Ok((stream, caller))) => Some(CallerStream {
-            stream,
-            caller,
-            _permit: permit,
-        }),
-        Ok(Err(error)) => {
-            let presented = match tls.distrust(&error) {
-                Some(Distrust::NotPinned(fingerprint)) => fingerprint.to_string(),
-                _ => "no accepted certificate".to_owned(),
-            };
-            tracing::warn!(%peer, %error, presented, "refused a connection; a node needs a section [[node]]");
-            None
+    }
+
+    async fn greet(
+        &self,
+        socket: TcpStream,
+    ) -> Result<(TlsStream<TcpStream>, CallerId), CallerRefused> {
+        let CallerAdmission { identity, callers } = &self.admission;
+        let tls = RpcTls::server(identity, callers, PROTOCOL)?;
+        match tokio::time::timeout(GREETING_TIMEOUT, authenticate(&tls, socket)).await {
+            Ok(outcome) => outcome.map_err(|error| match tls.distrust(&error) {
+                Some(Distrust::NotPinned(presented)) => CallerRefused::NotPinned(presented),
+                _ => CallerRefused::NoNode(error),
+            }),
+            Err(_) => Err(CallerRefused::TooSlow),
         }
-        Err(_) => {
-            tracing::warn!(%peer, "a connection was not authenticated in time");
-            None
+    }
+
+    /// Logs a refusal, unless another one of this kind and source was logged a short time ago. A stranger can make any
+    /// number of certificates, so the text does not tell the kinds apart.
+    fn log_refused(&self, source: ConnectionSource, refused: &CallerRefused) {
+        let kind = std::mem::discriminant(refused);
+        let warning = format!("{source} {kind:?}");
+        if let Some(due) = self.refusals.is_due(&warning, Instant::now()) {
+            let (repeated, others) = (due.repeated, due.others);
+            tracing::warn!(%source, error = %refused, repeated, others, "connection refused");
         }
     }
 }

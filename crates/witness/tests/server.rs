@@ -134,8 +134,8 @@ fn a_silent_witness_is_an_error_at_the_limit() {
 fn strangers_do_not_keep_a_witness_from_its_nodes() {
     let setting = Setting::new();
     let server = setting.start();
-    // Connections that say nothing, and connections that say nonsense.
-    let silent: Vec<_> = (0..40)
+    // Connections that say nothing, and connections that say nonsense. All have the address of the node.
+    let silent: Vec<_> = (0..200)
         .map(|_| TcpStream::connect(server.address()).unwrap())
         .collect();
     for _ in 0..20 {
@@ -143,6 +143,9 @@ fn strangers_do_not_keep_a_witness_from_its_nodes() {
         let _ = socket.write_all(&[0x5a; 300]);
     }
     let witness = setting.node(server.address());
+    // Shorter than the limit of a greeting.
+    let read = witness.read(Duration::from_secs(4)).unwrap();
+    assert_eq!(read, None);
     let known = change(&*witness, None);
     assert_eq!(witness.read(LIMIT).unwrap(), known);
     drop(silent);
