@@ -10,6 +10,8 @@ mod address;
 #[path = "faults/chance.rs"]
 #[allow(dead_code)] // the tests of faults use the rest
 mod chance;
+#[path = "takeover/full_disk.rs"]
+mod full_disk;
 #[path = "faults/network.rs"]
 mod network;
 #[path = "faults/nodes.rs"]
@@ -22,6 +24,9 @@ mod operator;
 mod records;
 #[path = "power/server.rs"]
 mod server;
+#[path = "faults/small_disk.rs"]
+#[allow(dead_code)] // the tests of faults use the rest
+mod small_disk;
 #[path = "takeover/stalled_disk.rs"]
 mod stalled_disk;
 #[path = "takeover/stalls.rs"]

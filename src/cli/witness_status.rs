@@ -31,7 +31,7 @@ Examples:
   lockstep witness-status
   lockstep witness-status --config /etc/lockstep/witness.toml --json
 
-Exit codes: 0 the witness runs, 2 could not ask.";
+Exit codes: 0 the witness runs, 1 it cannot record claims, 2 could not ask.";
 
 pub(crate) fn run(args: &WitnessStatusArgs) -> Result<ExitCode> {
     let (config, operator) = args.config.operator()?;
@@ -41,11 +41,18 @@ pub(crate) fn run(args: &WitnessStatusArgs) -> Result<ExitCode> {
     } else {
         say(&text(&config, &listing))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(match listing.trouble {
+        Some(_) => ExitCode::from(1),
+        None => ExitCode::SUCCESS,
+    })
 }
 
 fn text(config: &WitnessServerConfig, listing: &WitnessListing) -> String {
     let mut text = format!("witness on {}, store {}\n", config.listen, listing.store);
+    if let Some(trouble) = &listing.trouble {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "\nDOES NOT PROTECT: {trouble}");
+    }
     if listing.datastores.is_empty() {
         text.push_str("\nno datastore yet\n");
     }
@@ -100,6 +107,7 @@ fn summary(config: &WitnessServerConfig, listing: &WitnessListing) -> serde_json
     serde_json::json!({
         "listen": config.listen.to_string(),
         "store": listing.store.to_string(),
+        "trouble": listing.trouble,
         "datastores": listing.datastores.iter().map(datastore).collect::<Vec<_>>(),
     })
 }

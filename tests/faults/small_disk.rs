@@ -46,7 +46,7 @@ impl SmallDisk {
     }
 
     /// The mount point.
-    fn root(&self) -> PathBuf {
+    pub fn root(&self) -> PathBuf {
         self.dir.path().join("root")
     }
 

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 
 use lockstep_link::identity::Identity;
 use lockstep_roles::{Member, WitnessRecord};
@@ -36,7 +37,12 @@ impl Witness {
     /// Starts a witness, and writes it into the configuration of both nodes, which do not run yet. The secondary takes over
     /// `failover_after_ms` after the loss of the connection.
     pub fn start(pair: &Pair, failover_after_ms: u64) -> Self {
-        let witness = Self::beside(pair);
+        Self::start_on(pair, failover_after_ms, &std::env::temp_dir())
+    }
+
+    /// The same, with the store of the witness below this directory.
+    pub fn start_on(pair: &Pair, failover_after_ms: u64, place: &Path) -> Self {
+        let witness = Self::made_on(pair, place);
         for (which, way) in BOTH.iter().zip(&witness.ways) {
             witness.configure(pair, *which, way.address(), failover_after_ms);
         }
@@ -45,7 +51,14 @@ impl Witness {
 
     /// Starts a witness that accepts both nodes, and of which they do not know.
     pub fn beside(pair: &Pair) -> Self {
-        let dir = tempfile::Builder::new().prefix("lsw.").tempdir().unwrap();
+        Self::made_on(pair, &std::env::temp_dir())
+    }
+
+    fn made_on(pair: &Pair, place: &Path) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("lsw.")
+            .tempdir_in(place)
+            .unwrap();
         let host = own_address();
         // Held until the networks have their own ports, so that all differ.
         let held = TcpListener::bind((host, 0)).unwrap();
@@ -141,6 +154,16 @@ impl Witness {
         self.storage += 1;
         self.make_store();
         self.resume();
+    }
+
+    /// Takes the space from the store of the stopped witness that it does not use yet.
+    pub fn take_space(&self) {
+        let path = self.store().join("records");
+        let bytes = fs::read(&path).unwrap();
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_len(used as u64).unwrap();
+        file.sync_all().unwrap();
     }
 
     /// Cuts the network between a node and the witness, or heals it.

@@ -6,14 +6,16 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
-use lockstep_link::Fingerprint;
+use lockstep_link::{Fingerprint, WarningLimiter};
 use lockstep_roles::{Claim, WitnessRecord};
 use tonic::{Code, Request, Response, Status};
 
 use crate::answer::{CURE_MARK, cause_and_cure};
 use crate::listener::CallerId;
 use crate::pair::WitnessedDatastore;
+use crate::proof::{self, RecordingProof};
 use crate::proto::own as proto;
 use crate::store::{WitnessStore, WitnessStoreError};
 use crate::wire;
@@ -28,6 +30,10 @@ pub(crate) struct WitnessHandler {
     pub(crate) nodes: Arc<BTreeSet<Fingerprint>>,
     /// The first failure of the store, which no later call can repair.
     pub(crate) failure: Arc<OnceLock<String>>,
+    /// Whether the store can record a claim now.
+    pub(crate) proof: Arc<RecordingProof>,
+    /// Limits the log lines about refused calls.
+    pub(crate) refusals: Arc<WarningLimiter>,
 }
 
 #[tonic::async_trait]
@@ -38,6 +44,11 @@ impl proto::witness_server::Witness for WitnessHandler {
     ) -> Result<Response<proto::Answer>, Status> {
         let caller = caller(&request)?;
         let datastore = self.allowed(caller, request.get_ref().datastore.as_ref())?;
+        if self.failure.get().is_none()
+            && let Some(trouble) = self.proof.trouble()
+        {
+            return Err(self.refuse(Code::ResourceExhausted, &trouble));
+        }
         self.answer(move |store| store.read(datastore.uuid, datastore.pair))
             .await
     }
@@ -73,6 +84,7 @@ impl proto::witness_server::Witness for WitnessHandler {
                 .map(|(datastore, entry)| wire::listed_message(*datastore, entry))
                 .collect(),
             store: self.store.id().as_bytes().to_vec(),
+            trouble: self.proof.trouble(),
         }))
     }
 
@@ -111,7 +123,7 @@ impl WitnessHandler {
                 "{caller} is not a node of datastore {}, whose nodes are {}{CURE_MARK}check the configuration of the node",
                 datastore.uuid, datastore.pair
             );
-            return Err(refusal(Code::PermissionDenied, &error));
+            return Err(self.refuse(Code::PermissionDenied, &error));
         }
         let mut nodes = datastore.pair.both().into_iter();
         if let Some(unknown) = nodes.find(|node| !self.nodes.contains(node)) {
@@ -120,7 +132,7 @@ impl WitnessHandler {
                  fingerprint to the configuration of the witness, and start it again",
                 datastore.uuid
             );
-            return Err(refusal(Code::PermissionDenied, &error));
+            return Err(self.refuse(Code::PermissionDenied, &error));
         }
         Ok(datastore)
     }
@@ -161,12 +173,46 @@ impl WitnessHandler {
         let outcome = tokio::task::spawn_blocking(move || call(&store)).await;
         let outcome = outcome.map_err(|error| refusal(Code::Internal, &error))?;
         outcome.map_err(|error| {
-            if error.is_failure() {
-                let failure = self.failure.get_or_init(|| error.to_string());
-                return refusal(Code::Internal, failure);
+            if error.is_failure() || matches!(error, WitnessStoreError::Disk { .. }) {
+                self.note_proof(Err(&error));
             }
-            refusal(code(&error), &error)
+            self.refuse(code(&error), &error)
         })
+    }
+
+    /// Proves again and again that the store can record a claim, until the store has failed.
+    pub(crate) async fn prove_all(self) {
+        while self.failure.get().is_none() {
+            let store = Arc::clone(&self.store);
+            let outcome = tokio::task::spawn_blocking(move || store.prove()).await;
+            // A panic of the proof leaves the last one to grow old.
+            if let Ok(outcome) = outcome {
+                self.note_proof(outcome.as_ref().copied());
+            }
+            tokio::time::sleep(proof::INTERVAL).await;
+        }
+    }
+
+    /// Notes whether the store has made a durable change. A store that has failed makes none any more.
+    pub(crate) fn note_proof(&self, outcome: Result<(), &WitnessStoreError>) {
+        if self.proof.note(outcome) {
+            match outcome {
+                Ok(()) => tracing::info!("the witness can record claims again"),
+                Err(error) => tracing::error!(%error, "the witness cannot record claims"),
+            }
+        }
+        if let Some(failure) = outcome.err().filter(|error| error.is_failure()) {
+            self.failure.get_or_init(|| failure.to_string());
+        }
+    }
+
+    /// Logs a refused call, unless the same refusal was logged a short time ago.
+    fn refuse(&self, code: Code, error: &dyn Display) -> Status {
+        let text = error.to_string();
+        if let Some(due) = self.refusals.is_due(&text, Instant::now()) {
+            tracing::warn!(error = text, repeated = due.repeated, "refused a call");
+        }
+        refusal(code, error)
     }
 }
 
@@ -220,6 +266,8 @@ mod tests {
             own: node(0),
             nodes: Arc::new((1..=3).map(node).collect()),
             failure: Arc::default(),
+            proof: Arc::default(),
+            refusals: Arc::default(),
         }
     }
 

@@ -23,6 +23,7 @@ mod listener;
 mod operator;
 mod own;
 mod pair;
+mod proof;
 mod proto;
 mod server;
 mod store;

@@ -27,6 +27,8 @@ pub struct WitnessListing {
     pub store: WitnessStoreId,
     /// The datastores, in the order of their UUIDs.
     pub datastores: Vec<(DatastoreUuid, WitnessEntry)>,
+    /// Why the witness could not record a claim now: it answers no node then.
+    pub trouble: Option<String>,
 }
 
 /// Why an operator got no answer.
@@ -106,6 +108,7 @@ fn listing(reply: &proto::ListReply) -> Result<WitnessListing, WireError> {
     Ok(WitnessListing {
         store: WitnessStoreId::from_bytes(wire::store_tag(&reply.store)?),
         datastores: datastores.collect::<Result<_, _>>()?,
+        trouble: reply.trouble.clone(),
     })
 }
 

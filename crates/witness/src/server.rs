@@ -104,6 +104,8 @@ impl WitnessServer {
             own,
             nodes: Arc::new(options.nodes.clone()),
             failure: Arc::clone(&failure),
+            proof: Arc::default(),
+            refusals: Arc::default(),
         };
         let mut callers = options.nodes;
         callers.insert(own);
@@ -152,10 +154,12 @@ fn serve(
     stopped: oneshot::Receiver<()>,
 ) {
     let failure = Arc::clone(&handler.failure);
+    let proving = handler.clone();
     let service =
         witness_server::WitnessServer::new(handler).max_decoding_message_size(REQUEST_BYTES_MAX);
     let (authenticated, incoming) = mpsc::channel(QUEUED_MAX);
     runtime.block_on(async {
+        let proving = tokio::spawn(proving.prove_all());
         let accepting = tokio::spawn(listener::accept_all(bound, admission, authenticated));
         let server = Server::builder()
             .timeout(CALL_TIMEOUT)
@@ -170,6 +174,7 @@ fn serve(
             _ = stopped => {}
         }
         accepting.abort();
+        proving.abort();
     });
     runtime.shutdown_timeout(STOP_LIMIT);
 }

@@ -11,12 +11,14 @@
 //! - A record that is told is on stable storage, also if an earlier process failed to sync it. A commit syncs its
 //!   blocks before it writes the header that leads to them, and opening writes and syncs the header.
 //! - One process has the store.
+//! - The file has the space on the disk that its records may take.
 
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_fs::kv::redb::{RedbKv, RedbOptions};
 use lockstep_fs::kv::{Direction, Kv, KvError};
@@ -39,8 +41,15 @@ const FILE: &str = "records";
 /// Key of the identity of the store.
 const ID_KEY: &[u8] = b"id";
 
+/// Key of the number of proofs.
+const PROOF_KEY: &[u8] = b"proof";
+
 /// First byte of the key of a record. The bytes of the datastore's UUID follow.
 const RECORD_KEY: u8 = b'r';
+
+/// Space on the disk that the file has from its making on, in bytes: more than the records of [`DATASTORES_MAX`] datastores
+/// ever take. So a claim is recorded on a full disk.
+const RESERVED_BYTES: u64 = 16 << 20;
 
 /// Most memory for pages of the file, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
@@ -196,6 +205,10 @@ pub struct WitnessStore {
     id: Mutex<WitnessStoreId>,
     /// Number of records. Held by the one claim at a time.
     claims: Mutex<usize>,
+    /// Whether the file has its space on the disk.
+    is_reserved: AtomicBool,
+    /// Number of proofs since the start.
+    proofs: AtomicU64,
     /// The locked file; `None` in tests on a simulated disk.
     _lock: Option<File>,
 }
@@ -243,7 +256,9 @@ impl WitnessStore {
         let id = WitnessStoreId(Uuid::new_v4());
         kv.commit_durable(&mut [(ID_KEY, Some(&id.as_bytes()[..]))].into_iter())
             .map_err(failed)?;
-        Ok(Self::new(place, kv, id, 0))
+        let store = Self::new(place, kv, id, 0);
+        store.reserve()?;
+        Ok(store)
     }
 
     /// The same as [`Self::open`] on any disk. `place` stands in errors.
@@ -262,7 +277,41 @@ impl WitnessStore {
         })?;
         let store = Self::new(place, kv, WitnessStoreId(id), 0);
         *store.claims.lock() = store.list()?.len();
-        Ok(store)
+        match store.reserve() {
+            // A witness whose disk is full starts, and says so: it knows which node serves.
+            Err(error) if !error.is_full_disk() => Err(error),
+            _ => Ok(store),
+        }
+    }
+
+    /// Reserves the space of the file, unless that is done, or the file system cannot do it.
+    fn reserve(&self) -> Result<(), WitnessStoreError> {
+        if self.is_reserved.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match self.kv.reserve(RESERVED_BYTES) {
+            Err(KvError::Io { source, .. }) if source.kind() == io::ErrorKind::Unsupported => {
+                tracing::warn!(
+                    place = self.place,
+                    "the file system of the records reserves no space"
+                );
+            }
+            outcome => outcome.map_err(|source| failed(&self.place, source))?,
+        }
+        self.is_reserved.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Proves that a claim could be recorded now, by a durable change of the same kind.
+    ///
+    /// # Errors
+    /// A [`WitnessStoreError`].
+    pub fn prove(&self) -> Result<(), WitnessStoreError> {
+        self.reserve()?;
+        let number = self.proofs.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let mut change = std::iter::once((PROOF_KEY, Some(&number[..])));
+        let committed = self.kv.commit_durable(&mut change);
+        committed.map_err(|source| failed(&self.place, source))
     }
 
     fn new(place: &str, kv: RedbKv, id: WitnessStoreId, count: usize) -> Self {
@@ -271,6 +320,8 @@ impl WitnessStore {
             kv,
             id: Mutex::new(id),
             claims: Mutex::new(count),
+            is_reserved: AtomicBool::new(false),
+            proofs: AtomicU64::new(0),
             _lock: None,
         }
     }

@@ -307,3 +307,56 @@ fn a_record_belongs_to_its_two_nodes() {
     assert!(!error.is_failure());
     assert_eq!(store.read(uuid(0), pair()).unwrap(), known);
 }
+
+/// A claim for each of as many datastores as a store takes.
+fn claim_for_all(store: &WitnessStore) {
+    for number in 0..DATASTORES_MAX {
+        let uuid = DatastoreUuid::from_bytes(u128::try_from(number).unwrap().to_be_bytes());
+        let expected = store.read(uuid, pair()).unwrap();
+        let new = next(expected);
+        let claim = Claim { expected, new };
+        store.claim(uuid, pair(), &claim).unwrap();
+    }
+}
+
+#[test]
+fn claims_for_all_datastores_are_recorded_on_a_full_disk() {
+    let disk = Disk::default();
+    let store = WitnessStore::create_on(&*disk.mount(), "the store").unwrap();
+    disk.fill();
+    claim_for_all(&store);
+    drop(store);
+    // The space is kept over a stop and a failure.
+    let store = WitnessStore::open_on(&*disk.mount(), "the store").unwrap();
+    for _ in 0..2 {
+        claim_for_all(&store);
+        disk.fail_calls(CallClass::Write, Errno::Io);
+        store.prove().unwrap_err();
+        disk.stop_failing();
+        store.prove().unwrap();
+    }
+}
+
+/// So it is with a store of an earlier version.
+#[test]
+fn a_store_without_its_space_on_a_full_disk_opens_and_does_not_prove_that_it_records() {
+    let disk = Disk::default();
+    let store = WitnessStore::create_on(&*disk.mount(), "the store").unwrap();
+    let known = claim(&store, 0).unwrap();
+    drop(store);
+    disk.edit(FILE, |bytes| {
+        let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+        bytes.truncate((used + 1).next_multiple_of(4096));
+    })
+    .unwrap();
+    let free = disk.fork();
+    disk.fill();
+    let store = WitnessStore::open_on(&*disk.mount(), "the store").unwrap();
+    assert_eq!(store.read(uuid(0), pair()).unwrap(), known);
+    let error = store.prove().unwrap_err();
+    assert!(error.is_full_disk() && !error.is_failure(), "{error}");
+    let store = WitnessStore::open_on(&*free.mount(), "the store").unwrap();
+    store.prove().unwrap();
+    free.fill();
+    claim_for_all(&store);
+}

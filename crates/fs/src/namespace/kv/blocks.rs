@@ -86,6 +86,8 @@ struct Lengths {
     recorded: u64,
     /// Of the file. Never less than the last synced header says.
     file: u64,
+    /// Below which the file is not cut.
+    kept: u64,
 }
 
 /// Whether the file may be changed.
@@ -131,7 +133,8 @@ impl BlockFile {
         let lengths = Lengths {
             space: recorded,
             recorded,
-            file: 1 + length.saturating_sub(BLOCKS_AT) / STORED_BYTES,
+            file: blocks_within(length),
+            kept: 0,
         };
         Ok(Self::new(file, lengths, Trial::On { header: None }))
     }
@@ -203,6 +206,24 @@ impl BlockFile {
             lengths.file = blocks;
         }
         lengths.space = blocks;
+        Ok(())
+    }
+
+    /// Never cuts the file below a length in bytes from now on.
+    pub fn keep(&self, bytes: u64) {
+        self.lengths.lock().kept = blocks_within(bytes);
+    }
+
+    /// Reserves disk space for a file of this length in bytes, and keeps that. The space survives a power loss after the
+    /// next sync.
+    pub fn reserve(&self, bytes: u64) -> io::Result<()> {
+        self.check_running()?;
+        self.check_not_on_trial()?;
+        self.keep(bytes);
+        let mut lengths = self.lengths.lock();
+        let blocks = lengths.kept;
+        self.file.allocate(0, stored_length(blocks), false)?;
+        lengths.file = lengths.file.max(blocks);
         Ok(())
     }
 
@@ -283,11 +304,11 @@ impl BlockFile {
         Ok(())
     }
 
-    /// Cuts the part of the file that neither the space nor the synced header needs. If this fails, the file stays
+    /// Cuts the part of the file that neither the space nor the synced header needs, and that is not kept. If this fails, the file stays
     /// longer, which is harmless.
     fn cut(&self, synced: u64) {
         let mut lengths = self.lengths.lock();
-        let needed = synced.max(lengths.space);
+        let needed = synced.max(lengths.space).max(lengths.kept);
         if needed < lengths.file && self.file.set_len(stored_length(needed)).is_ok() {
             lengths.file = needed;
         }
@@ -304,6 +325,11 @@ fn stored_length(blocks: u64) -> u64 {
         0 => 0,
         blocks => BLOCKS_AT.saturating_add((blocks - 1).saturating_mul(STORED_BYTES)),
     }
+}
+
+/// Most blocks of a file of this length, with the header.
+fn blocks_within(bytes: u64) -> u64 {
+    1 + bytes.saturating_sub(BLOCKS_AT) / STORED_BYTES
 }
 
 fn stored_at(number: u64) -> u64 {

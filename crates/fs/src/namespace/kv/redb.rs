@@ -19,6 +19,7 @@ use std::mem;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_types::backing::{Backing, BackingFile};
 use lockstep_types::mutants::{Mutant, is_active};
@@ -65,6 +66,8 @@ pub struct RedbKv {
     committing: Mutex<()>,
     /// Why the store has stopped.
     stopped: RwLock<Option<String>>,
+    /// Length in bytes below which the file is not cut.
+    kept: AtomicU64,
 }
 
 /// redb, and a view of its last commit: to open a view for each read would double the time of the read.
@@ -111,6 +114,21 @@ impl RedbKv {
             open: RwLock::new(Some(open)),
             committing: Mutex::new(()),
             stopped: RwLock::new(None),
+            kept: AtomicU64::new(0),
+        })
+    }
+
+    /// Reserves disk space for a file of this length in bytes, also for the time after a failure. Commits that need no
+    /// longer file then succeed on a full disk.
+    ///
+    /// # Errors
+    /// A [`KvError`], [`KvError::is_full_disk`] for a full disk. The store goes on.
+    pub fn reserve(&self, bytes: u64) -> Result<(), KvError> {
+        let _one_at_a_time = self.committing.lock();
+        self.kept.store(bytes, Ordering::Relaxed);
+        self.with_open("reserve", |open| {
+            let reserved = open.blocks.reserve(bytes);
+            reserved.map_err(|error| redb::Error::Io(error).into())
         })
     }
 
@@ -151,7 +169,9 @@ impl RedbKv {
         if let Some(given_up) = open.take() {
             given_up.close();
         }
-        *open = Some(Open::existing(&self.path, self.options, &self.file)?);
+        let again = Open::existing(&self.path, self.options, &self.file)?;
+        again.blocks.keep(self.kept.load(Ordering::Relaxed));
+        *open = Some(again);
         Ok(())
     }
 
