@@ -32,6 +32,11 @@ impl Debt {
     }
 }
 
+/// A moment in the life of a primary: the number of times that it has ended a permit, because the secondary may become
+/// complete. A word of the secondary that it is not complete permits nothing after the next such moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WordTime(u64);
+
 /// Why the other node must not serve while this node owes the witness a word.
 const OWES: &str =
     "the witness does not know that this node was promoted: keep the other node from serving";
@@ -52,6 +57,8 @@ pub(crate) struct WitnessView {
 struct WitnessViewState {
     /// The generation in which this primary may acknowledge alone.
     permit: Option<Generation>,
+    /// Number of times that the permit was ended.
+    ended: u64,
     /// The witness has answered the last call.
     answers: bool,
     /// Why the witness gave no answer, or why its answer decides nothing.
@@ -84,9 +91,25 @@ impl WitnessView {
         self.state.lock().permit = Some(generation);
     }
 
-    /// Ends the permit.
+    /// The moment from which on the words of a meeting are spoken.
+    pub fn word_time(&self) -> WordTime {
+        WordTime(self.state.lock().ended)
+    }
+
+    /// Permits the same by the word of the secondary, which was spoken after `spoken`. A word from before a sync permits
+    /// nothing, however late the thread is that has heard it.
+    pub fn permit_by_word(&self, generation: Generation, spoken: WordTime) {
+        let mut state = self.state.lock();
+        if state.ended == spoken.0 {
+            state.permit = Some(generation);
+        }
+    }
+
+    /// Ends the permit, and every word that has been spoken.
     pub fn revoke(&self) {
-        self.state.lock().permit = None;
+        let mut state = self.state.lock();
+        state.permit = None;
+        state.ended += 1;
     }
 
     /// Whether a primary may acknowledge alone in a generation.
@@ -203,6 +226,20 @@ mod tests {
         view.revoke();
         assert!(!view.permits(first));
         assert!(WitnessView::new(false, Duration::ZERO).permits(first));
+    }
+
+    #[test]
+    fn a_word_permits_nothing_after_the_next_sync() {
+        let view = WitnessView::new(true, Duration::ZERO);
+        let first = Generation::FIRST;
+        let before = view.word_time();
+        view.permit_by_word(first, before);
+        assert!(view.permits(first));
+        view.revoke();
+        view.permit_by_word(first, before);
+        assert!(!view.permits(first), "the secondary may be complete by now");
+        view.permit_by_word(first, view.word_time());
+        assert!(view.permits(first));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use lockstep_roles::RoleRecord;
 
 use super::Datastore;
 use crate::host::ThreadKind;
+use crate::witness_view::WordTime;
 
 /// Whether this primary may not serve alone yet, and has no other way than that.
 pub(super) fn leaves_sync(datastore: &Datastore) -> bool {
@@ -42,8 +43,14 @@ pub(super) fn give_sync_up(datastore: &Datastore, mine: RoleRecord, theirs: &Mee
 }
 
 /// A secondary that lacks operations by its own record takes over from nobody, so its primary needs no witness to
-/// serve alone (rule R1).
-pub(super) fn note_incomplete_peer(datastore: &Datastore, mine: RoleRecord, theirs: &Meet) {
+/// serve alone (rule R1). `begun`: before the word of the secondary. A word from before the last sync says nothing: the record
+/// of this node may have come back to the one that the secondary has seen.
+pub(super) fn note_incomplete_peer(
+    datastore: &Datastore,
+    mine: RoleRecord,
+    theirs: &Meet,
+    begun: WordTime,
+) {
     let peer = theirs.record;
     let is_secondary = !peer.is_primary() && peer.generation == mine.generation;
     if !mine.is_primary() || !is_secondary || peer.complete || theirs.seen != Some(mine) {
@@ -57,6 +64,7 @@ pub(super) fn note_incomplete_peer(datastore: &Datastore, mine: RoleRecord, thei
         State::Paused | State::Frozen | State::LeavingSync
     );
     if waits {
-        datastore.engine.witness.permit(mine.generation);
+        let witness = &datastore.engine.witness;
+        witness.permit_by_word(mine.generation, begun);
     }
 }

@@ -16,6 +16,7 @@ use crate::peer::meeting::{self, Meets, ROUNDS_MAX};
 use crate::role_judge::{Attendee, Discord};
 use crate::session::Session;
 use crate::session::build::SessionPart;
+use crate::witness_view::WordTime;
 
 /// Why a primary is refused by a node that serves, or may have served.
 const NO_SECONDARY: &str = "the other node is no secondary of this datastore: the nodes meet again";
@@ -70,6 +71,7 @@ impl Datastore {
         {
             return;
         }
+        let begun = self.begin();
         for round in 0..ROUNDS_MAX {
             if let Some(reason) = self.engine.failure_reason() {
                 return refuse_poisoned(&**sender, first, &reason);
@@ -78,7 +80,9 @@ impl Datastore {
             if let Some(reason) = self.engine.stall_reason() {
                 return refuse(&**sender, first, &reason);
             }
-            if let Err(unfit) = self.answer_caller(&**sender, first, meet, round > 0) {
+            if let Err(unfit) =
+                self.answer_caller(&**sender, first, meet, (round > 0).then_some(begun))
+            {
                 let reason = unfit.to_string();
                 if let Unfit::Greeting(_) = unfit {
                     self.note_refused_peer(&reason);
@@ -103,17 +107,18 @@ impl Datastore {
         sender.shutdown("the meeting has no end");
     }
 
-    /// Tells the caller the record of this node. From the second message on, the record of the caller counts.
+    /// Tells the caller the record of this node. From the second message on, the record of the caller counts: then `begun` is
+    /// there.
     fn answer_caller(
         &self,
         sender: &dyn SendFrames,
         first: &Envelope,
         meet: Meet,
-        counts: bool,
+        begun: Option<WordTime>,
     ) -> Result<(), Unfit> {
         greeting::check_peer(self.uuid(), first.datastore, meet.version)?;
-        if counts {
-            self.hear(&meet)?;
+        if let Some(begun) = begun {
+            self.hear(&meet, begun)?;
         }
         meeting::send(self, sender, self.tell(Some(meet.record)));
         Ok(())
@@ -164,8 +169,12 @@ impl Meets for Datastore {
         self.uuid()
     }
 
+    fn begin(&self) -> WordTime {
+        self.engine.witness.word_time()
+    }
+
     fn tell(&self, seen: Option<RoleRecord>) -> Meet {
-        let state = self.engine.role_file.state();
+        let state = self.engine.role_file.told();
         Meet {
             version: PROTOCOL_VERSION,
             record: state.record,
@@ -179,7 +188,7 @@ impl Meets for Datastore {
         }
     }
 
-    fn hear(&self, theirs: &Meet) -> Result<bool, Discord> {
+    fn hear(&self, theirs: &Meet, begun: WordTime) -> Result<bool, Discord> {
         if theirs.failover_after_ms != self.engine.config.failover_after_ms() {
             return Err(Discord::OtherWitness);
         }
@@ -202,7 +211,7 @@ impl Meets for Datastore {
         }
         match attendee.judge(theirs) {
             Ok(judgment) => {
-                leaving::note_incomplete_peer(self, mine, theirs);
+                leaving::note_incomplete_peer(self, mine, theirs, begun);
                 if leaving::give_sync_up(self, mine, theirs) {
                     return Ok(true);
                 }

@@ -12,6 +12,7 @@
 
 mod fields;
 pub mod marks;
+mod words;
 
 use std::io;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use serde::{Deserialize, Serialize};
 use lockstep_types::settings::Role;
 
 use fields::{RoleWord, UnsyncedFields};
+pub(crate) use words::WordCount;
+use words::Words;
 
 const FILE: &str = "role.json";
 
@@ -319,6 +322,8 @@ pub(crate) struct RoleFile {
     state: Mutex<RoleState>,
     /// Number of changes; `None` before there is a file with slots. The lock is held while the file is changed.
     changes: Mutex<Option<u64>>,
+    /// The words of this node that its copy is not complete.
+    words: Words,
     /// The previous process was killed: it may have left unsynced data.
     was_killed: bool,
 }
@@ -369,6 +374,7 @@ impl RoleFile {
             backing,
             state: Mutex::new(found),
             changes: Mutex::default(),
+            words: Words::default(),
             was_killed: found.boot.is_some(),
         }
     }
@@ -428,21 +434,6 @@ impl RoleFile {
     /// Makes "in sync" or "out of sync" durable, for a session of `generation`.
     pub fn mark(&self, generation: Generation, in_sync: bool) -> io::Result<()> {
         self.change_in(generation, |state| state.marked(in_sync))
-    }
-
-    /// Makes durable, on the secondary, that this copy is complete and has the memory of the primary's (rule P22).
-    pub fn enter_sync(&self, generation: Generation, verifier: WriteVerifier) -> io::Result<()> {
-        self.change_in(generation, |state| {
-            let verifier = if is_active(Mutant::KeepOwnVerifier) {
-                state.verifier
-            } else {
-                verifier
-            };
-            RoleState {
-                verifier,
-                ..state.marked(true)
-            }
-        })
     }
 
     /// Makes durable, on a secondary in sync, that this copy has the memory of the primary's (rule P22).

@@ -15,6 +15,7 @@ use thiserror::Error;
 use super::connection::{Delivery, deliver};
 use super::greeting::{self, GreetingError};
 use crate::role_judge::Discord;
+use crate::witness_view::WordTime;
 
 /// Messages of one side in a meeting. Each change of a record needs one more, and two nodes agree after two changes.
 pub(crate) const ROUNDS_MAX: usize = 8;
@@ -68,8 +69,12 @@ pub(crate) trait Meets {
     /// The message of this node. `seen`: the record that the other node has told last.
     fn tell(&self, seen: Option<RoleRecord>) -> Meet;
 
-    /// Acts on the record of the other node. Returns whether the record of this node has changed.
-    fn hear(&self, theirs: &Meet) -> Result<bool, Discord>;
+    /// The moment of this node before its first message.
+    fn begin(&self) -> WordTime;
+
+    /// Acts on the record of the other node, which has told it in a meeting since `begun`. Returns whether the record of this
+    /// node has changed.
+    fn hear(&self, theirs: &Meet, begun: WordTime) -> Result<bool, Discord>;
 }
 
 /// Meets the node that was dialled. Returns the last message of that node: both nodes have seen each other's record.
@@ -79,11 +84,12 @@ pub(crate) fn call<M: Meets>(
     receiver: &mut dyn ReceiveFrames,
 ) -> Result<Meet, MeetingError> {
     let mut seen = None;
+    let begun = node.begin();
     for _ in 0..ROUNDS_MAX {
         let own = node.tell(seen);
         send(node, sender, own);
         let theirs = read_answer(node, receiver)?;
-        let has_changed = node.hear(&theirs)?;
+        let has_changed = node.hear(&theirs, begun)?;
         if !has_changed && theirs.seen == Some(own.record) && seen == Some(theirs.record) {
             return Ok(theirs);
         }

@@ -14,10 +14,12 @@ use lockstep_resync::api::AnswerError;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{SyncId, WriteVerifier};
 
+use parking_lot::Mutex;
 use thiserror::Error;
 
 use crate::engine::Engine;
 use crate::host::ThreadKind;
+use crate::open::role_file::WordCount;
 use crate::session::copy_base::CopyBase;
 use crate::term::Term;
 
@@ -51,12 +53,23 @@ enum ResponseError {
 pub(crate) struct Responder {
     term: Arc<Term>,
     base: Arc<CopyBase>,
+    /// The words of this node, before the connection of the moment was greeted, that its copy is not complete.
+    words: Mutex<WordCount>,
 }
 
 impl Responder {
     /// The responder of one session.
-    pub const fn new(term: Arc<Term>, base: Arc<CopyBase>) -> Self {
-        Self { term, base }
+    pub fn new(term: Arc<Term>, base: Arc<CopyBase>) -> Self {
+        Self {
+            term,
+            base,
+            words: Mutex::default(),
+        }
+    }
+
+    /// A connection is about to be greeted. No request of an earlier one is under way.
+    pub fn begin(&self) {
+        *self.words.lock() = self.term.engine.role_file.words();
     }
 
     fn happened(&self, trigger: Trigger) {
@@ -141,7 +154,12 @@ impl Responder {
         }
         let generation = self.term.generation();
         store.trace().follow(generation);
-        role_file.enter_sync(generation, verifier)?;
+        // The connection may be lost, and this node may have said meanwhile that its copy is not complete.
+        let marked = role_file.enter_sync(generation, verifier, *self.words.lock());
+        if marked.is_err() {
+            store.trace().end();
+        }
+        marked?;
         self.base.enter_sync(generation);
         store.lost_found().end();
         self.happened(Trigger::MarkedInSync);

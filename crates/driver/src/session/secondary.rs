@@ -132,6 +132,7 @@ impl SecondarySession {
             return;
         }
         let connection = self.term.peer.next_id();
+        self.responder.begin();
         if let Err(error) = self.welcome(&**sender, connection, hello, envelope) {
             let reason = error.to_string();
             self.engine.notes.set_obstacle(&reason);

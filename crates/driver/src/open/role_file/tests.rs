@@ -166,7 +166,8 @@ fn a_write_verifier_lasts_as_long_as_the_memory_of_its_copy() {
         ..first.record
     };
     assert_ne!(later(first, BOOT, lost), first.verifier);
-    file.enter_sync(FIRST, first.verifier).unwrap();
+    file.enter_sync(FIRST, first.verifier, file.words())
+        .unwrap();
     let found = again(dir.path()).unwrap();
     assert!(found.verifier == first.verifier && found.is_in_sync());
     file.renew_verifier([4; 16]).unwrap();
@@ -274,4 +275,29 @@ fn refused(path: &std::path::Path, text: &[u8]) {
     std::fs::write(path, text).unwrap();
     let error = again(path.parent().unwrap()).unwrap_err();
     assert!(error.to_string().contains("is damaged"), "{error}");
+}
+
+/// Rule R1: the primary may serve alone by the word. A mark that waited for the disk meanwhile must not come after it.
+#[test]
+fn a_copy_that_was_called_incomplete_becomes_complete_over_a_later_connection_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = fresh(dir.path());
+    file.mark(FIRST, false).unwrap();
+    let verifier = WriteVerifier::from_bytes([2; 16]);
+    let greeted = file.words();
+    assert!(!file.told().record.complete);
+    let refused = file.enter_sync(FIRST, verifier, greeted).unwrap_err();
+    assert!(
+        refused.to_string().contains("it has said since"),
+        "{refused}"
+    );
+    assert!(!again(dir.path()).unwrap().is_in_sync());
+    let greeted_again = file.words();
+    file.enter_sync(FIRST, verifier, greeted_again).unwrap();
+    assert!(file.told().record.complete);
+    assert_eq!(
+        file.words(),
+        greeted_again,
+        "a complete copy gives no such word"
+    );
 }
