@@ -5,6 +5,7 @@
 
 mod cluster_address;
 mod error;
+mod late;
 mod listener;
 mod notify;
 mod shared;
@@ -65,8 +66,11 @@ fn run_until_stopped(
     until: Until,
     notifier: &mut Notifier,
 ) -> Result<(), NodeError> {
-    let signals = Signals::new(stop_signals()).map_err(system("handle signals"))?;
-    let node = RunningNode::start(config)?;
+    let mut signals = Signals::new(stop_signals()).map_err(system("handle signals"))?;
+    let Some(node) = late::start(&mut signals, || RunningNode::start(config))? else {
+        tracing::info!("stopped before the start");
+        return Ok(());
+    };
     let waited = match node.wait(signals, notifier) {
         Err(NodeError::Unmounted { mount_point }) if until == Until::Unmounted => {
             tracing::info!(mount = %mount_point.display(), "unmounted: stopping");

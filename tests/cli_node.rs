@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
 use std::fs::File;
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::Duration;
 
 use lockstep_link::Identity;
@@ -394,6 +395,37 @@ fn a_node_is_not_its_own_peer() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("that of this node itself"), "{error}");
     assert_eq!(output.status.code(), Some(2), "{error}");
+}
+
+/// The port of a node that was killed is free once the last of its threads has ended.
+#[test]
+fn a_node_waits_for_a_port_whose_owner_is_ending() {
+    if !can_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_owned();
+    Identity::create(&path, "a").unwrap();
+    let peer = Identity::ephemeral("b").unwrap().fingerprint();
+    let owner = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = owner.local_addr().unwrap();
+    let identity = path.display();
+    let text = unmirrored(&path).replace(
+        "[[datastore]]",
+        &format!("identity = \"{identity}\"\nlisten = \"{listen}\"\n[[datastore]]"),
+    );
+    let peer = format!("[datastore.peer]\naddress = \"127.0.0.1:2\"\nfingerprint = \"{peer}\"\n");
+    let log = path.join("log");
+    let ends = thread::spawn(move || {
+        while !std::fs::read_to_string(&log).is_ok_and(|log| log.contains("cannot start yet")) {
+            sleep(Duration::from_millis(10));
+        }
+        drop(owner);
+    });
+    let node = Running::start_in(directory, &(text + &peer), lockstep_node);
+    ends.join().unwrap();
+    let (_, report) = status(&path.join("a.sock"));
+    assert_eq!(report["datastores"][0]["started"], true, "{}", node.log());
 }
 
 /// If the disk that holds the store is not mounted, the node must not serve an empty directory in its place.

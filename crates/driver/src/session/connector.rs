@@ -23,7 +23,8 @@ use crate::session::primary::PrimarySession;
 
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
-/// The same while the peer refuses this node, until an operator acts.
+/// The longest such time while the peer refuses this node. The peer may be starting, or in the middle of a change of its role:
+/// so the first attempts follow sooner. Later on, an operator has to act.
 const RETRY_REFUSED: Duration = Duration::from_secs(2);
 /// The longest time before another attempt at an operation that the nodes could not do.
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -75,11 +76,11 @@ enum Unconnected {
 }
 
 impl Unconnected {
-    /// Time until the next attempt.
-    const fn retry(&self) -> Duration {
+    /// Time until the next attempt, if the last one waited for `waited`.
+    fn retry(&self, waited: Duration) -> Duration {
         match self {
             Self::Meeting(MeetingError::PeerPoisoned(_)) => RETRY_MAX,
-            _ if self.is_obstacle() => RETRY_REFUSED,
+            _ if self.is_obstacle() => (waited * 2).min(RETRY_REFUSED),
             _ => RETRY,
         }
     }
@@ -144,7 +145,7 @@ impl<'a, M: Meets> Connector<'a, M> {
             match self.connect() {
                 Ok((halves, welcome)) => wait = self.serve(halves, welcome).wait(wait),
                 Err(unconnected) => {
-                    wait = unconnected.retry();
+                    wait = unconnected.retry(wait);
                     if !term.is_over() {
                         self.note_unconnected(&unconnected);
                     }
@@ -455,6 +456,21 @@ mod tests {
             assert!(waits.is_sorted());
             assert_eq!(waits.last(), Some(&RETRY_MAX));
         }
+    }
+
+    /// Clients wait meanwhile: a peer that has just been started, or whose role changes, refuses this node for a moment only.
+    #[test]
+    fn a_refusal_is_answered_soon_and_ever_more_rarely() {
+        let refused = Unconnected::Meeting(MeetingError::RefusedByPeer("not yet".to_owned()));
+        let mut wait = RETRY;
+        let mut waits = Vec::new();
+        for _ in 0..10 {
+            wait = refused.retry(wait);
+            waits.push(wait);
+        }
+        assert_eq!(waits.first(), Some(&(RETRY * 2)));
+        assert!(waits.is_sorted());
+        assert_eq!(waits.last(), Some(&RETRY_REFUSED));
     }
 
     #[test]
