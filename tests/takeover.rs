@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "takeover/added_witness.rs"]
+mod added_witness;
 #[path = "faults/address.rs"]
 mod address;
 #[path = "faults/chance.rs"]

@@ -91,6 +91,12 @@ impl Witness {
         WitnessStore::create(&self.store()).unwrap();
     }
 
+    /// Writes the witness into the configuration of one node, which asks it after its next start.
+    pub fn add_to(&self, pair: &Pair, which: Which, failover_after_ms: u64) {
+        let way = &self.ways[usize::from(which == Which::Secondary)];
+        self.configure(pair, which, way.address(), failover_after_ms);
+    }
+
     fn configure(&self, pair: &Pair, which: Which, address: SocketAddr, failover_after_ms: u64) {
         let path = pair.node(which).config();
         let text = fs::read_to_string(&path).unwrap();

@@ -59,10 +59,9 @@ pub(crate) enum Discord {
     )]
     OtherCopy,
     #[error(
-        "one node asks a witness and the other does not, or their failover_after_ms differ: write the same \
-         [datastore.witness] and failover_after_ms into the configuration of both, and start both again"
+        "the failover_after_ms of the two nodes differ: write the same into the configuration of both, and start both again"
     )]
-    OtherWitness,
+    OtherTimes,
 }
 
 /// How the peer's copy is related to this one (rule P17).

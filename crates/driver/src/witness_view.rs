@@ -45,6 +45,22 @@ const OWES: &str =
 const OTHER: &str = "the other node asks another witness, so no node takes over by itself: write the same [datastore.witness] into \
                      the configuration of both nodes, and start them again";
 
+/// Why no node takes over while only this node asks a witness.
+const NONE: &str = "the other node asks no witness yet, so no node takes over by itself: write the same [datastore.witness] into its \
+                    configuration, and start it again";
+
+/// The witness of the peer, as it told at the last meeting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PeerWitness {
+    /// The peer asks the same witness; or the nodes have not met since the start of this process.
+    #[default]
+    Same,
+    /// The peer asks another witness: each of the two could let another node serve.
+    Other,
+    /// The peer asks none: it never takes over by itself.
+    None,
+}
+
 /// See the head of this file.
 pub(crate) struct WitnessView {
     has_witness: bool,
@@ -67,8 +83,7 @@ struct WitnessViewState {
     protects: bool,
     /// The word that this node owes the witness.
     debt: Option<Debt>,
-    /// The peer has told at the last meeting that it asks another witness.
-    peer_asks_other: bool,
+    peer: PeerWitness,
 }
 
 impl WitnessView {
@@ -119,16 +134,16 @@ impl WitnessView {
             || is_active(Mutant::GoAloneUnasked)
     }
 
-    /// Notes at a meeting whether the peer asks the same witness.
-    pub fn note_peer(&self, asks_same: bool) {
+    /// Notes at a meeting which witness the peer asks.
+    pub fn note_peer(&self, peer: PeerWitness) {
         let mut state = self.state.lock();
-        state.peer_asks_other = !asks_same;
-        state.protects &= asks_same;
+        state.peer = peer;
+        state.protects &= peer == PeerWitness::Same;
     }
 
-    /// Whether the word of the witness decides nothing, because the peer asks another one.
-    pub fn peer_asks_other(&self) -> bool {
-        self.state.lock().peer_asks_other
+    /// The witness of the peer.
+    pub fn peer(&self) -> PeerWitness {
+        self.state.lock().peer
     }
 
     /// Notes that the witness must still hear of a forced promotion.
@@ -152,7 +167,7 @@ impl WitnessView {
     pub fn note_answer(&self, protects: bool, trouble: Option<&str>) -> bool {
         let mut state = self.state.lock();
         let was_silent = !state.answers && state.trouble.is_some();
-        (state.answers, state.protects) = (true, protects && !state.peer_asks_other);
+        (state.answers, state.protects) = (true, protects && state.peer == PeerWitness::Same);
         state.trouble = trouble.map(str::to_owned);
         was_silent
     }
@@ -197,12 +212,16 @@ impl WitnessView {
         let parts = [
             state.trouble.as_deref(),
             state.debt.map(|_| OWES),
-            state.peer_asks_other.then_some(OTHER),
+            match state.peer {
+                PeerWitness::Same => None,
+                PeerWitness::Other => Some(OTHER),
+                PeerWitness::None => Some(NONE),
+            },
         ];
         let trouble: Vec<&str> = parts.into_iter().flatten().collect();
         Some(WitnessStatus {
             address: String::new(),
-            answers: state.answers && state.debt.is_none() && !state.peer_asks_other,
+            answers: state.answers && state.debt.is_none() && state.peer == PeerWitness::Same,
             protects: state.protects,
             trouble: (!trouble.is_empty()).then(|| trouble.join("; ")),
             unaware: state.debt.is_some(),
@@ -226,6 +245,20 @@ mod tests {
         view.revoke();
         assert!(!view.permits(first));
         assert!(WitnessView::new(false, Duration::ZERO).permits(first));
+    }
+
+    #[test]
+    fn a_witness_protects_once_both_nodes_ask_it() {
+        let view = WitnessView::new(true, Duration::ZERO);
+        for peer in [PeerWitness::None, PeerWitness::Other] {
+            assert!(!view.note_answer(true, None));
+            assert!(view.protects());
+            view.note_peer(peer);
+            assert!(!view.protects());
+            assert!(!view.note_answer(true, None));
+            assert!(!view.protects() && view.status().unwrap().trouble.is_some());
+            view.note_peer(PeerWitness::Same);
+        }
     }
 
     #[test]

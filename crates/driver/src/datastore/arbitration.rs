@@ -9,7 +9,8 @@
 //! - A secondary takes over once it has been without a primary for `failover_after`, and once its last promise is as old
 //!   (`promise.rs`). So each lease that it has given is over (rule R7), however long this thread or a call of the witness
 //!   takes: the promise is looked at again before the candidature, and before the takeover.
-//! - While the peer asks another witness, no question of this node leads to a change: both witnesses could grant it.
+//! - While the peer asks another witness, no question of this node leads to a change: both witnesses could grant it. While it
+//!   asks none, this node takes over from nobody, and lets nobody take over.
 //! - An answer changes nothing if the record of this node has changed since the question.
 
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use crate::host::ThreadKind;
 use crate::role_judge::{Discord, has_served_alone};
 use crate::session::Session;
 use crate::session::build::SessionPart;
-use crate::witness_view::Debt;
+use crate::witness_view::{Debt, PeerWitness};
 
 /// Time between two looks whether there is something to ask.
 const POLL: Duration = Duration::from_millis(20);
@@ -199,9 +200,12 @@ impl<'a> Arbitration<'a> {
         let is_due = engine.host.now() >= self.look_at;
         let look = is_due.then_some(Question::Look);
         let tell = engine.witness.debt(record.generation).map(Question::Tell);
-        if engine.witness.peer_asks_other() {
+        let peer = engine.witness.peer();
+        if peer == PeerWitness::Other {
             return tell.or(look);
         }
+        // A peer without a witness takes over from nobody, and this node from nobody either.
+        let both_ask = peer == PeerWitness::Same;
         let freezes = engine.config.policies.on_peer_loss == OnPeerLoss::Freeze;
         match self.datastore.session() {
             Session::Primary(session) => {
@@ -219,7 +223,8 @@ impl<'a> Arbitration<'a> {
                     }
                     // Both records say before that the copies are equal (rule R8).
                     State::Synced
-                        if is_connected
+                        if both_ask
+                            && is_connected
                             && session.term.peer.is_complete()
                             && !engine.witness.protects() =>
                     {
@@ -239,7 +244,8 @@ impl<'a> Arbitration<'a> {
                 }
             }
             Session::Secondary(_) => {
-                if record.complete && self.has_been_silent(self.takeover()) && self.is_released() {
+                let is_due = self.has_been_silent(self.takeover()) && self.is_released();
+                if both_ask && record.complete && is_due {
                     Some(Question::TakeOver)
                 } else {
                     look

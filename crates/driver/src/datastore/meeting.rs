@@ -16,7 +16,7 @@ use crate::peer::meeting::{self, Meets, ROUNDS_MAX};
 use crate::role_judge::{Attendee, Discord};
 use crate::session::Session;
 use crate::session::build::SessionPart;
-use crate::witness_view::WordTime;
+use crate::witness_view::{PeerWitness, WordTime};
 
 /// Why a primary is refused by a node that serves, or may have served.
 const NO_SECONDARY: &str = "the other node is no secondary of this datastore: the nodes meet again";
@@ -124,6 +124,18 @@ impl Datastore {
         Ok(())
     }
 
+    /// The witness of the other node. A node without one connects with a node that has one: a witness is added on one node after
+    /// the other.
+    fn peer_witness(&self, theirs: &Meet) -> Result<PeerWitness, Discord> {
+        let config = &self.engine.config;
+        match (theirs.failover_after_ms, config.failover_after_ms()) {
+            (Some(theirs), Some(own)) if theirs != own => Err(Discord::OtherTimes),
+            (None, _) => Ok(PeerWitness::None),
+            _ if theirs.witness == config.witness_id() => Ok(PeerWitness::Same),
+            _ => Ok(PeerWitness::Other),
+        }
+    }
+
     /// A node whose disk has failed writes no record. A primary serves reads until the other node may serve.
     fn hear_poisoned(&self, attendee: &Attendee, theirs: &Meet) {
         let is_deposed = theirs.record.generation > attendee.state.record.generation;
@@ -189,11 +201,7 @@ impl Meets for Datastore {
     }
 
     fn hear(&self, theirs: &Meet, begun: WordTime) -> Result<bool, Discord> {
-        if theirs.failover_after_ms != self.engine.config.failover_after_ms() {
-            return Err(Discord::OtherWitness);
-        }
-        let is_same_witness = theirs.witness == self.engine.config.witness_id();
-        self.engine.witness.note_peer(is_same_witness);
+        self.engine.witness.note_peer(self.peer_witness(theirs)?);
         let _changing = self.changing.acquire(&*self.engine.host);
         if self.engine.is_stopping() {
             return Ok(false);
