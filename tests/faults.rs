@@ -13,6 +13,8 @@
 
 #[path = "faults/address.rs"]
 mod address;
+#[path = "faults/bulk.rs"]
+mod bulk;
 #[path = "faults/cells.rs"]
 mod cells;
 #[path = "faults/chance.rs"]
@@ -256,6 +258,13 @@ fn a_hanging_checkpoint_of_the_secondary_is_no_lost_connection() {
 fn a_slow_network_is_no_lost_connection() {
     if rounds().is_some() {
         slow::network_that_is_slow();
+    }
+}
+
+#[test]
+fn names_overtake_large_writes_on_a_slow_link() {
+    if rounds().is_some() {
+        bulk::names_overtake_bulk();
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod clock;
 mod event;
+mod link_pace;
 mod meta_queue;
 mod mirrored_writes;
 mod op_table;
@@ -134,7 +135,7 @@ impl Core {
             writes: MirroredWrites::default(),
             metas: MetaQueue::new(start.in_doubt),
             held: VecDeque::new(),
-            room: SendRoom::new(config.bytes_max),
+            room: SendRoom::new(config.bytes_max, now_ms),
             recovery: None,
             image: ImageFlags::default(),
         }
@@ -183,7 +184,7 @@ impl Core {
 
     /// Number of operations that have their locks and wait for the state, or for room on the way to the peer.
     pub fn held(&self) -> usize {
-        self.held.len() + self.room.queue.len()
+        self.held.len() + self.room.waiting()
     }
 
     /// Counts the locks one by one: for tests of the whole, not for status.
@@ -221,6 +222,7 @@ impl Core {
                 peer_applied,
             } => {
                 self.connection = connection;
+                self.room.begin_connection(now_ms);
                 self.link_up(in_sync, peer_applied, effects);
             }
             Event::NamesBehind(is_behind) => self.names_behind(is_behind, effects),

@@ -25,6 +25,11 @@ impl CoreClock {
         self.now_ms = now_ms;
     }
 
+    /// The time of the present event.
+    pub const fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
     pub const fn start_pause(&mut self) {
         self.paused_since_ms = Some(self.now_ms);
     }

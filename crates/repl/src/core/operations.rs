@@ -4,6 +4,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Osn};
 
 use super::pending::{NodePart, Op, REFUSED};
+use super::send_room::Lane;
 use super::{Core, Effect, Effects, LockSet, OpId, OpKind};
 use crate::state::{ServiceMode, State, Trigger};
 
@@ -26,7 +27,8 @@ impl Core {
         let is_admitted = match self.state.service_mode() {
             ServiceMode::Alone | ServiceMode::WritesAlone | ServiceMode::Refused => true,
             ServiceMode::Mirrored => {
-                self.room.queue.is_empty() && !self.is_window_full() && self.room.fits(bytes)
+                let lane = self.room.lane(OpKind::Write, bytes);
+                !self.is_window_full() && self.room.is_open(lane, bytes)
             }
             ServiceMode::Wait => false,
         };
@@ -51,9 +53,11 @@ impl Core {
             }
             (_, ServiceMode::Refused) => self.refuse(id, effects),
             (OpKind::Write | OpKind::Meta, ServiceMode::Mirrored) => {
-                // No operation overtakes one that waits for more room.
-                if !self.room.queue.is_empty() || !self.start_if_room(id, kind, effects) {
-                    self.room.queue.push_back(id);
+                let bytes = self.ops.get(id).map_or(0, |op| op.bytes);
+                let lane = self.room.lane(kind, bytes);
+                // No operation overtakes one of its lane.
+                if self.room.first(lane).is_some() || !self.start_if_room(id, kind, effects) {
+                    self.room.push(lane, id);
                 }
             }
             (OpKind::Sync, ServiceMode::Mirrored) => {
@@ -83,7 +87,7 @@ impl Core {
             return false;
         }
         if let Some(op) = self.ops.get_mut(id)
-            && !self.room.take(op)
+            && !self.room.take(op, self.clock.now_ms())
         {
             return false;
         }
@@ -95,16 +99,18 @@ impl Core {
         true
     }
 
-    /// Starts the operations that wait for room, in order, as far as there is room.
+    /// Starts the operations that wait for room, as far as there is room, in the order of each lane.
     pub(super) fn admit_queued(&mut self, effects: &mut Effects) {
-        while self.state.service_mode() == ServiceMode::Mirrored
-            && let Some(&id) = self.room.queue.front()
-        {
-            let kind = self.ops.get(id).map(|op| op.kind);
-            if !kind.is_none_or(|kind| self.start_if_room(id, kind, effects)) {
-                break;
+        for lane in Lane::ALL {
+            while self.state.service_mode() == ServiceMode::Mirrored
+                && let Some(id) = self.room.first(lane)
+            {
+                let kind = self.ops.get(id).map(|op| op.kind);
+                if !kind.is_none_or(|kind| self.start_if_room(id, kind, effects)) {
+                    break;
+                }
+                self.room.pop(lane);
             }
-            self.room.queue.pop_front();
         }
     }
 
@@ -244,7 +250,7 @@ impl Core {
         let Some(op) = self.ops.remove(id) else {
             return;
         };
-        self.room.give_back(&op);
+        self.room.give_back(&op, self.clock.now_ms());
         let mirrored_write = op.osn.is_some_and(|osn| self.writes.remove(osn));
         effects.push(Effect::Finish {
             op: id,
@@ -275,7 +281,7 @@ impl Core {
 
     /// Lets every operation that was held back try again.
     pub(super) fn admit_held(&mut self, effects: &mut Effects) {
-        let queued = std::mem::take(&mut self.room.queue);
+        let queued = self.room.take_waiting();
         for id in queued.into_iter().chain(std::mem::take(&mut self.held)) {
             self.admit(id, effects);
         }
@@ -309,7 +315,7 @@ impl Core {
         self.release_interrupted(effects);
         self.writes.clear();
         let held = std::mem::take(&mut self.held);
-        let queued = std::mem::take(&mut self.room.queue);
+        let queued = self.room.take_waiting();
         let mut idle = self.metas.drop_queued();
         idle.extend(held.into_iter().chain(queued));
         for (id, op) in self.ops.iter_mut() {

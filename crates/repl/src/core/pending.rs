@@ -3,6 +3,7 @@
 use lockstep_types::{Errno, Osn};
 
 use super::OpKind;
+use super::link_pace::Dispatch;
 use crate::lock::{LockSet, OpId};
 
 /// One operation from submission to finish.
@@ -21,8 +22,8 @@ pub(super) struct Op {
     pub sent: Option<u64>,
     /// About how many bytes of the operation go to the peer.
     pub bytes: u64,
-    /// The operation was given room on the way to the peer.
-    pub has_room: bool,
+    /// When the operation was given room on the way to the peer, if it was.
+    pub dispatch: Option<Dispatch>,
 }
 
 /// One node's part of an operation.
@@ -50,7 +51,7 @@ impl Op {
             peer: NodePart::NotNeeded,
             sent: None,
             bytes,
-            has_room: false,
+            dispatch: None,
         }
     }
 

@@ -42,19 +42,70 @@ fn started(effects: &[Effect]) -> Vec<u64> {
 }
 
 #[test]
-fn operations_without_room_wait_and_begin_in_order_once_there_is_room() {
+fn writes_without_room_wait_and_begin_in_order_once_there_is_room() {
     let mut core = core(State::Synced);
     assert_eq!(started(&core.submit_bytes(1, 5, 60)), [1]);
     assert_eq!(started(&core.submit_bytes(2, 6, 60)), []);
-    assert_eq!(
-        started(&core.submit_meta_bytes(3, "a", 10)),
-        [],
-        "no operation overtakes"
-    );
+    assert_eq!(started(&core.submit_bytes(3, 7, 10)), []);
     assert_eq!(core.in_flight().bytes, 60);
     assert_eq!(core.held(), 2);
     assert_eq!(started(&core.ends(1, 1)), [2, 3]);
     assert_eq!((core.in_flight().bytes, core.held()), (70, 0));
+}
+
+/// A lookup in the directory of the name waits for the operation, too: the kernel holds the directory's lock.
+#[test]
+fn a_name_overtakes_writes_that_wait() {
+    let mut core = core(State::Synced);
+    core.submit_bytes(1, 5, 60);
+    core.submit_bytes(2, 6, 60);
+    assert_eq!(started(&core.submit_meta_bytes(3, "a", 10)), [3]);
+    assert_eq!(started(&core.submit_meta_bytes(4, "b", 40)), []);
+    let next = core.submit_meta_bytes(5, "c", 1);
+    assert_eq!(started(&next), [], "names keep their order");
+    assert_eq!(started(&core.ends(1, 1)), [4, 5]);
+    assert_eq!((core.in_flight().bytes, core.held()), (51, 1));
+}
+
+#[test]
+fn a_small_write_overtakes_large_ones_and_not_without_end() {
+    /// Writes of more than 100 bytes are large.
+    const ROOM: u64 = 25_600;
+    let mut core = core(State::Synced);
+    core.config.writes_max = 1000;
+    core.room = SendRoom::new(ROOM, 0);
+    assert_eq!(started(&core.submit_bytes(1, 5, ROOM / 8 * 7)), [1]);
+    assert_eq!(started(&core.submit_bytes(2, 6, 101)), []);
+    let mut overtook = 0;
+    for op in 3.. {
+        if started(&core.submit_bytes(op, op + 10, 100)) != [op] {
+            break;
+        }
+        overtook += 100;
+        core.ends(op, op - 1);
+    }
+    assert_eq!(overtook, ROOM);
+    assert!(started(&core.ends(1, 1)).contains(&2));
+}
+
+/// The bytes on a slow way stay few, so no later operation waits behind many.
+#[test]
+fn bytes_in_flight_follow_the_rate_of_the_way() {
+    const WRITE: u64 = 1 << 20;
+    let mut core = core(State::Synced);
+    core.config.writes_max = 1000;
+    core.room = SendRoom::new(16 * WRITE, 0);
+    for op in 1..=100 {
+        core.submit_bytes(op, op + 4, WRITE);
+    }
+    assert_eq!(core.in_flight().bytes, 14 * WRITE);
+    for done in 1..=60 {
+        // 100 Mbit/s.
+        let now_ms = done * 80;
+        core.at(now_ms, Event::LocalDone(OpId(done), Ok(())));
+        core.at(now_ms, Event::WriteAcked(osn(done), None));
+    }
+    assert!(core.in_flight().bytes <= 3 * WRITE);
 }
 
 /// Room comes back only when both nodes are done: an unanswered operation may still be on its way.

@@ -1,0 +1,101 @@
+//! Names beside many large writes over a slow link: few bytes go ahead of each (rule P19).
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+
+use crate::nodes::{NodeEnvironment, PATIENT, Pair, Settings, await_that};
+use crate::slow::{WRITE_BYTES, open, start};
+
+/// Programs that write.
+const WRITERS: usize = 32;
+/// A link of 100 Mbit/s.
+const BYTES_PER_SEC: u64 = 12_500_000;
+/// Bytes that the writers write before names are looked at: more than were on their way at first.
+const WARM_UP_BYTES: u64 = 32 << 20;
+/// Number of names.
+const NAMES: usize = 8;
+/// Most bytes of the writers that end while a name is made. All writers together wait with four times as many.
+const AHEAD_MAX: u64 = 8 << 20;
+
+/// Programs that write to files of their own until this is stopped.
+struct Bulk {
+    written: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+    writers: Vec<JoinHandle<()>>,
+}
+
+impl Bulk {
+    fn start(pair: &Pair) -> Self {
+        let (written, is_over) = (Arc::default(), Arc::default());
+        let open = |number| open(pair, &format!("bulk {number}"), 0);
+        let files: Vec<File> = (0..WRITERS).map(open).collect();
+        let writer = |file: File| {
+            let (written, is_over) = (Arc::clone(&written), Arc::clone(&is_over));
+            thread::spawn(move || write_until(&is_over, &file, &written))
+        };
+        Self {
+            writers: files.into_iter().map(writer).collect(),
+            written,
+            is_over,
+        }
+    }
+
+    fn written(&self) -> u64 {
+        self.written.load(Ordering::SeqCst)
+    }
+
+    fn stop(self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        for writer in self.writers {
+            writer.join().unwrap();
+        }
+    }
+}
+
+fn write_until(is_over: &AtomicBool, file: &File, written: &AtomicU64) {
+    let bytes = vec![5; WRITE_BYTES];
+    while !is_over.load(Ordering::SeqCst) {
+        file.write_all_at(&bytes, 0).unwrap();
+        written.fetch_add(WRITE_BYTES as u64, Ordering::SeqCst);
+    }
+}
+
+/// Makes a name, and looks another one up in the same directory meanwhile: the kernel lets the lookup wait for the
+/// name.
+fn make_and_look(directory: &Path, number: usize) {
+    let absent = directory.join(format!("absent {number}"));
+    let looker = thread::spawn(move || fs::symlink_metadata(absent).is_err());
+    File::create(directory.join(format!("name {number}"))).unwrap();
+    assert!(looker.join().unwrap());
+}
+
+/// See the head of this file.
+pub fn names_overtake_bulk() {
+    let settings = Settings {
+        bytes_per_sec: Some(BYTES_PER_SEC),
+        ..PATIENT
+    };
+    let mut pair = start(
+        settings,
+        [NodeEnvironment::default(), NodeEnvironment::default()],
+    );
+    let directory = pair.mount().join("directory");
+    fs::create_dir(&directory).unwrap();
+    let bulk = Bulk::start(&pair);
+    await_that("the writers to fill the link", || {
+        bulk.written() >= WARM_UP_BYTES
+    });
+    for number in 0..NAMES {
+        let before = bulk.written();
+        make_and_look(&directory, number);
+        let ahead = bulk.written() - before;
+        println!("name {number}: {} KiB went ahead", ahead >> 10);
+        assert!(ahead <= AHEAD_MAX, "{ahead} bytes went ahead");
+    }
+    bulk.stop();
+    pair.stop();
+}
