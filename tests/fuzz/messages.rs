@@ -251,7 +251,7 @@ fn entry(chance: &mut Chance, known: &PeerState) -> InFlightEntry {
 }
 
 fn request(chance: &mut Chance, known: &PeerState) -> Request {
-    match chance.within(0..16) {
+    match chance.within(0..17) {
         14 if chance.percent(50) => Request::Reserve {
             ino: ino(chance),
             ranges: list(chance, |chance| (number(chance), number(chance))),
@@ -363,7 +363,7 @@ fn meta(chance: &mut Chance) -> MetaRequest {
     } else {
         ino(chance)
     };
-    match chance.within(0..16) {
+    match chance.within(0..17) {
         0..4 => creation(chance, parent, target),
         which @ 4..8 => of_names(chance, which, parent, target),
         which @ 8..12 => of_files(chance, which, target),
@@ -466,6 +466,9 @@ fn of_attributes(chance: &mut Chance, which: u64, target: Ino) -> MetaRequest {
         14 => MetaRequest::RemoveXattr {
             ino: target,
             name: xattr(chance),
+        },
+        15 => MetaRequest::ReapAll {
+            inos: vec![target; usize::from(target.get().is_multiple_of(2)) * 200 + 1],
         },
         _ => MetaRequest::Reap { ino: target },
     }

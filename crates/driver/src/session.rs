@@ -74,6 +74,7 @@ impl Session {
         if let Self::Primary(session) = self {
             session.keeper.look_again();
             session.give_memory_back();
+            session.reap_gathered();
         }
     }
 

@@ -564,6 +564,7 @@ const fn may_make_room(request: &MetaRequest) -> bool {
             }
             | MetaRequest::RemoveXattr { .. }
             | MetaRequest::Reap { .. }
+            | MetaRequest::ReapAll { .. }
     )
 }
 

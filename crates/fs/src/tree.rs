@@ -169,7 +169,10 @@ impl<'a> Tree<'a> {
 
     /// Makes the records of a plan visible, and tells the files in use of them.
     pub(crate) fn install(self, plan: Plan, request: &MetaRequest) {
-        let freed = matches!(request, MetaRequest::Reap { .. });
+        let freed = matches!(
+            request,
+            MetaRequest::Reap { .. } | MetaRequest::ReapAll { .. }
+        );
         if let MetaRequest::Create { ino, .. } = request {
             self.namespace.numbers().skip(*ino);
         }

@@ -35,6 +35,13 @@ impl Model {
                 renamed.map(no_subject)
             }
             MetaRequest::Reap { ino } => self.reap(*ino).map(|()| no_subject(None)),
+            MetaRequest::ReapAll { inos } => {
+                for ino in inos {
+                    // An inode with a name stays, and so does one that is gone.
+                    let _ = self.reap(*ino);
+                }
+                Ok(no_subject(None))
+            }
             _ => {
                 let subject = Some(self.change_inode(request)?);
                 Ok(Effect {

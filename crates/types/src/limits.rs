@@ -39,6 +39,9 @@ pub const WRITES_IN_FLIGHT_MAX: usize = 1024;
 /// alone may have more. The bound lets memory hold every admitted operation until the peer takes it.
 pub const BYTES_IN_FLIGHT_MAX: u64 = 16 << 20;
 
+/// Most inodes that one operation frees.
+pub const REAPED_MAX: usize = 128;
+
 /// Most bytes in memory of writes that cannot begin yet, per datastore; each thread that submits writes may add one
 /// write. The bytes of further writes are kept in a file on the store's disk.
 pub const KEPT_BYTES_MAX: u64 = 64 << 20;

@@ -152,6 +152,11 @@ pub enum MetaRequest {
         /// The inode.
         ino: Ino,
     },
+    /// Frees those of some inodes that have no name. No program has one of them open.
+    ReapAll {
+        /// The inodes, at most [`REAPED_MAX`](crate::limits::REAPED_MAX).
+        inos: Vec<Ino>,
+    },
 }
 
 /// How a rename treats an existing target.

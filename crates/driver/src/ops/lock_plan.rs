@@ -104,6 +104,11 @@ pub(crate) fn metadata(request: &MetaRequest, targets: &Targets) -> LockSet {
         | MetaRequest::SetXattr { ino, .. }
         | MetaRequest::RemoveXattr { ino, .. }
         | MetaRequest::Reap { ino } => locks.add(LockKey::File(*ino), LockMode::Exclusive),
+        MetaRequest::ReapAll { inos } => {
+            for ino in inos {
+                locks.add(LockKey::File(*ino), LockMode::Exclusive);
+            }
+        }
     }
     for (ino, _) in targets.iter().flatten() {
         locks.add(LockKey::File(*ino), LockMode::Exclusive);

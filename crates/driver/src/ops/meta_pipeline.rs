@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use super::berths::Berths;
 use super::lock_plan;
 use super::pending::{PendingMetadata, PendingOp, PendingOps};
+use super::reap_queue::ReapQueue;
 use super::references::References;
 use crate::client::Done;
 use crate::engine::Engine;
@@ -56,6 +57,7 @@ pub(crate) struct MetaPipeline {
     committed: Mutex<BTreeMap<Osn, Option<OpId>>>,
     /// The operation that this node cannot apply.
     stuck: Mutex<Option<Committed>>,
+    reaps: ReapQueue,
 }
 
 impl MetaPipeline {
@@ -76,6 +78,7 @@ impl MetaPipeline {
             sequencer: Mutex::new(()),
             committed: Mutex::default(),
             stuck: Mutex::default(),
+            reaps: ReapQueue::default(),
         }
     }
 
@@ -102,18 +105,39 @@ impl MetaPipeline {
         self.term.handle_event(self.engine.calling_thread(), submit);
     }
 
-    /// Frees an inode without a name.
+    /// Frees an inode without a name, soon.
     pub fn reap(&self, ino: Ino) {
+        self.free(self.reaps.add(ino));
+    }
+
+    /// Frees the inodes that were gathered, on a thread that may wait. Until the next call, further inodes are gathered
+    /// if `may_wait` says so.
+    pub fn reap_gathered(self: &Arc<Self>, may_wait: bool) {
+        let inos = self.reaps.take(may_wait);
+        if !inos.is_empty() {
+            let pipeline = Arc::clone(self);
+            self.term.spawn(move || pipeline.free(inos));
+        }
+    }
+
+    /// Frees inodes without a name. An inode that a program has opened meanwhile, by its handle, is freed later.
+    fn free(&self, mut inos: Vec<Ino>) {
         if self.term.is_over() {
             return;
         }
+        inos.retain(|ino| !self.references.keeps(*ino));
+        let request = match inos[..] {
+            [] => return,
+            [ino] => MetaRequest::Reap { ino },
+            _ => MetaRequest::ReapAll { inos },
+        };
         let datastore = self.engine.name().to_owned();
         let done = move |result: Result<_, Errno>| {
             if let Err(error) = result {
-                tracing::debug!(datastore, %ino, %error, "inode not freed");
+                tracing::debug!(datastore, %error, "inodes not freed");
             }
         };
-        self.submit(MetaRequest::Reap { ino }, Box::new(done));
+        self.submit(request, Box::new(done));
     }
 
     /// Frees an inode that has lost its last name, unless a program has it open.
@@ -405,6 +429,7 @@ fn message_bytes(request: &MetaRequest) -> u64 {
     let more = match request {
         MetaRequest::Create { target, .. } => target.len(),
         MetaRequest::SetXattr { value, .. } => value.len(),
+        MetaRequest::ReapAll { inos } => inos.len() * size_of::<Ino>(),
         _ => 0,
     };
     MESSAGE_BYTES + more as u64
@@ -412,8 +437,10 @@ fn message_bytes(request: &MetaRequest) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_types::{FileName, NodeKind};
+
     use super::*;
-    use crate::open::tests::Place;
+    use crate::open::tests::{Place, creation};
 
     /// Between its number and its log record, an operation may become committed for the core: the connection is
     /// lost, or an earlier operation fails here. The operation must be found in the log when it is applied.
@@ -437,6 +464,42 @@ mod tests {
         assert_eq!(osns(pipeline.apply_committed(Some(number(2)))), [number(1)]);
         assert_eq!(osns(pipeline.apply_committed(None)), [number(2)]);
         drop(sequencer);
+        datastore.stop();
+        datastore.close();
+    }
+
+    #[test]
+    fn many_removals_take_one_operation_more() {
+        const MADE: u64 = 50;
+        let place = Place::in_sync();
+        let datastore = place.start_out_of_sync();
+        let session = datastore.primary().unwrap();
+        let change = |request| {
+            let (told, outcome) = std::sync::mpsc::channel();
+            let done = move |result: Result<Option<Attr>, Errno>| told.send(result).unwrap();
+            session.pipeline.submit(request, Box::new(done));
+            outcome.recv().unwrap().unwrap();
+        };
+        session.pipeline.reap_gathered(true);
+        for number in 0..MADE {
+            let ino = datastore.store().next_ino().unwrap();
+            change(creation(ino, &number.to_string(), NodeKind::Directory));
+        }
+        let before = session.term.core.lock().next_osn();
+        for number in 0..MADE {
+            change(MetaRequest::Rmdir {
+                parent: Ino::ROOT,
+                name: FileName::new(number.to_string().as_bytes()).unwrap(),
+            });
+        }
+        let orphans = || datastore.store().tree().orphans().unwrap().len() as u64;
+        assert_eq!(orphans(), MADE);
+        session.pipeline.reap_gathered(true);
+        while orphans() > 0 {
+            std::thread::yield_now();
+        }
+        let after = session.term.core.lock().next_osn();
+        assert_eq!(after.sequence - before.sequence, MADE + 1);
         datastore.stop();
         datastore.close();
     }

@@ -76,6 +76,16 @@ impl References {
         !used && self.orphans.lock().remove(&ino)
     }
 
+    /// Whether an inode that was to be freed is used again. Then its last reference frees it.
+    pub fn keeps(&self, ino: Ino) -> bool {
+        let shard = self.shard(ino).lock();
+        let used = shard.contains_key(&ino);
+        if used {
+            self.orphans.lock().insert(ino);
+        }
+        used
+    }
+
     fn lower(&self, ino: Ino, change: impl FnOnce(&mut Counts)) -> bool {
         let unused = self.lower_counts(ino, change);
         match self.ask.get() {
@@ -130,6 +140,16 @@ mod tests {
         assert!(!references.forgotten(ino, 2));
         assert!(references.closed(ino));
         assert!(!references.closed(ino));
+    }
+
+    #[test]
+    fn an_orphan_that_is_opened_before_it_is_freed_stays() {
+        let ino = Ino::new(5).unwrap();
+        let references = References::default();
+        assert!(references.orphaned(ino) && !references.keeps(ino));
+        references.opened(ino);
+        assert!(references.keeps(ino));
+        assert!(references.closed(ino) && !references.keeps(ino));
     }
 
     #[test]

@@ -303,7 +303,7 @@ impl SpaceAdmission {
     }
 
     /// Whether both disks have so much room that no single change is counted.
-    fn has_ample_room(&self) -> bool {
+    pub fn has_ample_room(&self) -> bool {
         self.rooms.is_ample.load(Ordering::Acquire)
     }
 

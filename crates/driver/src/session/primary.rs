@@ -389,6 +389,11 @@ impl PrimarySession {
         }
     }
 
+    /// Frees the inodes that were gathered since the last tick.
+    pub fn reap_gathered(&self) {
+        self.pipeline.reap_gathered(self.space.has_ample_room());
+    }
+
     /// Frees the inodes that lost their last name before this node serves. Those that a program of this node has open stay.
     pub fn reap_orphans(&self) {
         match self.engine.store.tree().orphans() {

@@ -13,7 +13,7 @@ mod extended;
 mod outcome;
 mod view;
 
-use lockstep_types::{Errno, MetaOp, MetaRequest, XattrNamespace};
+use lockstep_types::{Errno, MetaOp, MetaRequest, XattrNamespace, limits};
 
 use self::draft::PlanDraft;
 use crate::error::OpError;
@@ -69,6 +69,7 @@ pub fn plan(view: &dyn View, op: &MetaOp) -> Result<Plan, OpError> {
         } => extended::set_xattr(&mut draft, *ino, name, value, *mode)?,
         MetaRequest::RemoveXattr { ino, name } => extended::remove_xattr(&mut draft, *ino, name)?,
         MetaRequest::Reap { ino } => directories::reap(&mut draft, *ino)?,
+        MetaRequest::ReapAll { inos } => directories::reap_all(&mut draft, inos)?,
     }
     Ok(draft.finish())
 }
@@ -82,6 +83,7 @@ pub fn check_new(request: &MetaRequest) -> Result<(), Errno> {
         MetaRequest::SetXattr { name, .. } | MetaRequest::RemoveXattr { name, .. } => {
             XattrNamespace::of(name).map(drop)
         }
+        MetaRequest::ReapAll { inos } if inos.len() > limits::REAPED_MAX => Err(Errno::Invalid),
         _ => Ok(()),
     }
 }

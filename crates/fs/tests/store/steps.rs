@@ -65,6 +65,10 @@ pub enum Names {
     Reap {
         ino: u8,
     },
+    ReapAll {
+        orphan: u8,
+        any: u8,
+    },
 }
 
 /// A change of attributes, extended ones among them.
@@ -237,6 +241,9 @@ impl Names {
             Self::Reap { ino } => MetaRequest::Reap {
                 ino: known.orphan(model, ino),
             },
+            Self::ReapAll { orphan, any } => MetaRequest::ReapAll {
+                inos: vec![known.orphan(model, orphan), known.any(any)],
+            },
         }
     }
 }
@@ -377,6 +384,7 @@ fn names() -> impl Strategy<Value = Names> {
         2 => place().prop_map(|(dir, name)| Names::Rmdir { dir, name }),
         5 => rename,
         2 => any::<u8>().prop_map(|ino| Names::Reap { ino }),
+        1 => any::<(u8, u8)>().prop_map(|(orphan, any)| Names::ReapAll { orphan, any }),
     ]
 }
 

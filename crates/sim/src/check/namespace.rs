@@ -182,7 +182,7 @@ impl Namespace {
                 mode,
             } => self.set_xattr(*ino, name, value, *mode),
             MetaRequest::RemoveXattr { ino, name } => self.remove_xattr(*ino, name),
-            MetaRequest::Reap { .. } => Ok(None),
+            MetaRequest::Reap { .. } | MetaRequest::ReapAll { .. } => Ok(None),
         }
     }
 

@@ -118,6 +118,8 @@ impl<'a> Touches<'a> {
             | MetaRequest::SetXattr { ino, .. }
             | MetaRequest::RemoveXattr { ino, .. }
             | MetaRequest::Reap { ino } => self.add(Subject::Node(*ino)),
+            // Frees inodes that nothing shows any more.
+            MetaRequest::ReapAll { .. } => {}
         }
     }
 }

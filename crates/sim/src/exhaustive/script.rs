@@ -100,6 +100,7 @@ const fn touched(op: &Op) -> Option<Ino> {
             | MetaRequest::SetXattr { ino, .. }
             | MetaRequest::RemoveXattr { ino, .. }
             | MetaRequest::Reap { ino } => Some(*ino),
+            MetaRequest::ReapAll { .. } => None,
         },
         Op::Sync { ino } => Some(*ino),
         _ => None,

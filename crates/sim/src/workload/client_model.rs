@@ -187,6 +187,7 @@ fn named(op: &Op) -> [Option<Ino>; 2] {
             | MetaRequest::SetXattr { ino, .. }
             | MetaRequest::RemoveXattr { ino, .. }
             | MetaRequest::Reap { ino } => [Some(*ino), None],
+            MetaRequest::ReapAll { .. } => [None, None],
         },
     };
     inos.map(|ino| ino.filter(|ino| *ino != Ino::ROOT))

@@ -387,6 +387,17 @@ pub(super) fn reap(draft: &mut PlanDraft<'_>, ino: Ino) -> Result<(), OpError> {
     draft.drop_inode(ino)
 }
 
+/// Frees the inodes without a name among `inos`. The others stay: one of them may be gone already.
+pub(super) fn reap_all(draft: &mut PlanDraft<'_>, inos: &[Ino]) -> Result<(), OpError> {
+    for ino in inos {
+        match reap(draft, *ino) {
+            Ok(()) | Err(OpError::Refused(Errno::Stale | Errno::Busy)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 fn new_body(kind: NodeKind, parent: Ino, rdev: u32, target: &[u8]) -> Result<Body, OpError> {
     Ok(match kind {
         NodeKind::File => Body::File { size: 0 },
