@@ -71,6 +71,7 @@ mod request_queue;
 mod resent;
 mod session_end;
 mod setattr;
+mod tenure_bond;
 mod unfinished_drops;
 mod write;
 mod write_back;

@@ -440,7 +440,7 @@ fn the_configuration_of_ganesha_is_printed_and_what_it_lacks_is_said() {
     }
 
     let text = std::fs::read_to_string(&config).unwrap();
-    let ready = text.replace("standby = \"wait\"", "standby = \"eagain\"");
+    let ready = text.replace("standby = \"erofs\"", "standby = \"eagain\"");
     std::fs::write(&config, ready).unwrap();
     let (code, output, error) = print("data", &["--clients", "10.0.0.0/24,host", "--nfs", "4"]);
     assert_eq!((code, error.as_str()), (Some(0), ""));

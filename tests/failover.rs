@@ -17,6 +17,8 @@ mod busy;
 mod departure;
 #[path = "failover/holder.rs"]
 mod holder;
+#[path = "failover/late.rs"]
+mod late;
 #[path = "failover/lost_found.rs"]
 mod lost_found;
 #[path = "failover/mappings.rs"]
@@ -81,7 +83,7 @@ fn start(settings: Settings) -> Option<Pair> {
 }
 
 #[test]
-fn a_planned_failover_is_a_wait_for_programs_and_nothing_else() {
+fn a_planned_failover_loses_nothing_and_refuses_what_comes_too_late() {
     let Some(mut pair) = start(STEADY) else {
         return;
     };
@@ -542,7 +544,7 @@ fn each_node_keeps_its_role_over_a_restart_whatever_node_toml_says() {
 }
 
 #[test]
-fn a_drill_goes_there_and_back_and_no_program_sees_an_error() {
+fn a_drill_goes_there_and_back_and_loses_no_record() {
     let Some(mut pair) = start(STEADY) else {
         return;
     };

@@ -85,10 +85,12 @@ fn run_programs(site: &mut Site) -> BTreeMap<String, Tree> {
         for place in &places {
             place.stop.store(true, Ordering::SeqCst);
         }
-        let ended = running.into_iter();
-        ended
-            .map(|(name, _, program)| (name.to_owned(), program.join().expect(name)))
-            .collect()
+        let ended = running.into_iter().map(|(name, place, program)| {
+            let left = program.join().expect(name);
+            assert_eq!(place.refusals(), 0, "{name}: no other node has served");
+            (name.to_owned(), left)
+        });
+        ended.collect()
     })
 }
 

@@ -14,9 +14,9 @@ use super::terminal::duration;
 /// Let the other node serve, while both run
 ///
 /// Run this command on the primary, while the nodes are in sync: to restart a server, for example. Requests of
-/// programs wait for some milliseconds, and then the other node serves. No operation fails, and no resync
-/// follows. This node becomes the secondary: a program that goes on here waits in the mount, or gets EROFS
-/// (`standby` in the configuration). So start the programs on the other server.
+/// programs wait for some milliseconds, those under way end with their answers, and then the other node serves. No
+/// resync follows. This node becomes the secondary: a program that goes on here gets EROFS (`standby` in the
+/// configuration). So stop the programs before, and start them on the other server.
 ///
 /// If keepalived has a cluster address on this server (`lockstep keepalived-config`), the address leaves first: the command
 /// waits for that, for 5 s at most.

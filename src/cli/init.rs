@@ -29,8 +29,7 @@ use super::terminal::{open_lines, say, say_json, shell};
 const CONFIG_FILE: &str = "node.toml";
 
 /// Tells where programs find the directory of two nodes.
-const STANDBY_HINT: &str =
-    " on the primary;\n   on the other server they wait until that server is the primary";
+const STANDBY_HINT: &str = " on the primary;\n   on the other server they get \"Read-only file system\" until that server is the primary";
 
 /// Make this server a node: identity, configuration, store, and the next steps
 ///

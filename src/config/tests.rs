@@ -100,7 +100,7 @@ fn a_missing_key_has_its_default() {
     assert_eq!(beta.policies.durability, Durability::Posix);
     assert_eq!(beta.policies.on_peer_loss, OnPeerLoss::Continue);
     assert_eq!(beta.policies.on_power_loss, OnPowerLoss::Wait);
-    assert_eq!(beta.policies.standby, Standby::Wait);
+    assert_eq!(beta.policies.standby, Standby::Erofs);
     assert_eq!(beta.pause_limit, PAUSE_LIMIT_DEFAULT);
     assert_eq!(beta.peer_timeout, PEER_TIMEOUT_DEFAULT);
     assert_eq!(beta.answer_limit, ANSWER_LIMIT_DEFAULT);

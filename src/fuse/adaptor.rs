@@ -130,7 +130,7 @@ impl Filesystem for Adaptor {
 
     fn getattr(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
@@ -138,7 +138,8 @@ impl Filesystem for Adaptor {
         if node.0 == Ino::ROOT.get() {
             return reply::root_attributes(&self.context, reply);
         }
-        self.answer("getattr", reply, move |context, reply| {
+        let form = RequestForm::look("getattr", request);
+        self.answer(form, reply, move |context, reply| {
             let attr = ino(node).and_then(|ino| context.service().getattr(ino));
             reply::attributes(context, reply, attr);
         });
@@ -535,7 +536,7 @@ impl Filesystem for Adaptor {
 
     fn getxattr(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         name: &OsStr,
         room: u32,
@@ -543,7 +544,7 @@ impl Filesystem for Adaptor {
     ) {
         let name = name.as_bytes();
         self.context.answer_or_keep(
-            "getxattr",
+            RequestForm::look("getxattr", request),
             reply,
             |context, reply| extended::answer(context, node, name, room, reply),
             || {

@@ -6,18 +6,19 @@
 //!
 //! Invariants:
 //! - A parked request runs or is refused, once. [`Admissions::close`] refuses all that are left.
-//! - A write-back is parked only while no other node has served: a node that follows refuses it.
-//! - A change that an earlier process may have executed is parked only while no other node has served, too: it would run on
-//!   what the other node has made since. Each other parked change is noted in the memory of the mount as not executed, until
-//!   it runs: the next process may park it again.
+//! - A change is parked, and runs, only in the tenure in which it was asked (rule R13): it would run on what the other node
+//!   has made since. A node that follows refuses each change. An earlier process may have served until this one began, so
+//!   what that process had read belongs to the first tenure of this one.
+//! - A parked change that no process has executed is noted in the memory of the mount, until it runs: the next process may
+//!   park it again.
 //! - A write-back that may bring bytes from before the time of the other node does not run ([`UnfinishedDrops`]).
 //! - No lock is held while a request runs or the service is called.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockstep_driver::client::{FileService, Inside, RequestKind, Standing};
+use lockstep_driver::client::{FileService, Inside, RequestKind, Standing, Tenure};
 use lockstep_types::Errno;
 use lockstep_types::settings::Standby;
 use parking_lot::Mutex;
@@ -26,7 +27,7 @@ use super::file_pages::PageRead;
 use super::mount_memory::{ChangeNote, MountMemory, NoteSlot};
 use super::page_cache::Worker;
 use super::request_gate::{InFlightGuard, RequestGate};
-use super::resent::RequestDelivery;
+use super::tenure_bond::TenureBond;
 use super::unfinished_drops::UnfinishedDrops;
 
 /// Most bytes of parked writes of programs. Further ones are refused. The write-backs are not counted: the kernel itself
@@ -37,8 +38,21 @@ const PARKED_BYTES_MAX: usize = 256 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdmissionWish {
     pub kind: RequestKind,
-    /// The delivery of a request that changes something.
-    pub change: Option<RequestDelivery>,
+    /// The tenure in which this process has read the request.
+    pub asked: Tenure,
+    pub bond: TenureBond,
+}
+
+impl AdmissionWish {
+    /// Whether the request may run in a tenure.
+    fn may_run_in(self, tenure: Tenure) -> bool {
+        self.bond.lets_run_in(tenure, self.asked)
+    }
+
+    /// Whether an earlier process may have executed the request.
+    fn may_be_done(self) -> bool {
+        self.bond.change().is_some_and(|change| change.is_resent)
+    }
 }
 
 /// The answer to a request that asks for admission.
@@ -53,8 +67,15 @@ pub(super) enum AdmissionAnswer<'a> {
 
 /// A request that may use the service until this is dropped. An operation that the request has begun may last longer.
 pub(super) struct Admitted<'a> {
-    _inside: Inside,
+    inside: Inside,
     _in_flight: InFlightGuard<'a>,
+}
+
+impl Admitted<'_> {
+    /// The tenure in which the request runs.
+    pub const fn tenure(&self) -> Tenure {
+        self.inside.tenure()
+    }
 }
 
 /// Answers a parked request: runs it, or refuses it.
@@ -78,8 +99,6 @@ pub(super) struct Admissions {
     standby: Standby,
     /// Notes which changes are parked, and so not executed.
     memory: MountMemory,
-    /// The other node may have served since this process began.
-    has_followed: AtomicBool,
     drops: Arc<UnfinishedDrops>,
     gate: RequestGate,
     /// The write-backs that were let in since the mount began.
@@ -144,7 +163,6 @@ impl Admissions {
     ) -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             memory,
-            has_followed: AtomicBool::new(false),
             service,
             standby,
             drops: Arc::default(),
@@ -178,9 +196,8 @@ impl Admissions {
             return AdmissionAnswer::Refused(Errno::Io);
         };
         let standing = match self.service.enter(kind) {
-            // The note of the other node's time comes before this node serves again.
-            Ok(_) if self.is_overtaken(wish) => {
-                return AdmissionAnswer::Refused(self.unknown_outcome());
+            Ok(inside) if !wish.may_run_in(inside.tenure()) => {
+                return AdmissionAnswer::Refused(self.overtaken(wish));
             }
             Ok(_) if kind == RequestKind::WriteBack && self.drops.may_hold_old_pages() => {
                 return AdmissionAnswer::Refused(Errno::Io);
@@ -190,7 +207,7 @@ impl Admissions {
                     self.admitted_write_backs.fetch_add(1, Ordering::Relaxed);
                 }
                 return AdmissionAnswer::Inside(Admitted {
-                    _inside: inside,
+                    inside,
                     _in_flight: in_flight,
                 });
             }
@@ -213,40 +230,32 @@ impl Admissions {
 
     /// The error of a request that is not admitted; `None` if the request waits.
     fn refusal(&self, wish: AdmissionWish, standing: Standing) -> Option<Errno> {
-        match (wish.kind, standing) {
-            _ if self.is_overtaken(wish) => Some(self.unknown_outcome()),
-            // The other node may have changed the file since the page was read.
-            (RequestKind::WriteBack, Standing::Following) => Some(Errno::Io),
-            (RequestKind::Program | RequestKind::SizeChange, Standing::Following) => {
-                match self.standby {
-                    Standby::Wait => None,
-                    Standby::Erofs => Some(Errno::ReadOnly),
-                    Standby::Eagain => Some(Errno::Again),
-                }
-            }
-            // The node is likely to serve again soon: a restart stays unnoticed.
-            (_, _) => None,
+        let is_following = standing == Standing::Following;
+        if wish.bond.is_bound() && (is_following || !wish.may_run_in(self.service.tenure())) {
+            return Some(self.overtaken(wish));
         }
-    }
-
-    /// Whether the request may have been executed before the other node served: a second execution would change what the
-    /// other node has made.
-    fn is_overtaken(&self, wish: AdmissionWish) -> bool {
-        wish.change.is_some_and(|change| change.is_resent)
-            && (self.has_followed.load(Ordering::SeqCst)
-                || self.service.standing() == Standing::Following)
-    }
-
-    /// The error of a change whose outcome is not known (docs/adr/0012).
-    const fn unknown_outcome(&self) -> Errno {
         match self.standby {
-            Standby::Wait | Standby::Erofs => Errno::Io,
-            Standby::Eagain => Errno::Again,
+            // The node is likely to serve again soon: a restart stays unnoticed.
+            _ if !is_following => None,
+            Standby::Wait => None,
+            Standby::Erofs | Standby::Eagain => Some(self.not_executed()),
         }
     }
 
-    /// The error of a write for whose bytes there is no room.
-    const fn no_room(&self) -> Errno {
+    /// The error of a bound request when another node may have served since it was asked.
+    fn overtaken(&self, wish: AdmissionWish) -> Errno {
+        match wish.kind {
+            // The outcome is not known (docs/adr/0012).
+            _ if wish.may_be_done() && self.standby == Standby::Eagain => Errno::Again,
+            _ if wish.may_be_done() => Errno::Io,
+            // No program waits for the answer: the kernel tells the next `fsync`.
+            RequestKind::WriteBack => Errno::Io,
+            RequestKind::Program | RequestKind::SizeChange => self.not_executed(),
+        }
+    }
+
+    /// The error of a request that was not executed.
+    const fn not_executed(&self) -> Errno {
         match self.standby {
             Standby::Wait | Standby::Erofs => Errno::ReadOnly,
             Standby::Eagain => Errno::Again,
@@ -256,7 +265,7 @@ impl Admissions {
     /// Parks a request that waits.
     pub fn park(self: &Arc<Self>, mut request: ParkedRequest, in_flight: InFlightGuard<'_>) {
         request.note = self.note_parked(request.wish);
-        let added = self.state.lock().add(request, self.no_room());
+        let added = self.state.lock().add(request, self.not_executed());
         drop(in_flight);
         if let Err((request, errno)) = added {
             return request.refuse(&self.memory, errno);
@@ -268,7 +277,7 @@ impl Admissions {
 
     /// Notes that a change is not executed. Without a note the next process takes it for one that may be executed.
     fn note_parked(&self, wish: AdmissionWish) -> Option<NoteSlot> {
-        let change = wish.change.filter(|change| !change.is_resent)?;
+        let change = wish.bond.change().filter(|_| !wish.may_be_done())?;
         match self.memory.note(change.unique, ChangeNote::Parked) {
             Ok(slot) => Some(slot),
             Err(error) => {
@@ -357,9 +366,8 @@ impl Admissions {
         }
     }
 
-    /// Notes that the other node may serve from now on, and refuses the parked requests that do not wait meanwhile.
+    /// Refuses the parked requests that do not wait while the other node may serve.
     pub fn refuse_following(&self) {
-        self.has_followed.store(true, Ordering::SeqCst);
         let refusal = |request: &ParkedRequest| self.refusal(request.wish, Standing::Following);
         let refused = self
             .state
@@ -423,7 +431,11 @@ mod tests {
     use super::*;
 
     fn request(kind: RequestKind, bytes: usize) -> ParkedRequest {
-        let wish = AdmissionWish { kind, change: None };
+        let wish = AdmissionWish {
+            kind,
+            asked: Tenure::FIRST,
+            bond: TenureBond::Free,
+        };
         ParkedRequest {
             bytes,
             ..ParkedRequest::new(wish, Box::new(|_| {}))

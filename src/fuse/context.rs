@@ -1,5 +1,8 @@
 //! The state that all callbacks and completions of one mount share.
 //!
+//! A request that is let in runs with a context of its tenure ([`Context::within`]): what it begins later, on any thread, does
+//! not reach the service of a later tenure (rule R13).
+//!
 //! Invariant: a request is answered exactly once. The reply object travels into the completion; if
 //! a callback panics or a completion is dropped uncalled, dropping the reply answers `EIO`. A request that waits for this
 //! node to serve lies in [`Admissions`].
@@ -11,8 +14,9 @@ use std::time::Duration;
 use std::vec;
 
 use fuser::Request;
-use lockstep_driver::client::{Done, FileService, RequestKind};
+use lockstep_driver::client::{Done, FileService, RequestKind, Tenure};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
+use parking_lot::RwLock;
 
 use super::admission::{AdmissionAnswer, AdmissionWish, Admissions, Admitted, ParkedRequest};
 use super::error::MountError;
@@ -24,6 +28,7 @@ use super::page_cache::PageCache;
 use super::refuse::Refuse;
 use super::resent::{self, RequestDelivery};
 use super::session_end::SessionEnd;
+use super::tenure_bond::TenureBond;
 
 /// How long the kernel may cache what a node answers that does not serve.
 pub(super) const NOT_AT_ALL: Duration = Duration::ZERO;
@@ -31,6 +36,15 @@ pub(super) const NOT_AT_ALL: Duration = Duration::ZERO;
 /// One mount: the service, the kernel's caches and the end of the session.
 pub(super) struct Context {
     service: Arc<dyn FileService>,
+    /// The tenure of the requests that run with this context; `None` for the mount as a whole.
+    tenure: Option<Tenure>,
+    parts: Arc<MountParts>,
+    /// The context of the latest tenure, for the mount as a whole.
+    latest: RwLock<Option<Arc<Self>>>,
+}
+
+/// The parts of one mount that all tenures share.
+struct MountParts {
     admissions: Arc<Admissions>,
     kernel_cache: Arc<KernelCache>,
     session_end: SessionEnd,
@@ -47,24 +61,32 @@ pub(super) struct RequestForm {
     pub kind: RequestKind,
     /// The pages that the kernel holds locked until the answer.
     pub page_read: Option<PageRead>,
-    /// The delivery of a request that changes something.
-    pub change: Option<RequestDelivery>,
+    pub bond: TenureBond,
 }
 
 impl RequestForm {
     /// A request of a program to change something.
     pub fn change(operation: &'static str, delivery: RequestDelivery) -> Self {
         Self {
-            change: Some(delivery),
+            bond: TenureBond::Change(delivery),
             ..operation.into()
         }
     }
 
-    /// What the admission of the request depends on.
-    pub const fn wish(&self) -> AdmissionWish {
+    /// A request of a program to look at the attributes of an inode.
+    pub fn look(operation: &'static str, request: &Request) -> Self {
+        Self {
+            bond: TenureBond::Look(RequestDelivery::of(request)),
+            ..operation.into()
+        }
+    }
+
+    /// What the admission of the request depends on, if it was asked in a tenure.
+    pub const fn wish(&self, asked: Tenure) -> AdmissionWish {
         AdmissionWish {
             kind: self.kind,
-            change: self.change,
+            asked,
+            bond: self.bond,
         }
     }
 }
@@ -76,7 +98,7 @@ impl From<&'static str> for RequestForm {
             operation,
             kind: RequestKind::Program,
             page_read: None,
-            change: None,
+            bond: TenureBond::Free,
         }
     }
 }
@@ -97,8 +119,7 @@ impl Context {
         known: KnownInodes,
         lifetime: Duration,
     ) -> Self {
-        Self {
-            service,
+        let parts = Arc::new(MountParts {
             admissions,
             kernel_cache,
             session_end: SessionEnd::default(),
@@ -106,21 +127,57 @@ impl Context {
             page_cache,
             memory,
             lifetime,
+        });
+        Self::of(service, None, parts)
+    }
+
+    const fn of(
+        service: Arc<dyn FileService>,
+        tenure: Option<Tenure>,
+        parts: Arc<MountParts>,
+    ) -> Self {
+        Self {
+            service,
+            tenure,
+            parts,
+            latest: RwLock::new(None),
         }
     }
 
-    /// The delivery of a request. A request that an earlier process has only parked counts as a new one.
+    /// The context of the requests of a tenure.
+    fn within(self: &Arc<Self>, tenure: Tenure) -> Arc<Self> {
+        if self.tenure.is_some() {
+            return Arc::clone(self);
+        }
+        if let Some(latest) = &*self.latest.read()
+            && latest.tenure == Some(tenure)
+        {
+            return Arc::clone(latest);
+        }
+        let service = self.service.within(tenure);
+        let service = service.unwrap_or_else(|| Arc::clone(&self.service));
+        let within = Arc::new(Self::of(service, Some(tenure), Arc::clone(&self.parts)));
+        *self.latest.write() = Some(Arc::clone(&within));
+        within
+    }
+
+    /// The tenure in which a request was asked that is read or goes on now.
+    pub fn asked(&self) -> Tenure {
+        self.tenure.unwrap_or_else(|| self.service.tenure())
+    }
+
+    /// The delivery of a request. An earlier process has not executed a request that it has only parked.
     pub fn delivery(&self, request: &Request) -> RequestDelivery {
         let marked = RequestDelivery::of(request);
         RequestDelivery {
-            is_resent: marked.is_resent && !self.memory.take_parked(marked.unique),
+            is_resent: marked.is_resent && !self.parts.memory.take_parked(marked.unique),
             ..marked
         }
     }
 
     /// The memory that outlives this process.
-    pub const fn memory(&self) -> &MountMemory {
-        &self.memory
+    pub fn memory(&self) -> &MountMemory {
+        &self.parts.memory
     }
 
     /// The datastore.
@@ -134,28 +191,28 @@ impl Context {
     }
 
     /// The kernel's page cache, as far as this process knows it.
-    pub const fn page_cache(&self) -> &Arc<PageCache> {
-        &self.page_cache
+    pub fn page_cache(&self) -> &Arc<PageCache> {
+        &self.parts.page_cache
     }
 
     /// The kernel's caches.
     pub fn kernel_cache(&self) -> &KernelCache {
-        &self.kernel_cache
+        &self.parts.kernel_cache
     }
 
     /// The end of the session.
-    pub const fn session_end(&self) -> &SessionEnd {
-        &self.session_end
+    pub fn session_end(&self) -> &SessionEnd {
+        &self.parts.session_end
     }
 
     /// The admission of requests to the service.
-    pub const fn admissions(&self) -> &Arc<Admissions> {
-        &self.admissions
+    pub fn admissions(&self) -> &Arc<Admissions> {
+        &self.parts.admissions
     }
 
     /// The inodes that the kernel knows.
-    pub const fn known(&self) -> &Arc<KnownInodes> {
-        &self.known
+    pub fn known(&self) -> &Arc<KnownInodes> {
+        &self.parts.known
     }
 
     /// How long the kernel may cache names and attributes that it is answered now. Every change of them comes through this
@@ -164,7 +221,7 @@ impl Context {
     /// (`mount_role`), and keeps nothing of an answer that comes later.
     pub fn lifetime(&self) -> Duration {
         if self.service.serves() {
-            self.lifetime
+            self.parts.lifetime
         } else {
             NOT_AT_ALL
         }
@@ -174,7 +231,7 @@ impl Context {
     /// the service any more: an operation may still wait for its answer, but no request works on the store.
     pub fn close(&self) {
         self.service.closing();
-        self.admissions.close();
+        self.parts.admissions.close();
     }
 
     /// Runs `body`, which answers `reply`: now, or when this node serves. A panic in `body` costs one request and is
@@ -186,14 +243,16 @@ impl Context {
         body: impl FnOnce(&Arc<Self>, R) + Send + 'static,
     ) {
         let form = form.into();
-        match self.admissions.enter(form.wish()) {
+        let wish = form.wish(self.asked());
+        match self.parts.admissions.enter(wish) {
             AdmissionAnswer::Inside(admitted) => {
-                self.run(form.operation, admitted, || body(self, reply));
+                let within = self.within(admitted.tenure());
+                self.run(form.operation, admitted, || body(&within, reply));
             }
             AdmissionAnswer::Refused(errno) => reply.refuse(errno),
             AdmissionAnswer::Waits(in_flight) => {
-                let request = self.parked(form, reply, body);
-                self.admissions.park(request, in_flight);
+                let request = self.parked((form, wish), reply, body);
+                self.parts.admissions.park(request, in_flight);
             }
         }
     }
@@ -211,16 +270,18 @@ impl Context {
         B: FnOnce(&Arc<Self>, R) + Send + 'static,
     {
         let form = form.into();
-        match self.admissions.enter(form.wish()) {
+        let wish = form.wish(self.asked());
+        match self.parts.admissions.enter(wish) {
             AdmissionAnswer::Inside(admitted) => {
-                self.run(form.operation, admitted, || body(self, reply));
+                let within = self.within(admitted.tenure());
+                self.run(form.operation, admitted, || body(&within, reply));
             }
             AdmissionAnswer::Refused(errno) => reply.refuse(errno),
             AdmissionAnswer::Waits(in_flight) => {
                 let (bytes, body) = keep();
-                let request = self.parked(form, reply, body);
+                let request = self.parked((form, wish), reply, body);
                 let request = ParkedRequest { bytes, ..request };
-                self.admissions.park(request, in_flight);
+                self.parts.admissions.park(request, in_flight);
             }
         }
     }
@@ -233,7 +294,7 @@ impl Context {
         reply: R,
         body: impl FnOnce(R),
     ) {
-        match self.admissions.pass() {
+        match self.parts.admissions.pass() {
             Some(_in_flight) => self.catch_panic(operation, || body(reply)),
             None => reply.refuse(Errno::Io),
         }
@@ -246,7 +307,7 @@ impl Context {
         reply: R,
         body: impl FnOnce(R, bool),
     ) {
-        match self.admissions.enter_anywhere() {
+        match self.parts.admissions.enter_anywhere() {
             Some((_in_flight, inside)) => {
                 self.catch_panic(operation, || body(reply, inside.is_some()));
             }
@@ -256,7 +317,7 @@ impl Context {
 
     /// Runs `body` for a request without a reply, unless the mount is closed. `body` only counts references.
     pub fn run_without_reply(&self, operation: &'static str, body: impl FnOnce()) {
-        if let Some(_in_flight) = self.admissions.pass() {
+        if let Some(_in_flight) = self.parts.admissions.pass() {
             self.catch_panic(operation, body);
         }
     }
@@ -269,16 +330,18 @@ impl Context {
     /// A request to park, without data.
     fn parked<R: Refuse + Send + 'static>(
         self: &Arc<Self>,
-        form: RequestForm,
+        (form, wish): (RequestForm, AdmissionWish),
         reply: R,
         body: impl FnOnce(&Arc<Self>, R) + Send + 'static,
     ) -> ParkedRequest {
         let (shared, operation) = (Arc::clone(self), form.operation);
         let answer = move |turn: Result<Admitted<'_>, Errno>| match turn {
-            Ok(admitted) => shared.run(operation, admitted, || body(&shared, reply)),
+            Ok(admitted) => {
+                let within = shared.within(admitted.tenure());
+                shared.run(operation, admitted, || body(&within, reply));
+            }
             Err(errno) => reply.refuse(errno),
         };
-        let wish = form.wish();
         ParkedRequest {
             page_read: form.page_read,
             ..ParkedRequest::new(wish, Box::new(answer))
@@ -293,32 +356,33 @@ impl Context {
         let message = message_of(&*panic);
         tracing::error!(operation, message, "a request panicked");
         self.service.panicked();
-        self.session_end
+        self.parts
+            .session_end
             .fail(MountError::Panicked { operation, message });
     }
 
     /// Counts a reference of the kernel's cache. Call it before the answer that gives the kernel the inode.
     pub fn remember(&self, ino: Ino) {
-        self.known.remember(ino, 1);
+        self.parts.known.remember(ino, 1);
         self.service.remembered(ino, 1);
     }
 
     /// Counts references fewer.
     pub fn forget(&self, ino: Ino, count: u64) {
-        self.known.forget(ino, count);
+        self.parts.known.forget(ino, count);
         self.service.forgotten(ino, count);
     }
 
     /// Counts an `open` of a file.
     pub fn open(&self, ino: Ino) -> Result<(), Errno> {
         self.service.opened(ino)?;
-        self.page_cache.changes().opened(ino);
+        self.parts.page_cache.changes().opened(ino);
         Ok(())
     }
 
     /// Counts the close of an open file.
     pub fn close_one(&self, ino: Ino) {
-        self.page_cache.changes().closed(ino);
+        self.parts.page_cache.changes().closed(ino);
         self.service.closed(ino);
     }
 

@@ -41,8 +41,8 @@ impl DelayedChange {
         body: impl FnOnce(&Arc<Context>, DelayedTurn) + Send + 'static,
     ) {
         let Self { form, change } = self;
-        let operation = form.operation;
-        match context.admissions().enter(form.wish()) {
+        let (operation, wish) = (form.operation, form.wish(context.asked()));
+        match context.admissions().enter(wish) {
             AdmissionAnswer::Inside(admitted) => {
                 context.run(operation, admitted, || {
                     body(context, DelayedTurn::Begin(change));
@@ -62,7 +62,7 @@ impl DelayedChange {
                     Err(errno) => body(&shared, DelayedTurn::Refused(errno)),
                 };
                 // The service keeps the bytes of the change.
-                let request = ParkedRequest::new(form.wish(), Box::new(answer));
+                let request = ParkedRequest::new(wish, Box::new(answer));
                 context.admissions().park(request, in_flight);
             }
         }

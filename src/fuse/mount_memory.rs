@@ -297,6 +297,7 @@ mod tests {
         RequestDelivery {
             unique,
             is_resent: true,
+            was_read_before: true,
         }
     }
 

@@ -115,8 +115,18 @@ impl MountRole {
         false
     }
 
+    /// Notes a standing, and returns the one before. A node that is giving its role away has dropped the kernel's caches: it
+    /// is undecided for a moment, and that changes nothing.
+    fn note(&self, standing: Standing) -> Option<Standing> {
+        let mut last = self.last.lock();
+        let is_giving_away = (*last, standing) == (Standing::Retiring, Standing::Undecided);
+        (!is_giving_away).then(|| std::mem::replace(&mut *last, standing))
+    }
+
     fn changed(&self, standing: Standing) {
-        let before = std::mem::replace(&mut *self.last.lock(), standing);
+        let Some(before) = self.note(standing) else {
+            return;
+        };
         if standing == Standing::Following {
             self.dropper.known().note_old_sizes();
         }

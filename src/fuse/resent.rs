@@ -4,7 +4,7 @@
 //! there already, the first execution has succeeded. That is exact, not a guess: as long as a request is unanswered, the
 //! kernel holds the locks of the directories and inodes that the request changes names or attributes of, so no other
 //! request can have made that effect, and this mount is the only one that changes the datastore. Once the other node may have
-//! served, such a request fails instead. A request that the killed process had only parked is a new one (`admission`).
+//! served, such a request fails instead. A request that the killed process had only parked is not executed yet (`admission`).
 //!
 //! | request | second execution |
 //! |---|---|
@@ -32,15 +32,19 @@ pub(super) struct RequestDelivery {
     pub unique: u64,
     /// An earlier process may have executed the request.
     pub is_resent: bool,
+    /// An earlier process has read the request.
+    pub was_read_before: bool,
 }
 
 impl RequestDelivery {
     /// The delivery of a request, as the kernel marks it.
     pub fn of(request: &Request) -> Self {
         let unique = request.unique().0;
+        let was_read_before = unique & RESENT != 0;
         Self {
             unique: unique & !RESENT,
-            is_resent: unique & RESENT != 0,
+            is_resent: was_read_before,
+            was_read_before,
         }
     }
 }

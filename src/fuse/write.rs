@@ -25,6 +25,7 @@ use super::refuse::Refuse;
 use super::reply;
 use super::request_queue::RequestQueue;
 use super::resent::RequestDelivery;
+use super::tenure_bond::TenureBond;
 
 /// How a write is to be done, and for which caller.
 #[derive(Clone, Copy)]
@@ -80,7 +81,7 @@ impl<'a> WriteRequest<'a> {
     pub fn form(&self) -> RequestForm {
         RequestForm {
             kind: self.kind.admission_kind(),
-            change: Some(self.delivery),
+            bond: TenureBond::Change(self.delivery),
             .."write".into()
         }
     }

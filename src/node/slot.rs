@@ -196,7 +196,7 @@ impl DatastoreSlot {
         running: &mut RunningDatastore,
         identity: Option<&Arc<Identity>>,
     ) -> Result<(), NodeError> {
-        let service = Arc::new(DatastoreHandle(Arc::clone(&running.datastore)));
+        let service = Arc::new(DatastoreHandle::new(Arc::clone(&running.datastore)));
         running.mounted = Some(fuse::mount(service, &self.mount_options())?);
         running.datastore.reap_orphans();
         let maintained = Arc::clone(&running.datastore);
@@ -221,7 +221,7 @@ impl DatastoreSlot {
         let witness = client.datastore(uuid, peer.fingerprint)?;
         let leased = Arc::clone(&running.datastore);
         running.start_thread("lease", move || watch_lease(&leased))?;
-        let handle = DatastoreHandle(Arc::clone(&running.datastore));
+        let handle = DatastoreHandle::new(Arc::clone(&running.datastore));
         running.start_thread("witness", move || {
             handle.ask_witness(Arc::from(witness), me);
         })

@@ -46,6 +46,7 @@ impl Running {
         await_that(&format!("the end of {}", self.name), || {
             self.thread.is_finished()
         });
+        println!("{}: {} refusals", self.name, self.place.refusals());
         (self.name, self.thread.join().expect(self.name))
     }
 }

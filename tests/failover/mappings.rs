@@ -1,6 +1,7 @@
 //! Threads that store to one mapping, beside a thread that syncs the file and changes its size.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -88,7 +89,11 @@ fn sync_and_resize(file: &File, progress: &Progress) {
     let mapped = (PAGES * PAGE) as u64;
     let mut round = 0;
     while progress.goes_on() {
-        file.set_len(mapped + round % 3).unwrap();
+        // A change that was asked while the other node served is refused.
+        match file.set_len(mapped + round % 3) {
+            Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => thread::sleep(PAUSE),
+            outcome => outcome.unwrap(),
+        }
         file.sync_data().unwrap();
         round += 1;
     }

@@ -1,7 +1,7 @@
 //! Programs that append numbered records with a checksum to a file and sync each, and programs that read the records.
 //!
-//! Each program is a thread of the test. A program bears no error: its first error ends it, and the test sees the error.
-//! A program may wait in a mount in standby, where nothing can end it but the end of the node. So no program is joined
+//! Each program is a thread of the test. A program bears no error but a refusal (`EROFS`), after which it asks again: its first
+//! error ends it, and the test sees the error. A program may wait in a mount in standby, where nothing can end it but the end of the node. So no program is joined
 //! without a bound.
 //!
 //! Invariant: a record counts as acknowledged only after its `fsync` has returned. The count is in the memory of the
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use lockstep_types::Hash128;
 
@@ -24,6 +25,20 @@ use crate::nodes::{WAIT_LIMIT, await_that};
 const RECORD_BYTES: usize = 1000;
 /// Bytes of the checksum at the end of a record.
 const SUM_BYTES: usize = 16;
+
+/// Time before a program asks again.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The outcome of a call; `None` if the node refused it, because the other node may have served since it was asked.
+fn unless_refused<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            thread::sleep(PAUSE);
+            Ok(None)
+        }
+        outcome => outcome.map(Some),
+    }
+}
 
 /// The record `number` of the file `name`.
 fn record(name: &str, number: u64) -> Vec<u8> {
@@ -113,12 +128,21 @@ impl Writer {
         Self(Program::start(
             &format!("the writer of {name}"),
             move |shared| {
-                let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+                let mut options = OpenOptions::new();
+                options.write(true).create_new(true);
+                let file = loop {
+                    if let Some(file) = unless_refused(options.open(&path))? {
+                        break file;
+                    }
+                };
                 while !shared.stop.load(Ordering::SeqCst) {
                     let number = shared.rounds.load(Ordering::SeqCst);
-                    file.write_all_at(&record(name, number), number * RECORD_BYTES as u64)?;
-                    file.sync_all()?;
-                    shared.rounds.store(number + 1, Ordering::SeqCst);
+                    let at = number * RECORD_BYTES as u64;
+                    let written = file.write_all_at(&record(name, number), at);
+                    let written = written.and_then(|()| file.sync_all());
+                    if unless_refused(written)?.is_some() {
+                        shared.rounds.store(number + 1, Ordering::SeqCst);
+                    }
                 }
                 Ok(())
             },

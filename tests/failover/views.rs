@@ -21,7 +21,7 @@ fn line(name: &str, number: u64) -> String {
     format!("{name} {number:06}\n")
 }
 
-/// Appends one line to a file, on a thread of its own, which may wait in standby.
+/// Appends one line to a file, on a thread of its own.
 fn append(file: &File, line: String) -> Receiver<std::io::Result<()>> {
     let mut file = file.try_clone().unwrap();
     let (done, outcome) = channel();
@@ -49,7 +49,7 @@ fn fail_over_twice(pair: &mut Pair, before: u64, work: impl FnOnce()) {
     fail_over(pair, B, before + 1);
 }
 
-/// An append goes behind everything that the other node has appended, whether it has waited in standby or not.
+/// An append goes behind everything that the other node has appended. One that was asked while the other node served fails.
 pub fn appends_never_overwrite(pair: &mut Pair) {
     let (on_a, on_b) = (pair.node(A).mount(), pair.node(B).mount());
     let mut expected = Vec::new();
@@ -60,14 +60,16 @@ pub fn appends_never_overwrite(pair: &mut Pair) {
     }
     fail_over(pair, A, 1);
     let second = open_to_append(&on_b);
-    let waiting = append(&first, line("a", 10));
+    let late = append(&first, line("a", 10));
+    let refused = late.recv_timeout(WAIT_LIMIT).unwrap().unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     for number in 0..10 {
         await_done(&append(&second, line("b", number)));
         expected.push(line("b", number));
     }
     await_in_sync(pair, B, 2);
     fail_over(pair, B, 2);
-    await_done(&waiting);
+    await_done(&append(&first, line("a", 10)));
     expected.push(line("a", 10));
     fail_over_twice(pair, 3, || {
         await_done(&append(&second, line("b", 10)));

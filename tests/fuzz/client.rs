@@ -37,7 +37,7 @@ pub struct Client(DatastoreHandle);
 
 impl Client {
     pub fn of(datastore: &Arc<Datastore>) -> Self {
-        Self(DatastoreHandle(Arc::clone(datastore)))
+        Self(DatastoreHandle::new(Arc::clone(datastore)))
     }
 
     /// Begins to make an inode in the root directory.

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_driver::client::{
-    Done, FileService, Inside, RequestKind, RoleObserver, Standing, WriteOptions,
+    Done, FileService, Inside, RequestKind, RoleObserver, Standing, Tenure, WriteOptions,
 };
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
 use parking_lot::Mutex;
@@ -36,6 +36,7 @@ type HeldWrite = Box<dyn FnOnce() + Send>;
 
 struct TestGate {
     standing: Standing,
+    tenure: Tenure,
     waiting: Vec<Box<dyn FnOnce() + Send>>,
     observers: Vec<Arc<dyn RoleObserver>>,
     /// So many requests of programs are let in, whatever the standing.
@@ -52,6 +53,7 @@ impl Gated {
             model,
             gate: Mutex::new(TestGate {
                 standing: Standing::Serving,
+                tenure: Tenure::FIRST,
                 waiting: Vec::new(),
                 observers: Vec::new(),
                 admitted_programs: 0,
@@ -67,6 +69,10 @@ impl Gated {
     pub fn stand(&self, standing: Standing) {
         let (jobs, observers) = {
             let mut gate = self.gate.lock();
+            let is_following = |standing| standing == Standing::Following;
+            if is_following(standing) != is_following(gate.standing) {
+                gate.tenure = gate.tenure.next();
+            }
             gate.standing = standing;
             let serves = standing == Standing::Serving;
             let jobs = if serves {
@@ -155,11 +161,11 @@ impl FileService for Gated {
             (Standing::Serving, _)
             | (Standing::Retiring, RequestKind::WriteBack | RequestKind::SizeChange) => {
                 gate.admitted_write_backs += usize::from(kind == RequestKind::WriteBack);
-                Ok(Inside::ungated())
+                Ok(Inside::ungated(gate.tenure))
             }
             (_, RequestKind::Program) if gate.admitted_programs > 0 => {
                 gate.admitted_programs -= 1;
-                Ok(Inside::ungated())
+                Ok(Inside::ungated(gate.tenure))
             }
             (standing, RequestKind::Program | RequestKind::SizeChange) => {
                 gate.refused_programs += 1;
@@ -170,6 +176,10 @@ impl FileService for Gated {
                 Err(standing)
             }
         }
+    }
+
+    fn tenure(&self) -> Tenure {
+        self.gate.lock().tenure
     }
 
     fn when_serving(&self, job: Box<dyn FnOnce() + Send>) {

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::thread;
 
 use lockstep_driver::client::{
-    DirEntry, Done, FileService, Inside, ReadDone, RequestKind, Seek, Standing, WriteOptions,
+    DirEntry, Done, FileService, Inside, ReadDone, RequestKind, Seek, Standing, Tenure,
+    WriteOptions,
 };
 use lockstep_types::backing::Space;
+use lockstep_types::settings::Standby;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
 use lockstepfs::fuse::{MountOptions, Unmounted, mount};
 use lockstepfs::hold::{DescriptorHolder, DescriptorStore, HoldUntil, socket_path};
@@ -28,7 +30,7 @@ pub enum StopPoint {
     BeforeExecution,
     /// The request is executed, and not answered.
     AfterExecution,
-    /// The request waits, because the other node serves. The first request of any kind does.
+    /// The request waits, because it is undecided which node serves. The first request of any kind does.
     Parked,
 }
 
@@ -101,14 +103,14 @@ fn kind_of(request: &MetaRequest) -> String {
 impl FileService for Interrupted {
     fn enter(&self, _kind: RequestKind) -> Result<Inside, Standing> {
         match self.standing() {
-            Standing::Serving => Ok(Inside::ungated()),
+            Standing::Serving => Ok(Inside::ungated(Tenure::FIRST)),
             standing => Err(standing),
         }
     }
 
     fn standing(&self) -> Standing {
         if self.point == StopPoint::Parked && *self.stage.lock() != Stage::Serving {
-            Standing::Following
+            Standing::Undecided
         } else {
             Standing::Serving
         }
@@ -298,6 +300,7 @@ fn with_holder(run: impl FnOnce(&Path, &MountOptions)) {
     thread::scope(|scope| {
         let held = scope.spawn(move || holder.run(&stop));
         let mut options = MountOptions::new(&directory, "model");
+        options.standby = Standby::Wait;
         options.descriptors = Arc::new(DescriptorStore::find(&control));
         options.threads = 1;
         let end = HolderEnd(socket_path(&control));

@@ -1,4 +1,4 @@
-//! Programs that change names. Each name is made and removed exactly once, or the program sees an error.
+//! Programs that change names. Each name is made and removed exactly once, or the program sees an error that no refusal is.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
@@ -11,31 +11,30 @@ use crate::programs::{Place, Tree};
 pub fn names(place: &Place) -> Tree {
     let path = |name: &str| place.path(name);
     let target = path("target");
-    fs::write(&target, "t").unwrap();
+    place.ask(|| fs::write(&target, "t"));
     while let Some(round) = place.next() {
         let (file, other) = (path(&format!("file {round}")), path("other"));
-        drop(File::create_new(&file).unwrap());
-        fs::hard_link(&file, &other).unwrap();
-        assert_eq!(fs::metadata(&file).unwrap().nlink(), 2);
-        fs::rename(&other, path("moved")).unwrap();
-        fs::remove_file(path("moved")).unwrap();
-        assert_eq!(fs::metadata(&file).unwrap().nlink(), 1);
+        drop(place.ask(|| File::create_new(&file)));
+        place.ask(|| fs::hard_link(&file, &other));
+        assert_eq!(place.ask(|| fs::metadata(&file)).nlink(), 2);
+        place.ask(|| fs::rename(&other, path("moved")));
+        place.ask(|| fs::remove_file(path("moved")));
+        assert_eq!(place.ask(|| fs::metadata(&file)).nlink(), 1);
         // A rename that replaces.
-        fs::write(&other, round.to_string()).unwrap();
-        fs::rename(&file, &other).unwrap();
-        assert_eq!(fs::read(&other).unwrap(), b"");
-        let moved = renameat_with(CWD, &other, CWD, &file, RenameFlags::NOREPLACE);
-        moved.unwrap();
-        fs::remove_file(&file).unwrap();
+        place.ask(|| fs::write(&other, round.to_string()));
+        place.ask(|| fs::rename(&file, &other));
+        assert_eq!(place.ask(|| fs::read(&other)), b"");
+        place.ask(|| renameat_with(CWD, &other, CWD, &file, RenameFlags::NOREPLACE));
+        place.ask(|| fs::remove_file(&file));
         let link = path("link");
-        symlink(&target, &link).unwrap();
-        assert_eq!(fs::read_link(&link).unwrap(), target);
-        assert_eq!(fs::read(&link).unwrap(), b"t");
-        fs::remove_file(&link).unwrap();
+        place.ask(|| symlink(&target, &link));
+        assert_eq!(place.ask(|| fs::read_link(&link)), target);
+        assert_eq!(place.ask(|| fs::read(&link)), b"t");
+        place.ask(|| fs::remove_file(&link));
         let pipe = path("pipe");
-        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
-        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
-        fs::remove_file(&pipe).unwrap();
+        place.ask(|| mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0));
+        assert!(place.ask(|| fs::metadata(&pipe)).file_type().is_fifo());
+        place.ask(|| fs::remove_file(&pipe));
         directories(place);
     }
     Tree::from([("target".to_owned(), b"t".to_vec())])
@@ -43,28 +42,28 @@ pub fn names(place: &Place) -> Tree {
 
 fn directories(place: &Place) {
     let (first, second) = (place.path("first"), place.path("second"));
-    fs::create_dir(&first).unwrap();
-    fs::write(first.join("in"), "it").unwrap();
-    fs::create_dir(&second).unwrap();
-    fs::rename(first.join("in"), second.join("in")).unwrap();
+    place.ask(|| fs::create_dir(&first));
+    place.ask(|| fs::write(first.join("in"), "it"));
+    place.ask(|| fs::create_dir(&second));
+    place.ask(|| fs::rename(first.join("in"), second.join("in")));
     // A directory replaces an empty one.
-    fs::rename(&second, &first).unwrap();
-    assert_eq!(fs::read(first.join("in")).unwrap(), b"it");
-    fs::remove_file(first.join("in")).unwrap();
-    fs::remove_dir(&first).unwrap();
+    place.ask(|| fs::rename(&second, &first));
+    assert_eq!(place.ask(|| fs::read(first.join("in"))), b"it");
+    place.ask(|| fs::remove_file(first.join("in")));
+    place.ask(|| fs::remove_dir(&first));
 }
 
 /// Exchanges two names again and again.
 pub fn exchanges(place: &Place) -> Tree {
     let (a, b) = (place.path("a"), place.path("b"));
     let mut contents = [b"first".to_vec(), b"second".to_vec()];
-    fs::write(&a, &contents[0]).unwrap();
-    fs::write(&b, &contents[1]).unwrap();
+    place.ask(|| fs::write(&a, &contents[0]));
+    place.ask(|| fs::write(&b, &contents[1]));
     while place.next().is_some() {
-        renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE).unwrap();
+        place.ask(|| renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE));
         contents.swap(0, 1);
-        assert_eq!(fs::read(&a).unwrap(), contents[0]);
-        assert_eq!(fs::read(&b).unwrap(), contents[1]);
+        assert_eq!(place.ask(|| fs::read(&a)), contents[0]);
+        assert_eq!(place.ask(|| fs::read(&b)), contents[1]);
     }
     let [first, second] = contents;
     Tree::from([("a".to_owned(), first), ("b".to_owned(), second)])

@@ -190,22 +190,33 @@ pub fn changes_fail_on_a_node_that_follows() {
     );
 }
 
-/// A change that waits for this node to serve waits on in the next process, and runs once.
+/// A change that waits for this node to serve waits on in the next process. It runs once, unless the other node has served
+/// meanwhile: then it fails, although no process has executed it.
 pub fn waiting_changes_wait_on() {
+    waiting_change(&[Standing::Serving], Ok(()));
+    let refused = Err(Some(Errno::ROFS.raw_os_error()));
+    waiting_change(&[Standing::Following, Standing::Serving], refused);
+}
+
+fn waiting_change(then: &'static [Standing], expected: Result<(), Option<i32>>) {
     // The kernel asks nothing before this change.
-    let act = |_: &Path, file: File| {
-        file.set_permissions(fs::Permissions::from_mode(0o640))
-            .unwrap();
-        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
+    let act = move |_: &Path, file: File| {
+        let changed = file.set_permissions(fs::Permissions::from_mode(0o640));
+        assert_eq!(changed.map_err(|error| error.raw_os_error()), expected);
+        await_true(|| {
+            let metadata = file.metadata();
+            metadata.is_ok_and(|metadata| (metadata.mode() & 0o777 == 0o640) == expected.is_ok())
+        });
     };
     let one = |dir: &Path| file(&dir.join("a"));
     interrupt_at(("SetAttr", StopPoint::Parked), one, act, |model| {
-        let node = Gated::new(model);
-        node.stand(Standing::Following);
+        let node = undecided(&model);
         let service = Arc::<Gated>::clone(&node);
         let meanwhile = move || {
             node.await_refused_programs(1);
-            node.stand(Standing::Serving);
+            for standing in then {
+                node.stand(*standing);
+            }
         };
         (service, Box::new(meanwhile))
     });

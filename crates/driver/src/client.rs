@@ -15,7 +15,7 @@ use std::sync::Arc;
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind};
 
-pub use crate::service_gate::{Inside, RequestKind, Standing};
+pub use crate::service_gate::{Inside, RequestKind, Standing, Tenure};
 
 /// Called exactly once with the outcome of an operation, from any thread.
 pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
@@ -124,7 +124,19 @@ pub trait FileService: Send + Sync + 'static {
     /// The standing of a node that does not serve. The request then waits ([`Self::when_serving`]) or fails, and no other
     /// function of this trait may be called for it, except those that count references.
     fn enter(&self, _kind: RequestKind) -> Result<Inside, Standing> {
-        Ok(Inside::ungated())
+        Ok(Inside::ungated(Tenure::FIRST))
+    }
+
+    /// The tenure of this moment. A change that a program asks now runs only in this tenure (rule R13): the front end compares
+    /// [`Inside::tenure`].
+    fn tenure(&self) -> Tenure {
+        Tenure::FIRST
+    }
+
+    /// The same service for the requests of one tenure: in any other one, each operation that they begin fails. `None` if the
+    /// service has one tenure only.
+    fn within(&self, _tenure: Tenure) -> Option<Arc<dyn FileService>> {
+        None
     }
 
     /// Runs a job, which must not wait, once this node serves. The job is dropped if the datastore is stopped before.

@@ -110,7 +110,7 @@ pub struct Policies {
     pub on_peer_loss: OnPeerLoss,
     /// Behaviour of a primary that starts without its peer. Default [`OnPowerLoss::Wait`].
     pub on_power_loss: OnPowerLoss,
-    /// Answer to requests on a mount in standby. Default [`Standby::Wait`].
+    /// Answer to requests on a mount in standby. Default [`Standby::Erofs`].
     pub standby: Standby,
     /// When the disk of this node hangs. Default [`DiskStallLimit::default`].
     pub disk_stall_limit: DiskStallLimit,

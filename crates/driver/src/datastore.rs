@@ -65,7 +65,7 @@ impl Datastore {
         engine
             .gate
             .need_lease(&*engine.host, build::needs_lease(&engine));
-        engine.gate.set(&*engine.host, standing);
+        engine.gate.begin(&*engine.host, standing);
         Self {
             engine,
             session: RwLock::new(session),

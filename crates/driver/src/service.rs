@@ -2,6 +2,9 @@
 //!
 //! Each call goes to the present session of the datastore. A node that does not serve answers `EIO`; a front end asks
 //! [`FileService::enter`] first.
+//!
+//! Invariant: a handle of one tenure reaches the sessions of that tenure only, however late its thread is (rule R13). A
+//! session that is over takes no operation.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,7 +18,7 @@ use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, limits};
 
 use crate::client::{
     AskKernel, DirEntry, Done, FileService, Inside, KeptBytes, ReadDone, RequestKind, RoleObserver,
-    Seek, Standing, WaitingRequests, WriteOptions,
+    Seek, Standing, Tenure, WaitingRequests, WriteOptions,
 };
 use crate::datastore::Datastore;
 use crate::datastore::arbitration::Arbitration;
@@ -27,9 +30,14 @@ use crate::threads;
 
 /// See the head of this file.
 #[derive(Clone)]
-pub struct DatastoreHandle(pub Arc<Datastore>);
+pub struct DatastoreHandle(pub Arc<Datastore>, Option<Tenure>);
 
 impl DatastoreHandle {
+    /// The handle of a datastore, in whatever tenure it is called.
+    pub const fn new(datastore: Arc<Datastore>) -> Self {
+        Self(datastore, None)
+    }
+
     /// Asks the witness until the datastore is stopped. This node is `me` for the witness. Ends at once for a datastore
     /// without a witness in its configuration.
     pub fn ask_witness(&self, witness: Arc<dyn Witness>, me: Member) {
@@ -38,8 +46,20 @@ impl DatastoreHandle {
         }
     }
 
+    /// The handle for what was asked in a tenure.
+    #[must_use]
+    pub fn in_tenure(&self, tenure: Tenure) -> Self {
+        Self(Arc::clone(&self.0), Some(tenure))
+    }
+
     fn session(&self) -> Result<Arc<PrimarySession>, Errno> {
-        self.0.primary()
+        let session = self.0.primary()?;
+        // The session was found first: if it is one of a later tenure, that has begun before.
+        let now = self.0.gate().tenure();
+        match self.1 {
+            Some(tenure) if !tenure.may_run_in(now) => Err(self.0.engine().unknown_outcome()),
+            _ => Ok(session),
+        }
     }
 
     /// Calls the store. An error that is no refusal is logged.
@@ -56,6 +76,14 @@ impl FileService for DatastoreHandle {
 
     fn enter(&self, kind: RequestKind) -> Result<Inside, Standing> {
         self.0.gate().enter(&*self.0.engine().host, kind)
+    }
+
+    fn tenure(&self) -> Tenure {
+        self.0.gate().tenure()
+    }
+
+    fn within(&self, tenure: Tenure) -> Option<Arc<dyn FileService>> {
+        Some(Arc::new(self.in_tenure(tenure)))
     }
 
     fn when_serving(&self, job: Job) {
@@ -362,12 +390,12 @@ impl DatastoreHandle {
         begin: impl FnOnce(Result<(Arc<PrimarySession>, Self, Charge), Errno>) + Send + 'static,
     ) {
         // An applicant must not keep the datastore, which keeps the applicants.
-        let datastore = Arc::downgrade(&self.0);
+        let (datastore, tenure) = (Arc::downgrade(&self.0), self.1);
         let inside = self.0.gate().hold();
         let begin: Begin = Box::new(move |taken| {
             let _inside = inside;
             begin(taken.and_then(|charge| {
-                let handle = Self(datastore.upgrade().ok_or(Errno::Io)?);
+                let handle = Self(datastore.upgrade().ok_or(Errno::Io)?, tenure);
                 let session = handle.session()?;
                 Ok((session, handle, charge))
             }));
@@ -452,5 +480,50 @@ impl DatastoreHandle {
             let _inside = inside;
             handle.write_kept(to.0, to.1, kept, WriteOptions::default(), done);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::open::tests::Place;
+
+    const FILE: Ino = Ino::ROOT;
+
+    fn written(service: &dyn FileService) -> Result<(), Errno> {
+        let (send, receive) = channel();
+        let done = Box::new(move |outcome: Result<_, Errno>| send.send(outcome.map(drop)).unwrap());
+        let attributes = MetaRequest::SetAttr {
+            ino: FILE,
+            mode: Some(0o700),
+            uid: None,
+            gid: None,
+            atime: None,
+            mtime: None,
+        };
+        service.change(attributes, done);
+        receive.recv().unwrap()
+    }
+
+    /// A thread was let in, stands still, and goes on when the node serves again after the other one.
+    #[test]
+    fn a_handle_of_an_earlier_tenure_reaches_no_later_session() {
+        let place = Place::in_sync();
+        let datastore = place.start_out_of_sync();
+        let handle = DatastoreHandle::new(Arc::clone(&datastore));
+        let inside = handle.enter(RequestKind::Program).unwrap();
+        let within = handle.within(inside.tenure()).unwrap();
+        assert_eq!(written(&*within), Ok(()));
+        let (gate, host) = (datastore.gate(), &*datastore.engine().host);
+        gate.set(host, Standing::Following);
+        gate.set(host, Standing::Serving);
+        assert_eq!(written(&*within), Err(Errno::Io));
+        assert_eq!(within.listxattr(FILE), Err(Errno::Io));
+        let next = handle.within(handle.tenure()).unwrap();
+        assert_eq!(written(&*next), Ok(()));
+        drop(inside);
+        datastore.stop();
     }
 }

@@ -10,12 +10,17 @@
 //! A restarted primary may see changes on its disk that no client may see yet: the gate lets nothing in while there is such a
 //! [`Doubt`] (rule P4).
 //!
+//! A request belongs to the *tenure* in which it was asked: the time for which this node serves, or is undecided, without
+//! another node having served in between. A change runs in its own tenure or not at all (rule R13).
+//!
 //! Invariants:
+//! - A tenure ends before the session begins that leads the next one.
 //! - A job that waits for the service runs once, when the node serves, unless the datastore is stopped before: then it is
 //!   dropped.
 //! - The clock is read when a request comes in. So a process that was suspended lets nothing in after its lease.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockstep_types::mutants::{Mutant, is_active};
@@ -51,6 +56,27 @@ impl Standing {
     }
 }
 
+/// The number of a tenure of this process. See the head of this file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tenure(u64);
+
+impl Tenure {
+    /// The tenure in which the process begins. What an earlier process was asked belongs to it, too: that process may have
+    /// served until this one began.
+    pub const FIRST: Self = Self(0);
+
+    /// The tenure after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// Whether a change that was asked in this tenure may run in another one, or go on there.
+    pub fn may_run_in(self, other: Self) -> bool {
+        self == other || is_active(Mutant::RunOvertaken)
+    }
+}
+
 /// The kind of a request at the gate of a datastore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
@@ -65,6 +91,8 @@ pub enum RequestKind {
 /// See the head of this file.
 pub(crate) struct ServiceGate {
     state: Mutex<ServiceGateState>,
+    /// The present [`Tenure`], which changes under the lock of the state.
+    tenure: AtomicU64,
 }
 
 struct ServiceGateState {
@@ -139,12 +167,20 @@ impl ServiceGateState {
 
 /// A request or an operation inside a gate. A drop ends it.
 #[must_use]
-pub struct Inside(Option<Arc<ServiceGate>>);
+pub struct Inside {
+    gate: Option<Arc<ServiceGate>>,
+    tenure: Tenure,
+}
 
 impl Inside {
-    /// A request of a service that has no gate.
-    pub const fn ungated() -> Self {
-        Self(None)
+    /// A request of a service that has no gate, or another one.
+    pub const fn ungated(tenure: Tenure) -> Self {
+        Self { gate: None, tenure }
+    }
+
+    /// The tenure in which the request was let in.
+    pub const fn tenure(&self) -> Tenure {
+        self.tenure
     }
 }
 
@@ -156,7 +192,7 @@ impl std::fmt::Debug for Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        if let Some(gate) = &self.0 {
+        if let Some(gate) = &self.gate {
             gate.state.lock().inside -= 1;
         }
     }
@@ -201,7 +237,14 @@ impl ServiceGate {
         };
         Self {
             state: Mutex::new(state),
+            tenure: AtomicU64::new(Tenure::FIRST.0),
         }
+    }
+
+    /// The tenure of this moment. A thread that then finds a session of the datastore, and then the same tenure, has a
+    /// session of that tenure.
+    pub fn tenure(&self) -> Tenure {
+        Tenure(self.tenure.load(Ordering::SeqCst))
     }
 
     /// Whether the node serves, and if not, why.
@@ -236,14 +279,20 @@ impl ServiceGate {
         if !is_admitted && !is_active(Mutant::AdmitInAnyStanding) {
             return Err(state.standing);
         }
-        state.inside += 1;
-        Ok(Inside(Some(Arc::clone(self))))
+        Ok(self.count_in(&mut state))
     }
 
     /// Counts an operation of a request that is inside.
     pub fn hold(self: &Arc<Self>) -> Inside {
-        self.state.lock().inside += 1;
-        Inside(Some(Arc::clone(self)))
+        self.count_in(&mut self.state.lock())
+    }
+
+    fn count_in(self: &Arc<Self>, state: &mut ServiceGateState) -> Inside {
+        state.inside += 1;
+        Inside {
+            gate: Some(Arc::clone(self)),
+            tenure: self.tenure(),
+        }
     }
 
     /// Has the worker pool do a job once the node serves.
@@ -257,9 +306,30 @@ impl ServiceGate {
         }
     }
 
-    /// Changes the standing. Jobs that wait for the service run if the node serves now.
-    pub fn set(&self, host: &dyn Host, standing: Standing) {
+    /// The standing with which the process begins. The first tenure goes on.
+    pub fn begin(&self, host: &dyn Host, standing: Standing) {
         self.change(host, |state| state.standing = standing);
+    }
+
+    /// Changes the standing. Jobs that wait for the service run if the node serves now. Another tenure begins when the other
+    /// node may serve, and when this node may serve again after that.
+    pub fn set(&self, host: &dyn Host, standing: Standing) {
+        let is_following = |standing| standing == Standing::Following;
+        self.change(host, |state| {
+            if is_following(state.standing) != is_following(standing) {
+                self.next_tenure();
+            }
+            state.standing = standing;
+        });
+    }
+
+    /// Ends the tenure of a node that does not follow, because the other node may have served all the same.
+    pub fn end_tenure(&self, host: &dyn Host) {
+        self.change(host, |_| self.next_tenure());
+    }
+
+    fn next_tenure(&self) {
+        self.tenure.store(self.tenure().next().0, Ordering::SeqCst);
     }
 
     /// Notes whether the other node may take over once the lease is over. Otherwise the node serves without a lease.
@@ -372,6 +442,37 @@ mod tests {
         assert!(within().is_some_and(|left| left <= hour && left > without_lease));
         gate.set(host, Standing::Retiring);
         assert_eq!(within(), None, "the role is about to go");
+        datastore.stop();
+    }
+
+    #[test]
+    fn a_tenure_lasts_until_another_node_may_have_served() {
+        let place = Place::in_sync();
+        let datastore = place.start().unwrap();
+        let (gate, host) = (datastore.gate(), &*datastore.engine().host);
+        assert_eq!(gate.tenure(), Tenure::FIRST);
+        let same = [Standing::Undecided, Standing::Serving, Standing::Retiring];
+        for standing in same.into_iter().chain([Standing::Undecided]) {
+            gate.set(host, standing);
+        }
+        assert_eq!(gate.tenure(), Tenure::FIRST, "no other node could serve");
+        let mut earlier = Tenure::FIRST;
+        for standing in [Standing::Following, Standing::Serving, Standing::Following] {
+            gate.set(host, standing);
+            assert_eq!(gate.tenure(), earlier.next(), "{standing:?}");
+            earlier = gate.tenure();
+        }
+        gate.set(host, Standing::Following);
+        assert_eq!(gate.tenure(), earlier);
+        gate.set(host, Standing::Serving);
+        let asked = gate.tenure();
+        gate.end_tenure(host);
+        let inside = gate.enter(host, RequestKind::Program).unwrap();
+        assert!(
+            !asked.may_run_in(inside.tenure()),
+            "an operator has forced the node"
+        );
+        drop(inside);
         datastore.stop();
     }
 }

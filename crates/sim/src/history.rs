@@ -17,7 +17,7 @@ mod lineage;
 pub mod loss;
 mod show;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeBounds;
 
 use lockstep_types::{Attr, Errno, FileName, Generation, Ino, NodeKind, WriteVerifier};
@@ -227,6 +227,8 @@ pub struct History {
     calls: Vec<Call>,
     /// The calls that happened in a copy that was given up only.
     gone: BTreeSet<usize>,
+    /// The calls whose programs were killed, and the nodes at which the requests wait.
+    killed: BTreeMap<usize, Side>,
     terms: Vec<Term>,
     events: Vec<(u64, Side, NodeEvent)>,
     services: Vec<Service>,
@@ -275,6 +277,23 @@ impl History {
             panic!("call {} returned that is not open", id.0);
         };
         call.returned = Some((at, outcome));
+    }
+
+    /// Records that the program of an open call is killed, and that the request waits at a node.
+    pub fn killed(&mut self, id: CallId, at: Side) {
+        self.killed.insert(id.0, at);
+    }
+
+    /// Returns the time after which a call has no effect: the first answer of the other node, if the request waits at a node
+    /// without its program (rule R13). `u64::MAX`, for never, otherwise.
+    pub fn deadline(&self, id: CallId) -> u64 {
+        let Some(at) = self.killed.get(&id.0) else {
+            return u64::MAX;
+        };
+        let invoked = self.call(id).invoked;
+        let mut later = self.terms.iter().filter(|term| term.from > invoked);
+        let other = later.find(|term| term.primary != *at);
+        other.map_or(u64::MAX, |term| term.from)
     }
 
     /// Records an event of a node.

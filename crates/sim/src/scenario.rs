@@ -20,6 +20,7 @@ mod force;
 mod forced_acts;
 mod held_thread;
 pub mod injection;
+mod late_program;
 mod live_checks;
 mod mount;
 mod node_disk;

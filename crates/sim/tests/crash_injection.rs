@@ -69,6 +69,7 @@ impl Case {
             client_room: None,
             changes_roles: false,
             has_standby_programs: false,
+            kills_programs: false,
         };
         let script = Box::new(Script::new(self.clients.clone()));
         scenario::run_with(&plan, script, Random::new(self.run_seed), mutant).map(|_| ())

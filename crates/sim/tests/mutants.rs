@@ -134,6 +134,8 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // The secondary follows an earlier primary, and keeps an entry of another generation.
         Mutant::StandUnrecorded => &[ONE_PRIMARY, SURVIVES, IN_TIME, CLAIM, BOUNDED],
         Mutant::ForgetWaiting => &[STANDBY],
+        // The end of the file, or its attributes, may show the late change first.
+        Mutant::RunOvertaken => &[SURVIVES, READS, DURABLE],
         Mutant::PromoteUnasked | Mutant::FollowAfterAlone => &[CONSENT],
         // Two nodes lead in one generation. A witness has then one record for both.
         Mutant::ForceIntoNextGeneration | Mutant::ForceUntold | Mutant::DemoteInSameGeneration => {
@@ -175,6 +177,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::GoAloneUnasked => 1_130,
         Mutant::LeadAfterPowerLoss => 770,
         Mutant::HandOverBusy => 250,
+        Mutant::RunOvertaken => 7_900,
         Mutant::IgnorePeerRoom => 530,
         Mutant::SendWithoutRoom => 400,
         Mutant::RejoinWithoutPaw => 10_190,

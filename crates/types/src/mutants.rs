@@ -148,6 +148,8 @@ mutants! {
     KeepSession,
     /// The requests that wait for the service are forgotten when the node serves.
     ForgetWaiting,
+    /// A change that has waited runs although another node has served since it was asked (R13).
+    RunOvertaken,
     /// A copy that lacks operations is promoted without the consent of the operator (R2).
     PromoteUnasked,
     /// A node that is forced to lead takes the next generation, which the other node may have taken, too.

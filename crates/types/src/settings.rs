@@ -94,14 +94,15 @@ impl Choice for OnPowerLoss {
     const ALL: &'static [(Self, &'static str)] = &[(Self::Wait, "wait"), (Self::Serve, "serve")];
 }
 
-/// The answer to requests of programs on a node that does not serve the datastore.
+/// The answer to requests of programs on a node that does not serve the datastore. A change never waits for the end of the
+/// other node's service (rule R13).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standby {
-    /// A request waits until this node serves.
-    #[default]
+    /// A request that changes nothing waits until this node serves. A change fails with `EROFS`.
     Wait,
     /// A request fails with `EROFS`.
+    #[default]
     Erofs,
     /// A request fails with `EAGAIN`, also one whose outcome a change of the role leaves unknown. An NFS server has its
     /// client ask again then, and no request runs late, after the client has asked the other node.

@@ -35,7 +35,7 @@ fn a_filled_draft_is_read_back_unchanged() {
         pause_limit: Duration::from_millis(1234),
         policies: Policies {
             on_power_loss: OnPowerLoss::Serve,
-            standby: Standby::Erofs,
+            standby: Standby::Eagain,
             ..Policies::default()
         },
         ..draft()
@@ -49,7 +49,7 @@ fn a_filled_draft_is_read_back_unchanged() {
     );
     assert_eq!(
         (datastore.policies.on_power_loss, datastore.policies.standby),
-        (OnPowerLoss::Serve, Standby::Erofs)
+        (OnPowerLoss::Serve, Standby::Eagain)
     );
     assert_eq!(datastore.peer.as_ref().unwrap().encryption, Encryption::Off);
 }

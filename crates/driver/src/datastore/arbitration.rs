@@ -427,7 +427,7 @@ impl<'a> Arbitration<'a> {
     }
 
     /// The witness has made the other node the primary of a later generation. That node may have lost its power before it
-    /// led. So the record of that node decides, once the nodes meet (rule R9).
+    /// led. So the record of that node decides, once the nodes meet (rule R9). It may also have served (rule R13).
     fn stop_serving(&self, mine: RoleRecord, later: Generation) {
         let datastore = self.datastore;
         datastore.note_rival(later);
@@ -435,6 +435,7 @@ impl<'a> Arbitration<'a> {
             return;
         }
         let engine = &datastore.engine;
+        engine.gate.end_tenure(&*engine.host);
         let has_data = engine.store.applied() != Osn::ZERO;
         if has_served_alone(&engine.role_file.state(), has_data) {
             engine.notes.set_obstacle(&Discord::BothServed.to_string());

@@ -80,7 +80,8 @@ impl Datastore {
         self.drain()?;
         self.tell_observers(|observer| observer.retiring());
         self.drain()?;
-        self.set_standing(Standing::Following);
+        // The other node serves after the record only. Until then this node may serve on, with what programs have asked.
+        self.set_standing(Standing::Undecided);
         self.drain()?;
         self.check_synced()?;
         let mine = self.engine.role_file.state().record;

@@ -65,8 +65,10 @@ fn not_begun(error: &StoreError) -> CommandFailure {
 }
 
 /// Makes durable, before this node answers, that the other node may have answered alone: what this node gives out, it has not
-/// given out, and clients learn that unsynced operations may be lost (rules P13, P22).
+/// given out, and clients learn that unsynced operations may be lost (rules P13, P22). What programs have asked before does
+/// not run any more (rule R13).
 pub(super) fn begin_anew(engine: &Engine) -> Result<(), StoreError> {
+    engine.gate.end_tenure(&*engine.host);
     engine.store.leave_out_inos(engine.config.ino_ranges())?;
     if is_active(Mutant::PromoteWithOldVerifier) {
         return Ok(());

@@ -301,6 +301,7 @@ fn end_without_outcome(op: PendingOp, errno: Errno) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Tenure;
     use crate::host::oneshot::promise;
     use crate::host::{Host, OsHost};
 
@@ -312,7 +313,7 @@ mod tests {
                 ino,
                 point: None,
                 done: Box::new(|_| ()),
-                inside: Inside::ungated(),
+                inside: Inside::ungated(Tenure::FIRST),
             })
         };
         let (first, second) = (
@@ -336,7 +337,7 @@ mod tests {
                 ino: Ino::ROOT,
                 point: None,
                 done: Box::new(move |outcome| outcomes.lock().push(outcome)),
-                inside: Inside::ungated(),
+                inside: Inside::ungated(Tenure::FIRST),
             })
         };
         pending.insert(sync());

@@ -189,7 +189,7 @@ mod tests {
             waiting,
             ..WriteOptions::default()
         };
-        DatastoreHandle(Arc::clone(datastore)).admit_write(FILE, 0, &DATA, options)
+        DatastoreHandle::new(Arc::clone(datastore)).admit_write(FILE, 0, &DATA, options)
     }
 
     fn session(datastore: &Datastore) -> Arc<PrimarySession> {
@@ -255,7 +255,7 @@ mod tests {
         let primary = session(&datastore);
         let _berths: Vec<_> = std::iter::from_fn(|| primary.admission.berths.take()).collect();
         assert_eq!(admit(&datastore, Some(&Gone)).err(), Some(Errno::Io));
-        let service = DatastoreHandle(Arc::clone(&datastore));
+        let service = DatastoreHandle::new(Arc::clone(&datastore));
         assert_eq!(service.keep(&DATA, Some(&Gone)).err(), Some(Errno::Io));
         end(&datastore);
     }
@@ -267,7 +267,7 @@ mod tests {
         let primary = session(&datastore);
         let _berths: Vec<_> = std::iter::from_fn(|| primary.admission.berths.take()).collect();
         let (ended, hears) = channel();
-        let service = DatastoreHandle(Arc::clone(&datastore));
+        let service = DatastoreHandle::new(Arc::clone(&datastore));
         let writer = thread::spawn(move || {
             for drop_set_id in [false, true] {
                 let options = WriteOptions {

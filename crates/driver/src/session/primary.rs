@@ -35,7 +35,7 @@ use crate::ops::write_admission::{WriteAdmission, write_locks, write_message_byt
 use crate::peer::connection::Delivery;
 use crate::peer::requests::PendingRequests;
 use crate::resync_jobs::ResyncJobs;
-use crate::service_gate::{Doubt, Inside};
+use crate::service_gate::{Doubt, Inside, Tenure};
 use crate::session::memory_return::MemoryReturn;
 use crate::session::usage::SessionUsage;
 use crate::sync_mark::{self, OnFailure};
@@ -314,7 +314,7 @@ impl PrimarySession {
             offset: entry.offset,
             length: 1,
             done: Box::new(move |_| drop(doubt)),
-            inside: Inside::ungated(),
+            inside: Inside::ungated(Tenure::FIRST),
         };
         let locks = lock_plan::read(entry.ino, entry.offset, u64::from(entry.length));
         self.submit(OpKind::Read, locks, PendingOp::Read(read));

@@ -97,6 +97,7 @@ impl Part<'_> {
             over: self.over,
             known: self.known,
             durable: self.touch.durable,
+            deadline: self.touch.deadline,
             call: self.touch.call,
         })
     }

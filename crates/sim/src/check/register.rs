@@ -16,7 +16,7 @@
 //! rule holds with all other values.
 //!
 //! A change that may not have happened is never known unless a call saw it. So such a change
-//! accuses no run.
+//! accuses no run. A change that could happen up to a time only was known by then, if a call saw it.
 //!
 //! After a loss (see `history::loss::Loss`) the byte may have any value that it had before or that was on
 //! its way, unless a durable value came after that value. Where the file ended, the byte may also
@@ -43,6 +43,8 @@ pub(super) struct Point {
     pub known: u64,
     /// Latest time at which the change became durable.
     pub durable: u64,
+    /// The change has no effect after this time.
+    pub deadline: u64,
     /// The call. `None` for the final content.
     pub call: Option<CallId>,
 }
@@ -99,6 +101,8 @@ pub(super) struct Life {
     pub current: u64,
     /// Latest time at which the value became durable.
     pub durable: u64,
+    /// If the value was ever there, it was there by then.
+    deadline: u64,
     /// Whether the value is one of the initial values.
     pub is_initial: bool,
     /// The maker of the value, or the look itself.
@@ -120,6 +124,7 @@ impl Life {
             },
             current: point.invoked,
             durable: point.durable,
+            deadline: point.deadline,
             is_initial: false,
             call: point.call,
             last_seen_by: point.call,
@@ -134,6 +139,7 @@ impl Life {
             known: initial.at,
             current: initial.at,
             durable: initial.at,
+            deadline: u64::MAX,
             is_initial: true,
             call: None,
             last_seen_by: None,
@@ -141,10 +147,8 @@ impl Life {
     }
 
     /// Returns this life, extended with a look that saw the value.
-    const fn seen(mut self, look: &Point) -> Self {
-        if look.over < self.known {
-            self.known = look.over;
-        }
+    fn seen(mut self, look: &Point) -> Self {
+        self.known = self.known.min(look.over).min(self.deadline);
         if look.invoked > self.current {
             self.current = look.invoked;
             self.last_seen_by = look.call;

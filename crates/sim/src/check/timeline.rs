@@ -59,6 +59,8 @@ pub(super) struct Touch {
     pub over: u64,
     /// Latest time at which the change became durable. For looks: never.
     pub durable: u64,
+    /// The change has no effect after this time ([`History::deadline`]).
+    pub deadline: u64,
     /// The values that the call gave to the bytes, or saw. The ranges are disjoint.
     pub pieces: Vec<Piece>,
 }
@@ -91,6 +93,7 @@ pub(super) fn files(history: &History) -> BTreeMap<Ino, File> {
                 invoked: call.invoked,
                 over: call.over(),
                 durable: synced.content(ino, call),
+                deadline: history.deadline(id),
                 pieces,
             });
         }
@@ -100,6 +103,7 @@ pub(super) fn files(history: &History) -> BTreeMap<Ino, File> {
                 invoked: call.invoked,
                 over: call.over(),
                 durable: u64::MAX,
+                deadline: u64::MAX,
                 pieces,
             });
         }
@@ -115,6 +119,7 @@ pub(super) fn last_look(last: &Dump, ino: Ino) -> Option<Touch> {
         invoked: u64::MAX - 1,
         over: u64::MAX - 1,
         durable: u64::MAX,
+        deadline: u64::MAX,
         pieces: seen(0, u64::MAX, bytes.len() as u64, &runs(ino, 0, bytes)),
     })
 }

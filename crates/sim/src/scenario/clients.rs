@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockstep_driver::client::{FileService, Inside, RequestKind};
+use lockstep_driver::client::{FileService, Inside, RequestKind, Tenure};
 use lockstep_driver::{Datastore, DatastoreHandle};
 use lockstep_types::{Errno, Generation, Ino, MetaRequest, XattrMode};
 use parking_lot::Mutex;
 
+use super::late_program::{self, LateRequest};
 use super::mount::Mount;
 use super::nodes::Nodes;
 use super::sim_node::serves;
@@ -70,6 +71,8 @@ struct Client {
     witness: Arc<Mutex<Witness>>,
     pause_max: Duration,
     posting: Posting,
+    /// No request without a program begins any more. `None`: no program is killed.
+    late_is_over: Option<Arc<AtomicBool>>,
 }
 
 impl Client {
@@ -93,8 +96,15 @@ impl Client {
             let request = self.witness.lock().next_request(self.id, ino);
             let Some((call, op)) = request else { return };
             spare = op.makes().is_none().then_some(ino);
+            if let Some(is_over) = &self.late_is_over
+                && late_program::is_drawn(&self.mount, &op)
+            {
+                self.leave(call, op, inside.tenure(), is_over);
+                continue;
+            }
             let generation = self.mount.service().0.generation();
-            let outcome = world::serving(|| self.mount.submit_inside(&op, inside));
+            let mount = self.mount.within(inside.tenure());
+            let outcome = world::serving(|| mount.submit_inside(&op, inside));
             // No client sees the answer of a dying process.
             self.mount.process().stop_if_dead();
             self.answered(call, generation, outcome);
@@ -118,6 +128,20 @@ impl Client {
                 self.mount.process().shared().now() + ENTER_POLL,
             ));
         }
+    }
+
+    /// Leaves a request behind, as a program that is killed does.
+    fn leave(&self, call: CallId, op: Op, asked: Tenure, is_over: &Arc<AtomicBool>) {
+        let late = LateRequest {
+            mount: self.mount.clone(),
+            witness: Arc::clone(&self.witness),
+            side: self.posting.side,
+            call,
+            op,
+            asked,
+            is_over: Arc::clone(is_over),
+        };
+        late.start();
     }
 
     /// Records the answer to a call that began in a generation.
@@ -150,7 +174,7 @@ impl Client {
 /// Requests a change from the secondary, as a misdirected client does. The secondary must never
 /// acknowledge the change.
 fn request_from_secondary(side: Side, datastore: &Arc<Datastore>, witness: Arc<Mutex<Witness>>) {
-    let service = DatastoreHandle(Arc::clone(datastore));
+    let service = DatastoreHandle::new(Arc::clone(datastore));
     // Meanwhile the node may have become the primary.
     if serves(Arc::clone(datastore)) {
         return;
@@ -182,6 +206,7 @@ pub struct ClientPool {
     is_stopped: bool,
     /// Programs wait at nodes that do not serve.
     has_standby_programs: bool,
+    late_is_over: Option<Arc<AtomicBool>>,
     /// The clients of the process that serves, if they are started.
     posting: Option<Posting>,
     /// Whether the misdirected client of each machine's present process is started.
@@ -197,6 +222,7 @@ impl ClientPool {
             witness,
             is_stopped: false,
             has_standby_programs: false,
+            late_is_over: None,
             posting: None,
             has_misdirected: [false; 2],
         }
@@ -205,6 +231,11 @@ impl ClientPool {
     /// Lets a program wait at each node that does not serve.
     pub const fn add_standby_programs(&mut self) {
         self.has_standby_programs = true;
+    }
+
+    /// Kills some programs while their requests wait.
+    pub fn add_killed_programs(&mut self) {
+        self.late_is_over = Some(Arc::default());
     }
 
     /// Returns the number of clients.
@@ -228,6 +259,9 @@ impl ClientPool {
     pub fn stop(&mut self) {
         self.is_stopped = true;
         self.end_posting();
+        if let Some(is_over) = &self.late_is_over {
+            is_over.store(true, Ordering::Relaxed);
+        }
     }
 
     fn end_posting(&mut self) {
@@ -265,6 +299,7 @@ impl ClientPool {
                 witness: Arc::clone(&self.witness),
                 pause_max: self.pause_max,
                 posting: posting.clone(),
+                late_is_over: self.late_is_over.clone(),
             };
             mount.process().start(move || client.run());
         }

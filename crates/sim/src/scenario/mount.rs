@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use lockstep_driver::DatastoreHandle;
 use lockstep_driver::client::{
-    DirEntry, Done, FileService, Inside, RequestKind, Standing, WaitingRequests, WriteOptions,
+    DirEntry, Done, FileService, Inside, RequestKind, Standing, Tenure, WaitingRequests,
+    WriteOptions,
 };
 use lockstep_types::{Attr, Errno, Ino};
 use lockstep_verify::Report;
@@ -42,7 +43,7 @@ impl Mount {
         Some(Self {
             process: Arc::clone(&running.process),
             shutdown: Arc::clone(&running.shutdown),
-            service: DatastoreHandle(running.datastore()?),
+            service: DatastoreHandle::new(running.datastore()?),
         })
     }
 
@@ -77,6 +78,15 @@ impl Mount {
         serves(Arc::clone(&self.service.0))
     }
 
+    /// Returns the mount for what was asked in a tenure.
+    #[must_use]
+    pub(super) fn within(&self, tenure: Tenure) -> Self {
+        Self {
+            service: self.service.in_tenure(tenure),
+            ..self.clone()
+        }
+    }
+
     /// Lets a request in, or returns why not.
     pub(super) fn enter(&self) -> Result<Inside, Standing> {
         self.service.enter(RequestKind::Program)
@@ -85,7 +95,7 @@ impl Mount {
     /// Submits an operation, and waits for the answer. The node must serve.
     pub fn submit(&self, op: &Op) -> Outcome {
         let inside = self.enter().map_err(|_| Errno::Io)?;
-        self.submit_inside(op, inside)
+        self.within(inside.tenure()).submit_inside(op, inside)
     }
 
     /// Submits an operation that is inside, and waits for the answer.

@@ -104,6 +104,11 @@ const STANDBY_PROGRAMS: Feature = Feature {
     salt: 0x0077_6169_7473,
     percent: 30,
 };
+/// Programs that are killed while their requests wait, where roles change.
+const KILLED_PROGRAMS: Feature = Feature {
+    salt: 0x006b_696c_6c65,
+    percent: 40,
+};
 /// Distinguishes the random source of the details of faults.
 const DETAILS_SALT: u64 = 0x6465_7461_696c;
 
@@ -146,6 +151,8 @@ pub struct Plan {
     pub changes_roles: bool,
     /// A program waits at each node that does not serve.
     pub has_standby_programs: bool,
+    /// Some programs are killed while their requests wait.
+    pub kills_programs: bool,
 }
 
 /// The parts of a plan that are left out or changed, when a failing plan is shrunk.
@@ -215,6 +222,10 @@ impl Plan {
                 && STANDBY_PROGRAMS
                     .source(seed)
                     .percent(STANDBY_PROGRAMS.percent),
+            kills_programs: changes_roles.is_some()
+                && KILLED_PROGRAMS
+                    .source(seed)
+                    .percent(KILLED_PROGRAMS.percent),
         }
     }
 

@@ -87,6 +87,9 @@ impl Schedule {
         if plan.has_standby_programs {
             self.cluster.clients.add_standby_programs();
         }
+        if plan.kills_programs {
+            self.cluster.clients.add_killed_programs();
+        }
         self.cluster.start_both();
         for (wait, fault) in &plan.faults {
             self.cluster.run_and_check(*wait)?;

@@ -107,7 +107,7 @@ fn config(side: Side, role: Role, settings: &Settings) -> DatastoreConfig {
 /// Returns whether the node of a datastore serves clients.
 pub fn serves(datastore: Arc<Datastore>) -> bool {
     let is_secondary = datastore.state().is_secondary();
-    !is_secondary && DatastoreHandle(datastore).serves()
+    !is_secondary && DatastoreHandle::new(datastore).serves()
 }
 
 /// Returns the peer configuration of the node on a side. The simulated dialer does not use the address and the fingerprint.

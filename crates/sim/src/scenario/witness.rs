@@ -86,6 +86,11 @@ impl Witness {
         }
     }
 
+    /// Records that the program of a call is killed. The request waits at a node.
+    pub fn killed(&mut self, call: CallId, at: Side) {
+        self.history.killed(call, at);
+    }
+
     /// Records that the outcome of an operation is unknown, because the role of the node changed.
     pub const fn in_doubt(&mut self, from: Side) {
         *from.of_mut(&mut self.doubts) += 1;

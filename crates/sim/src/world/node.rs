@@ -208,7 +208,7 @@ fn run(
         running.shutdown.start(process, move || {
             fibers::set_thread_role(ThreadRole::Asking);
             let me = arbiter.me();
-            DatastoreHandle(asking).ask_witness(Arc::new(arbiter), me);
+            DatastoreHandle::new(asking).ask_witness(Arc::new(arbiter), me);
         });
     }
     *running.datastore.lock() = Some(datastore);

@@ -83,7 +83,7 @@ impl Shutdown {
             }
         };
         self.is_unmounted.store(true, Ordering::Relaxed);
-        DatastoreHandle(Arc::clone(&datastore)).closing();
+        DatastoreHandle::new(Arc::clone(&datastore)).closing();
         while self.entering.load(Ordering::Relaxed) > 0 {
             pause();
         }

@@ -146,7 +146,7 @@ fn an_applicant_keeps_no_datastore() {
         parent: Ino::ROOT,
         name: FileName::new(b"name").unwrap(),
     };
-    let clients = Clients(Arc::clone(&datastore));
+    let clients = Clients::new(Arc::clone(&datastore));
     clients.change(link, Box::new(|_| ()));
     clients.write(
         Ino::ROOT,
