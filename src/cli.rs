@@ -14,6 +14,7 @@ mod export;
 mod failover;
 mod ganesha_config;
 mod ganesha_follow;
+mod guard;
 mod health;
 mod hold;
 mod init;
@@ -97,6 +98,7 @@ enum Command {
     Node(node::NodeArgs),
     Health(health::HealthArgs),
     Hold(hold::HoldArgs),
+    Guard(guard::GuardArgs),
     Invalidate(invalidate::InvalidateArgs),
     WriteBack(write_back::WriteBackArgs),
     KeepalivedConfig(keepalived_config::KeepalivedConfigArgs),
@@ -133,6 +135,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Node(args) => node::run(&args),
         Command::Health(args) => health::run(&args),
         Command::Hold(args) => hold::run(&args),
+        Command::Guard(args) => guard::run(&args),
         Command::Invalidate(args) => invalidate::run(&args),
         Command::WriteBack(args) => write_back::run(&args),
         Command::KeepalivedConfig(args) => keepalived_config::run(&args),

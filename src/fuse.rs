@@ -37,6 +37,7 @@ mod adaptor;
 mod admission;
 mod attributes;
 mod cache_drop;
+mod connection_abort;
 mod content;
 mod context;
 mod create;
@@ -46,8 +47,12 @@ mod error;
 mod exchange;
 mod extended;
 mod file_pages;
+mod guard;
+mod guard_sweep;
+mod guard_words;
 mod held_mount;
 mod init;
+mod invalidation;
 mod invalidator;
 mod kernel_cache;
 mod known_inodes;
@@ -78,6 +83,7 @@ mod write_back;
 mod xattr_note;
 
 pub use error::MountError;
+pub use guard::run_guard;
 pub use invalidator::run_invalidator;
 pub use mount_options::MountOptions;
 pub use mount_point::{BareEntries, bare_entries};
@@ -225,6 +231,8 @@ fn start(
         context.kernel_cache().connect(notifier, invalidator);
     }
     let role = follow_role(&context, &held, (has_epochs, !is_new), options).map_err(failed)?;
+    held.start_guard(context.service(), options)
+        .map_err(failed)?;
     let is_kept = if is_new {
         held.keep(options)
     } else {

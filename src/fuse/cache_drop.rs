@@ -16,12 +16,11 @@ use std::thread;
 use std::time::Duration;
 
 use lockstep_driver::threads;
-use lockstep_types::Ino;
 
 use super::admission::Admissions;
 use super::device::Device;
 use super::invalidator::Invalidator;
-use super::known_inodes::KnownInodes;
+use super::known_inodes::{KnownInodes, ranges};
 use super::page_cache::PageCache;
 use super::page_sweep;
 use super::unfinished_drops::UnfinishedDrop;
@@ -32,9 +31,6 @@ const RETRY: Duration = Duration::from_millis(250);
 
 /// Time in which the kernel reads an answer.
 const LATE: Duration = Duration::from_millis(200);
-
-/// Two known inodes whose numbers differ by less go into one range, with the numbers between them.
-const GAP_MAX: u64 = 16;
 
 /// Drops the kernel's caches of one mount.
 pub(super) struct CacheDropper {
@@ -164,30 +160,4 @@ fn note_failure(error: &io::Error) {
          store through mappings are lost with an error until the next change of the role. Give the node more descriptors \
          and threads, and restart it"
     );
-}
-
-/// The ranges of sorted numbers.
-fn ranges(sorted: &[Ino]) -> Vec<Range<u64>> {
-    let mut ranges: Vec<Range<u64>> = Vec::new();
-    for ino in sorted {
-        let (first, end) = (ino.get(), ino.get().saturating_add(1));
-        match ranges.last_mut() {
-            Some(last) if first.saturating_sub(last.end) < GAP_MAX => last.end = end,
-            _ => ranges.push(first..end),
-        }
-    }
-    ranges
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn near_numbers_share_a_range() {
-        let numbers = [1, 2, 3, 10, 40, 100, 101];
-        let inodes: Vec<Ino> = numbers.iter().filter_map(|n| Ino::new(*n)).collect();
-        assert_eq!(ranges(&inodes), [1..11, 40..41, 100..102]);
-        assert_eq!(ranges(&[]), []);
-    }
 }

@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -20,12 +21,6 @@ const CLONE: rustix::ioctl::Opcode = 0x8004_E500;
 const NOTIFY_INVALIDATE_INODE: u32 = 2;
 const NOTIFY_RESEND: u32 = 7;
 const NOTIFY_NEW_EPOCH: u32 = 8;
-
-/// Timeout of a poll that does not wait.
-const NOW: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 0,
-};
 
 /// Bytes of the header of a notification.
 const HEADER_BYTES: usize = 16;
@@ -97,8 +92,17 @@ impl Device {
     /// # Errors
     /// If the system refuses to look.
     pub fn poll_now(&self, events: PollFlags) -> Result<PollFlags, Errno> {
+        self.poll_for(events, Duration::ZERO)
+    }
+
+    /// Waits until one of `events` holds for the device or the mount is gone, but not for longer than `limit`. Returns what holds.
+    ///
+    /// # Errors
+    /// If the system refuses to look, or a signal comes.
+    pub fn poll_for(&self, events: PollFlags, limit: Duration) -> Result<PollFlags, Errno> {
+        let limit = Timespec::try_from(limit).map_err(|_| Errno::INVAL)?;
         let mut watched = [PollFd::from_borrowed_fd(self.0.as_fd(), events)];
-        let polled = poll(&mut watched, Some(&NOW));
+        let polled = poll(&mut watched, Some(&limit));
         let [device] = watched;
         polled.map(|_| device.revents())
     }

@@ -11,8 +11,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use lockstep_driver::client::FileService;
+
 use super::device::Device;
 use super::error::MountError;
+use super::guard::{self, GuardedMount};
+use super::guard_words::GuardBoard;
 use super::init;
 use super::invalidator::Invalidator;
 use super::mount_memory::{MountMemory, MountRecord};
@@ -129,6 +133,27 @@ impl HeldMount {
     /// for that.
     pub fn invalidator(&self, options: &MountOptions) -> io::Result<Arc<Invalidator>> {
         Invalidator::start(self.device()?, options.helper_program())
+    }
+
+    /// Starts the guard of a mount under a lease, and has the node show the lease to it. A mount without a guard works too.
+    pub fn start_guard(&self, service: &dyn FileService, options: &MountOptions) -> io::Result<()> {
+        let Some(program) = options.guard_program() else {
+            return Ok(());
+        };
+        let words = self.memory.guard_words();
+        let board = GuardBoard::of(words)?;
+        self.memory.lock()?;
+        let guarded = GuardedMount {
+            program: program.to_owned(),
+            mount_point: options.mount_point.clone(),
+            device: self.device()?,
+            memory: self.memory.clone(),
+        };
+        if let Err(error) = guarded.start() {
+            guard::note_failure(&error);
+        }
+        service.show_lease(Arc::new(board));
+        Ok(())
     }
 
     /// A descriptor of the device.

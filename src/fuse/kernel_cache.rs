@@ -7,7 +7,8 @@ use fuser::{INodeNo, Notifier};
 use lockstep_types::Ino;
 
 use super::file_pages::FilePages;
-use super::invalidator::{ATTRIBUTES_ONLY, Invalidator};
+use super::invalidation::ATTRIBUTES_ONLY;
+use super::invalidator::Invalidator;
 
 /// The kernel's caches of one mount.
 #[derive(Default)]

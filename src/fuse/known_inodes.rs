@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_types::Ino;
@@ -19,6 +20,9 @@ use parking_lot::Mutex;
 use super::mount_memory::MountMemory;
 
 const SHARDS: u64 = 16;
+
+/// Two known inodes whose numbers differ by less go into one range, with the numbers between them.
+const GAP_MAX: u64 = 16;
 
 /// The references of the kernel, by inode.
 #[derive(Debug)]
@@ -190,6 +194,19 @@ impl Places {
     }
 }
 
+/// The ranges of sorted numbers.
+pub(super) fn ranges(sorted: &[Ino]) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for ino in sorted {
+        let (first, end) = (ino.get(), ino.get().saturating_add(1));
+        match ranges.last_mut() {
+            Some(last) if first.saturating_sub(last.end) < GAP_MAX => last.end = end,
+            _ => ranges.push(first..end),
+        }
+    }
+    ranges
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::mount_memory::MountRecord;
@@ -242,5 +259,13 @@ mod tests {
         let third = KnownInodes::of(&memory).unwrap();
         assert_eq!(third.list(), [Ino::ROOT, one]);
         assert_eq!(memory.inodes().unwrap(), [(3, one)]);
+    }
+
+    #[test]
+    fn near_numbers_share_a_range() {
+        let numbers = [1, 2, 3, 10, 40, 100, 101];
+        let inodes: Vec<Ino> = numbers.iter().filter_map(|n| Ino::new(*n)).collect();
+        assert_eq!(ranges(&inodes), [1..11, 40..41, 100..102]);
+        assert_eq!(ranges(&[]), []);
     }
 }

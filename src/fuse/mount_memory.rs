@@ -1,7 +1,7 @@
 //! The memory of one mount that outlives its process: a memory file, whose descriptor is kept beside those of the device.
 //!
-//! It holds three things: the [`MountRecord`], the numbers of the inodes that the kernel knows (`known_inodes`), and a slot
-//! for each change under way whose second execution needs a note. The kernel sends a request again that the killed process had
+//! It holds four things: the [`MountRecord`], the numbers of the inodes that the kernel knows (`known_inodes`), the words of the
+//! guard (`guard_words`), and a slot for each change under way whose second execution needs a note. The kernel sends a request again that the killed process had
 //! executed and not answered. Most kinds of requests can be repeated, or find their own effect (`resent`). The others note
 //! here, before they begin, what was true then: an exchange of names (`exchange`), and a change of an attribute that must or
 //! must not be there (`xattr_note`). A change that waits for this node to serve is noted as well (`admission`): it is not
@@ -22,9 +22,10 @@ use lockstep_driver::client::Done;
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 use lockstep_types::{Attr, Ino};
 use parking_lot::Mutex;
-use rustix::fs::{MemfdFlags, SeekFrom, memfd_create};
+use rustix::fs::{FlockOperation, MemfdFlags, SeekFrom, flock, memfd_create};
 use serde::{Deserialize, Serialize};
 
+use super::guard_words::GuardWords;
 use super::init;
 use super::resent::RequestDelivery;
 
@@ -37,8 +38,11 @@ const RECORD_BYTES: usize = BLOCK_BYTES;
 /// Bytes of a slot: the unique number of a request, two inodes or zeros, and the kind of the note.
 const SLOT_BYTES: usize = 32;
 
-/// Where the numbers of the inodes begin. The file has a hole before them.
+/// Where the numbers of the inodes begin.
 const INODES_AT: u64 = 1 << 30;
+
+/// Where the words of the guard are, in a block of their own before the numbers of the inodes. The file has a hole before it.
+const GUARD_AT: u64 = INODES_AT - BLOCK_BYTES as u64;
 
 /// Bytes of the number of an inode.
 const INODE_BYTES: usize = 8;
@@ -115,11 +119,13 @@ impl MountMemory {
         }
         text.resize(RECORD_BYTES, b' ');
         file.write_all_at(&text, 0)?;
-        Ok(Self {
+        let memory = Self {
             file: Arc::new(file),
             slots: Arc::default(),
             left: Arc::default(),
-        })
+        };
+        memory.guard_words().begin()?;
+        Ok(memory)
     }
 
     /// The memory of a mount that an earlier process has made, and its record.
@@ -201,6 +207,19 @@ impl MountMemory {
     }
 }
 
+/// The guard of the mount.
+impl MountMemory {
+    /// The words of the guard.
+    pub fn guard_words(&self) -> GuardWords {
+        GuardWords::new(Arc::clone(&self.file), GUARD_AT)
+    }
+
+    /// Locks the memory until the last process that has this open file is gone: node and holder. The guard waits for that.
+    pub fn lock(&self) -> io::Result<()> {
+        Ok(flock(&self.file, FlockOperation::NonBlockingLockExclusive)?)
+    }
+}
+
 /// The numbers of inodes, each at a place of its own.
 impl MountMemory {
     /// Writes a number to a place.
@@ -213,6 +232,15 @@ impl MountMemory {
     pub fn clear_inode(&self, place: u64) -> io::Result<()> {
         self.file
             .write_all_at(&[0; INODE_BYTES], inode_offset(place))
+    }
+
+    /// The inodes that the kernel knows, in the order of their numbers.
+    pub fn known_inodes(&self) -> io::Result<Vec<Ino>> {
+        let places = self.inodes()?.into_iter();
+        let mut all: Vec<Ino> = places.map(|(_, ino)| ino).chain([Ino::ROOT]).collect();
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
     }
 
     /// The places that are not empty, with their numbers.
@@ -239,7 +267,7 @@ fn slots_end(file: &File) -> io::Result<u64> {
     if file.metadata()?.len() <= begin {
         return Ok(begin);
     }
-    Ok(rustix::fs::seek(file, SeekFrom::Hole(begin))?.min(INODES_AT))
+    Ok(rustix::fs::seek(file, SeekFrom::Hole(begin))?.min(GUARD_AT))
 }
 
 /// The unique number and the note in a slot, if it is in use.

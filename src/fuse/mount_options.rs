@@ -29,6 +29,8 @@ pub struct MountOptions {
     /// This program, for the child process of a held mount (see `invalidator`). Without it the process of the mount does
     /// that work.
     pub program: Option<PathBuf>,
+    /// The other node may take over while this process does nothing: a guard drops the kernel's caches then.
+    pub has_lease: bool,
     /// The answer to programs while this node does not serve the datastore.
     pub standby: Standby,
 }
@@ -43,6 +45,7 @@ impl MountOptions {
             grace: Duration::from_secs(2),
             descriptors: Arc::default(),
             program: None,
+            has_lease: false,
             standby: Standby::default(),
             held_name: format!("lockstep.{name}"),
             name,
@@ -53,6 +56,11 @@ impl MountOptions {
     pub(super) fn helper_program(&self) -> Option<&Path> {
         let program = self.program.as_deref();
         program.filter(|_| self.descriptors.exists())
+    }
+
+    /// The program of the guard of this mount, if it needs one.
+    pub(super) fn guard_program(&self) -> Option<&Path> {
+        self.program.as_deref().filter(|_| self.has_lease)
     }
 
     /// The error of a mount with these options.

@@ -14,6 +14,8 @@ const TABLE: &str = "/proc/self/mountinfo";
 pub struct MountEntry {
     /// Number of the mount, unique while it exists.
     pub id: u64,
+    /// Minor number of the device of its file system.
+    pub device_minor: u32,
     /// Mount point.
     pub path: PathBuf,
     /// Type of the file system, with the subtype after a dot.
@@ -52,12 +54,15 @@ fn read() -> Result<Vec<MountEntry>, MountError> {
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let path = unescape(fields.nth(3)?);
+    let (_major, minor) = std::str::from_utf8(fields.nth(1)?).ok()?.split_once(':')?;
+    let device_minor = minor.parse().ok()?;
+    let path = unescape(fields.nth(1)?);
     let mut rest = fields.skip_while(|field| field != b"-").skip(1);
     let kind = text(rest.next()?);
     let source = text(rest.next()?);
     Some(MountEntry {
         id,
+        device_minor,
         path: PathBuf::from(OsString::from_vec(path)),
         kind,
         source,
@@ -96,7 +101,7 @@ mod tests {
         let line =
             br"41 29 0:36 / /mnt/a\040b\134c rw shared:5 master:1 - fuse.lockstep lockstep:x rw";
         let entry = parse(line).unwrap();
-        assert_eq!(entry.id, 41);
+        assert_eq!((entry.id, entry.device_minor), (41, 36));
         assert_eq!(entry.path, Path::new(r"/mnt/a b\c"));
         assert_eq!(entry.kind, "fuse.lockstep");
         assert_eq!(entry.source, "lockstep:x");

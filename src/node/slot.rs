@@ -233,6 +233,7 @@ impl DatastoreSlot {
             descriptors: Arc::clone(&self.descriptors),
             held_name: format!("lockstep.{}", self.config.uuid),
             program: Some("/proc/self/exe".into()),
+            has_lease: self.witness.is_some(),
             standby: self.config.policies.standby,
             ..MountOptions::new(&self.config.mount, &self.config.name)
         }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind};
 
+pub use crate::lease_board::LeaseBoard;
 pub use crate::service_gate::{Inside, RequestKind, Standing, Tenure};
 
 /// Called exactly once with the outcome of an operation, from any thread.
@@ -107,7 +108,8 @@ pub trait RoleObserver: Send + Sync {
     /// The standing of this node has changed.
     fn changed(&self, standing: Standing);
 
-    /// The lease of this node is over: the other node may take over soon, and this node may not hear of that.
+    /// The lease of this node is over, or the witness has made the other node the primary: that node may serve, and this node
+    /// may not meet it for long.
     fn lapsed(&self);
 }
 
@@ -157,6 +159,9 @@ pub trait FileService: Send + Sync + 'static {
 
     /// Has an observer learn of the changes of the role, from now on.
     fn observe(&self, _observer: Arc<dyn RoleObserver>) {}
+
+    /// Shows the end of each lease under which this node serves, from now on.
+    fn show_lease(&self, _board: Arc<dyn LeaseBoard>) {}
 
     /// Sends the deferred write: the next request is no write ([`WriteOptions::waiting`]).
     fn flush_deferred_writes(&self) {}

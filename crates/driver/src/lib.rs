@@ -38,6 +38,7 @@ mod disk_watch;
 mod engine;
 mod failure_log;
 mod host;
+mod lease_board;
 mod maintenance;
 pub mod memory;
 mod open;

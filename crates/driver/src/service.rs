@@ -17,8 +17,8 @@ use lockstep_types::backing::{Room, Space};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, limits};
 
 use crate::client::{
-    AskKernel, DirEntry, Done, FileService, Inside, KeptBytes, ReadDone, RequestKind, RoleObserver,
-    Seek, Standing, Tenure, WaitingRequests, WriteOptions,
+    AskKernel, DirEntry, Done, FileService, Inside, KeptBytes, LeaseBoard, ReadDone, RequestKind,
+    RoleObserver, Seek, Standing, Tenure, WaitingRequests, WriteOptions,
 };
 use crate::datastore::Datastore;
 use crate::datastore::arbitration::Arbitration;
@@ -100,6 +100,10 @@ impl FileService for DatastoreHandle {
 
     fn observe(&self, observer: Arc<dyn RoleObserver>) {
         self.0.observe(observer);
+    }
+
+    fn show_lease(&self, board: Arc<dyn LeaseBoard>) {
+        self.0.gate().show_lease(&*self.0.engine().host, board);
     }
 
     fn flush_deferred_writes(&self) {

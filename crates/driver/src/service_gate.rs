@@ -27,6 +27,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
 use crate::host::{Host, Job};
+use crate::lease_board::{LeaseBoard, ShownLease};
 
 /// Time between two looks whether the gate is empty.
 const DRAIN_POLL: Duration = Duration::from_millis(1);
@@ -106,6 +107,7 @@ struct ServiceGateState {
     doubts: usize,
     /// Jobs that wait for the service.
     waiting: Vec<Job>,
+    shown: ShownLease,
     /// No job waits any more: the datastore is stopped.
     is_stopped: bool,
 }
@@ -132,6 +134,15 @@ impl Lease {
 }
 
 impl ServiceGateState {
+    /// Shows the lease under which this node serves. While it does not serve, an earlier end stays: the kernel's caches are of
+    /// that time.
+    fn show_lease(&mut self, host: &dyn Host) {
+        if self.standing.serves() {
+            let end = self.lease.is_needed.then_some(self.lease.until);
+            self.shown.update(host, end);
+        }
+    }
+
     /// Whether requests of programs are let in.
     fn serves(&self, host: &dyn Host) -> bool {
         self.standing == Standing::Serving && self.doubts == 0 && !self.lease.is_over(host)
@@ -233,6 +244,7 @@ impl ServiceGate {
             inside: 0,
             doubts: 0,
             waiting: Vec::new(),
+            shown: ShownLease::default(),
             is_stopped: false,
         };
         Self {
@@ -344,6 +356,13 @@ impl ServiceGate {
         });
     }
 
+    /// Shows the end of each lease under which this node serves, from now on.
+    pub fn show_lease(&self, host: &dyn Host, board: Arc<dyn LeaseBoard>) {
+        let mut state = self.state.lock();
+        state.shown.put_up(board);
+        state.show_lease(host);
+    }
+
     /// The end of the lease, if this node would serve and its lease is over.
     pub fn lapse(&self, host: &dyn Host) -> Option<Duration> {
         let state = self.state.lock();
@@ -385,6 +404,7 @@ impl ServiceGate {
             let mut state = self.state.lock();
             let excluded = state.excludes_other(host);
             change(&mut state);
+            state.show_lease(host);
             if excluded != state.excludes_other(host) {
                 state.since = host.now();
             }
@@ -473,6 +493,49 @@ mod tests {
             "an operator has forced the node"
         );
         drop(inside);
+        datastore.stop();
+    }
+
+    /// The ends that a gate has shown, with a clock at one hour.
+    #[derive(Default)]
+    struct Board(Mutex<Vec<Option<Duration>>>);
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    impl LeaseBoard for Board {
+        fn time(&self) -> Duration {
+            HOUR
+        }
+
+        fn show(&self, end: Option<Duration>) {
+            self.0.lock().push(end);
+        }
+    }
+
+    #[test]
+    fn a_lease_is_shown_while_the_node_serves_and_never_too_late() {
+        let place = Place::in_sync();
+        let datastore = place.start().unwrap();
+        let (gate, host) = (datastore.gate(), &*datastore.engine().host);
+        let board = Arc::new(Board::default());
+        gate.set(host, Standing::Undecided);
+        gate.show_lease(host, Arc::clone(&board) as _);
+        gate.need_lease(host, true);
+        gate.extend_lease(host, host.now() + HOUR);
+        assert_eq!(*board.0.lock(), [], "the node does not serve");
+        gate.set(host, Standing::Serving);
+        gate.set(host, Standing::Retiring);
+        gate.set(host, Standing::Serving);
+        gate.extend_lease(host, host.now() + HOUR * 2);
+        gate.need_lease(host, false);
+        gate.set(host, Standing::Following);
+        gate.need_lease(host, true);
+        let shown = board.0.lock().clone();
+        let [Some(first), Some(second), None] = *shown else {
+            panic!("{shown:?}");
+        };
+        assert!(first > HOUR && first <= HOUR * 2, "{shown:?}");
+        assert!(second > first && second <= HOUR * 3, "{shown:?}");
         datastore.stop();
     }
 }

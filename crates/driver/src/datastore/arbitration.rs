@@ -441,6 +441,8 @@ impl<'a> Arbitration<'a> {
             engine.notes.set_obstacle(&Discord::BothServed.to_string());
         }
         datastore.assume(mine, mine, SessionPart::Follow);
+        // The nodes may not meet for long, and a node that has served alone had no lease that would end.
+        datastore.tell_observers(|observer| observer.lapsed());
     }
 }
 
