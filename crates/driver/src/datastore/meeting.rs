@@ -10,6 +10,7 @@ use lockstep_types::{DatastoreUuid, Osn};
 
 use super::{Datastore, leaving, promotion};
 use crate::client::Standing;
+use crate::config::DatastoreConfig;
 use crate::engine::Engine;
 use crate::peer::greeting::{self, GreetingError, refuse, refuse_poisoned};
 use crate::peer::meeting::{self, Meets, ROUNDS_MAX};
@@ -124,18 +125,6 @@ impl Datastore {
         Ok(())
     }
 
-    /// The witness of the other node. A node without one connects with a node that has one: a witness is added on one node after
-    /// the other.
-    fn peer_witness(&self, theirs: &Meet) -> Result<PeerWitness, Discord> {
-        let config = &self.engine.config;
-        match (theirs.failover_after_ms, config.failover_after_ms()) {
-            (Some(theirs), Some(own)) if theirs != own => Err(Discord::OtherTimes),
-            (None, _) => Ok(PeerWitness::None),
-            _ if theirs.witness == config.witness_id() => Ok(PeerWitness::Same),
-            _ => Ok(PeerWitness::Other),
-        }
-    }
-
     /// A node whose disk has failed writes no record. A primary serves reads until the other node may serve.
     fn hear_poisoned(&self, attendee: &Attendee, theirs: &Meet) {
         let is_deposed = theirs.record.generation > attendee.state.record.generation;
@@ -161,6 +150,17 @@ impl Datastore {
             }
             _ => refuse(&**sender, envelope, NO_SECONDARY),
         }
+    }
+}
+
+/// The witness of the other node. A node without one connects with a node that has one: a witness is added on one node after the
+/// other.
+fn peer_witness(config: &DatastoreConfig, theirs: &Meet) -> Result<PeerWitness, Discord> {
+    match (theirs.failover_after_ms, config.failover_after_ms()) {
+        (Some(theirs), Some(own)) if theirs != own => Err(Discord::OtherTimes),
+        (None, _) => Ok(PeerWitness::None),
+        _ if theirs.witness == config.witness_id() => Ok(PeerWitness::Same),
+        _ => Ok(PeerWitness::Other),
     }
 }
 
@@ -201,7 +201,9 @@ impl Meets for Datastore {
     }
 
     fn hear(&self, theirs: &Meet, begun: WordTime) -> Result<bool, Discord> {
-        self.engine.witness.note_peer(self.peer_witness(theirs)?);
+        self.engine
+            .witness
+            .note_peer(peer_witness(&self.engine.config, theirs)?);
         let _changing = self.changing.acquire(&*self.engine.host);
         if self.engine.is_stopping() {
             return Ok(false);

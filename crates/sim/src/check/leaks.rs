@@ -16,7 +16,8 @@ use lockstep_fs::paths::{content_owner, is_lost_found};
 const INVARIANT: &str = "leaks";
 
 /// The files of a usable store in use, besides content.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
+    "contact",
     "format.json",
     "log/intent.0",
     "log/intent.1",
