@@ -21,6 +21,8 @@ mod nodes;
 #[path = "failover/operator.rs"]
 #[allow(dead_code)] // the tests of planned failovers use the rest
 mod operator;
+#[path = "takeover/power_losses.rs"]
+mod power_losses;
 #[path = "failover/records.rs"]
 #[allow(dead_code)] // the tests of planned failovers use the rest
 mod records;
@@ -44,7 +46,6 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use chance::Chance;
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
 use lockstep_lossy::disk::CallClass;
 use lockstep_roles::InSyncSet;
@@ -596,28 +597,4 @@ fn the_secondary_takes_over_from_a_primary_whose_disk_has_failed() {
         status.poisoned.is_some() && !is_serving(&status),
         "{status:#?}"
     );
-}
-
-/// B has what A has lost with its power, although no program had synced anything.
-#[test]
-fn a_power_loss_of_the_primary_loses_nothing() {
-    let Some(server) = server_of_a() else { return };
-    let Some((mut pair, _witness)) = start_on(server.environment()) else {
-        return;
-    };
-    let name = |number: u32| format!("unsynced {number}");
-    for number in 0..50 {
-        fs::write(pair.node(A).mount().join(name(number)), name(number)).unwrap();
-    }
-    pair.node_mut(A).kill();
-    server.lose_power(&mut Chance::of_run());
-    await_service(&pair, B, ServiceStatus::Alone);
-    pair.node_mut(A).start();
-    await_in_sync(&mut pair, B, 2);
-    await_protected(&pair, B);
-    for number in 0..50 {
-        let found = fs::read(pair.node(B).mount().join(name(number))).unwrap();
-        assert_eq!(found, name(number).into_bytes());
-    }
-    assert_identical(pair.node(B));
 }

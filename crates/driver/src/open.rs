@@ -26,7 +26,7 @@ use lockstep_intentlog::LogOptions;
 use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Backing;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::settings::OnPowerLoss;
+use lockstep_types::settings::{Durability, OnPowerLoss};
 use lockstep_types::{BootId, StoreId};
 
 use crate::config::DatastoreConfig;
@@ -190,8 +190,13 @@ fn look(
     let (options, backing) = (open_options(config, boot), &disk.backing);
     let checked = Store::check(Arc::clone(backing), &options).map_err(refused(config))?;
     let role = read_role(config, backing.as_ref())?;
-    let record = found_record(config, backing.as_ref(), role, boot)?;
+    let lost = found_loss(config, backing.as_ref(), role, boot)?;
+    let record = found_record(config, role, lost);
     let role = with_base(config, backing.as_ref(), role, boot);
+    let role = match lost {
+        Some(CopyLoss::Power) => role.after_power_loss(),
+        _ => role,
+    };
     Ok(FoundStore {
         checked,
         disk,
@@ -227,28 +232,47 @@ pub(crate) fn read_role(
     RoleFile::read(backing, config.role).map_err(failed(config))
 }
 
-/// The record of a copy as this start finds it (rules P12, R9).
-fn found_record(
+/// What a copy that counts as in sync has lost, as this start finds it (rule P12).
+fn found_loss(
     config: &DatastoreConfig,
     backing: &dyn Backing,
     role: RoleState,
     boot: BootId,
-) -> Result<RoleRecord, DatastoreError> {
+) -> Result<Option<CopyLoss>, DatastoreError> {
+    // An earlier start may have found the loss, and ended before it made new tables.
+    let counts = config.peer.is_some() && role.is_in_sync() && role.record.complete;
+    // A copy that has lost power, and is complete, has no tables that name anything.
+    if !counts || role.power.has_lost_power && !role.went_down(boot) {
+        return Ok(None);
+    }
+    let lost = CopyLoss::of(role, backing, boot).map_err(table_refused(config))?;
+    if let Some(lost) = lost {
+        let datastore = &config.name;
+        if keeps_complete(role, lost) {
+            tracing::warn!(
+                datastore,
+                "{lost}: every acknowledged operation was durable"
+            );
+        } else {
+            tracing::warn!(datastore, "{lost}: the copy is not complete");
+        }
+    }
+    Ok(lost)
+}
+
+fn keeps_complete(role: RoleState, lost: CopyLoss) -> bool {
+    matches!(lost, CopyLoss::Power) && role.keeps_complete()
+}
+
+/// The record of a copy as this start finds it (rules P12, R9).
+fn found_record(config: &DatastoreConfig, role: RoleState, lost: Option<CopyLoss>) -> RoleRecord {
     let record = role.record;
     // Without a peer, no other copy gets the changes from now on.
     if config.peer.is_none() {
-        return Ok(unmirrored(record));
-    }
-    // An earlier start may have found the loss, and ended before it made new tables.
-    let lost = if role.is_in_sync() && record.complete {
-        CopyLoss::of(role, backing, boot).map_err(table_refused(config))?
-    } else {
-        None
-    };
-    if let Some(lost) = lost {
-        tracing::warn!(datastore = config.name, "{lost}: the copy is not complete");
+        return unmirrored(record);
     }
     let record = match lost {
+        Some(lost) if keeps_complete(role, lost) => record,
         Some(_) if record.is_primary() && is_active(Mutant::LeadAfterPowerLoss) => {
             record.without_peer()
         }
@@ -261,9 +285,9 @@ fn found_record(
         && config.failover_after.is_none()
         && config.policies.on_power_loss == OnPowerLoss::Serve
     {
-        return Ok(record.without_peer());
+        return record.without_peer();
     }
-    Ok(record)
+    record
 }
 
 /// The state of a deposed copy, whose base counts only while the tables of its writes and its memory are whole (rule P12).
@@ -338,6 +362,8 @@ impl Prepared {
         let draw = || place.host.random_id();
         let role = role.named(|| StoreId::from_bytes(draw()));
         let role = role.verified(place.boot, record, draw);
+        let is_always = config.policies.durability == Durability::Always;
+        let role = role.started(place.boot, is_always);
         let role_file = RoleFile::open(Arc::clone(&backing), role, place.boot, record);
         let role_file = role_file.map_err(failed(&config))?;
         let opened = checked.open().map_err(refused(&config))?;

@@ -226,6 +226,7 @@ mod tests {
     use lockstep_types::{BootId, Generation, StoreId, SyncId, WriteVerifier};
 
     use super::*;
+    use crate::open::role_file::PowerMarks;
 
     fn sync(number: usize) -> Option<SyncId> {
         let next = |last: Option<SyncId>, _| Some(SyncId::next(last, [3; 16]));
@@ -264,6 +265,7 @@ mod tests {
                 gave_up: false,
                 boot: Some(BootId::from_bytes([1; 16])),
                 verifier: WriteVerifier::NONE,
+                power: PowerMarks::default(),
             },
             has_data: true,
             is_serving: false,

@@ -94,6 +94,7 @@ fn limits(has_witness: bool, failures: u8, operations: u8, swaps: u8) -> Limits 
         failures: bound("LOCKSTEP_MODEL_FAILURES", failures),
         operations: bound("LOCKSTEP_MODEL_OPERATIONS", operations),
         swaps: bound("LOCKSTEP_MODEL_SWAPS", swaps),
+        always: false,
         breaks: None,
     }
 }
@@ -125,6 +126,24 @@ fn two_nodes_and_a_witness() {
 #[test]
 fn two_nodes_and_a_witness_after_two_failures() {
     explore(limits(true, 2, 0, 0));
+}
+
+/// Where every acknowledged operation is durable, a power loss leaves a copy as complete as it was.
+#[test]
+fn two_nodes_and_a_witness_that_always_sync() {
+    explore(Limits {
+        always: true,
+        ..limits(true, 1, 1, 0)
+    });
+}
+
+/// The same with an operator, who promotes a copy that is complete after the loss of both nodes' power.
+#[test]
+fn two_nodes_and_an_operator_that_always_sync() {
+    explore(Limits {
+        always: true,
+        ..limits(false, 2, 2, 1)
+    });
 }
 
 #[test]

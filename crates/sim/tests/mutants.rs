@@ -72,7 +72,8 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::TraceForgetsWrites
         | Mutant::TraceForgetsUnapplied
         | Mutant::RejoinWithoutPaw
-        | Mutant::RejoinFromAnyCopy => DIFFERS,
+        | Mutant::RejoinFromAnyCopy
+        | Mutant::ForgetLostPower => DIFFERS,
         // A recovery also waits for messages that were not sent again.
         Mutant::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
         Mutant::HandOverUnsynced => &[TABLES, IDENTICAL, SURVIVES, DURABLE, IN_TIME],

@@ -59,6 +59,8 @@ mutants! {
     ResyncUnmarked,
     /// A copy is treated as in sync after the machine lost power while the store was open (P12).
     TrustAfterPowerLoss,
+    /// A copy that always syncs, and lost power, is brought up to date by tables that are lost (P12).
+    ForgetLostPower,
     /// A copy is treated as in sync although another copy has replaced it since (P17).
     TrustOldCopy,
     /// The primary acknowledges a durable write without a sync of its own disk (P11).

@@ -104,11 +104,22 @@ fn check_promotion(
     }
     if !mine.complete && !accepts_loss && !is_active(Mutant::PromoteUnasked) {
         return Err(CommandFailure::new(
-            "the copy of this node may lack operations that programs were told are done",
+            lacks(datastore),
             "start the other node; or, if its copy is lost, accept the loss with --force-data-loss",
         ));
     }
     Ok(())
+}
+
+/// What the copy of this node may lack.
+fn lacks(datastore: &Datastore) -> &'static str {
+    if datastore.engine.role_file.state().power.has_lost_power {
+        "the machine of this node has lost power while its copy was complete: the copy has everything that programs had put on \
+         stable storage (fsync), and may lack what they had not, of the last seconds before the loss; the other node may have gone \
+         on since"
+    } else {
+        "the copy of this node may lack operations that programs were told are done"
+    }
 }
 
 /// The generation of a promotion: after every generation that this node knows. A primary that may not serve yet

@@ -12,6 +12,8 @@
 
 mod fields;
 pub mod marks;
+mod power;
+mod telling;
 mod words;
 
 use std::io;
@@ -27,8 +29,9 @@ use serde::{Deserialize, Serialize};
 
 use lockstep_types::settings::Role;
 
+pub(crate) use fields::PowerMarks;
 use fields::{RoleWord, UnsyncedFields};
-pub(crate) use words::WordCount;
+pub(crate) use words::Greeted;
 use words::Words;
 
 const FILE: &str = "role.json";
@@ -59,6 +62,8 @@ pub(crate) struct RoleState {
     pub boot: Option<BootId>,
     /// The write verifier of this copy (rule P22).
     pub verifier: WriteVerifier,
+    /// What a loss of power takes from this copy (rule P12).
+    pub power: PowerMarks,
 }
 
 /// The fields of the state, in this and in earlier versions.
@@ -107,6 +112,7 @@ impl From<RoleState> for StateFields {
             unsynced: Some(UnsyncedFields {
                 verifier: state.verifier,
                 gave_up: state.gave_up,
+                power: state.power,
             }),
         }
     }
@@ -148,6 +154,7 @@ impl RoleState {
             gave_up: unsynced.is_some_and(|it| it.gave_up),
             boot: fields.boot,
             verifier: unsynced.map_or(WriteVerifier::NONE, |it| it.verifier),
+            power: unsynced.map_or(PowerMarks::default(), |it| it.power),
         })
     }
 }
@@ -236,6 +243,7 @@ impl RoleState {
             gave_up: self.gave_up && !in_sync,
             ..self
         }
+        .made_equal(None)
     }
 
     /// The state of a copy that may lack operations which were not synced (rule P22). The verifier is another one even if the
@@ -280,7 +288,7 @@ impl RoleState {
     pub const fn base(&self) -> Option<Generation> {
         match self.record {
             record if record.is_primary() => None,
-            record if record.complete => Some(record.generation),
+            record if record.complete && !self.power.has_lost_power => Some(record.generation),
             _ => self.deposed_in_sync,
         }
     }
@@ -289,8 +297,8 @@ impl RoleState {
     /// that gives its role away in order keeps a complete copy.
     fn with_record(self, new: RoleRecord) -> Self {
         let old = self.record;
-        let were_in_sync =
-            old.complete && old.peer_complete || is_active(Mutant::RejoinFromAnyCopy);
+        let had_base = old.complete && old.peer_complete && !self.power.has_lost_power;
+        let were_in_sync = had_base || is_active(Mutant::RejoinFromAnyCopy);
         let (deposed, deposed_in_sync) = match (old.is_primary(), new.is_primary()) {
             (_, true) => (None, None),
             (true, false) => {
@@ -342,6 +350,7 @@ impl RoleFile {
             gave_up: false,
             boot: None,
             verifier: WriteVerifier::NONE,
+            power: PowerMarks::default(),
         }))
     }
 
@@ -446,6 +455,14 @@ impl RoleFile {
             return Ok(());
         }
         self.change_in(generation, |state| RoleState { verifier, ..state })
+    }
+
+    /// Makes durable that this copy acknowledges operations which are not durable from now on.
+    pub fn note_unsynced(&self) -> io::Result<()> {
+        if self.state().power.all_synced {
+            self.change(RoleState::unsynced)?;
+        }
+        Ok(())
     }
 
     /// Makes durable that the datastore goes on with a copy that may lack operations (rule P22).

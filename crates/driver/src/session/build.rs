@@ -18,7 +18,7 @@ use crate::config::DatastoreConfig;
 use crate::engine::Engine;
 use crate::host::Host;
 use crate::open::tables::{Tables, ranges_of, trace_writes};
-use crate::open::{DatastoreError, refused, table_refused};
+use crate::open::{DatastoreError, failed, refused, table_refused};
 use crate::ops::lock_plan;
 
 /// Slots for writes that are over for the core and whose entries are being removed.
@@ -43,11 +43,20 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
     let (config, store) = (&engine.config, &engine.store);
     let role = engine.role_file.state();
     let is_in_sync = role.is_in_sync() && role.record.complete;
+    let has_tables = role.has_kept_sync() && role.record.complete || role.base().is_some();
     let backing = store.backing().as_ref();
     if part == SessionPart::Lead {
-        trace_lead(store, role.record.generation, is_in_sync);
+        if !engine.is_always_durable() {
+            let noted = engine.role_file.note_unsynced();
+            noted.map_err(failed(config))?;
+        }
+        if role.power.has_lost_power {
+            store.trace().end();
+        } else {
+            trace_lead(store, role.record.generation, is_in_sync);
+        }
     }
-    let tables = if is_in_sync || role.base().is_some() {
+    let tables = if has_tables {
         Tables::open(backing)
     } else {
         Tables::make(backing)

@@ -226,7 +226,7 @@ impl<'a, M: Meets> Connector<'a, M> {
         let no_name = || io::Error::other("this node's store has no name in role.json");
         Ok(Hello {
             version: PROTOCOL_VERSION,
-            in_sync: role.is_in_sync(),
+            in_sync: role.has_kept_sync(),
             carried_over: role.carried_over,
             store: role.store.ok_or_else(no_name)?,
             sync: role.sync,
@@ -324,10 +324,13 @@ impl<'a, M: Meets> Connector<'a, M> {
     /// and with one past. Otherwise `status` gets the reason.
     fn judge_welcome(&self, welcome: &Welcome) -> bool {
         let engine = &self.session.engine;
-        let own = engine.role_file.state().is_in_sync();
+        let role = engine.role_file.state();
+        let own = role.is_in_sync();
         let follows = engine.store.intents().is_followed_at(welcome.applied);
         let reason = if !own {
             "the secondary lacks what was done without it; it is brought up to date"
+        } else if role.power.has_lost_power {
+            "this machine has lost power: the copies may differ in what was under way then, so everything is compared"
         } else if !welcome.in_sync {
             "the secondary's copy is not complete, or not the one that was in sync last"
         } else if !follows {

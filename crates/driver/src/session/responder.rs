@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::engine::Engine;
 use crate::host::ThreadKind;
-use crate::open::role_file::WordCount;
+use crate::open::role_file::Greeted;
 use crate::session::copy_base::CopyBase;
 use crate::term::Term;
 
@@ -53,8 +53,8 @@ enum ResponseError {
 pub(crate) struct Responder {
     term: Arc<Term>,
     base: Arc<CopyBase>,
-    /// The words of this node, before the connection of the moment was greeted, that its copy is not complete.
-    words: Mutex<WordCount>,
+    /// The greeting of the connection of the moment.
+    greeted: Mutex<Greeted>,
 }
 
 impl Responder {
@@ -63,13 +63,15 @@ impl Responder {
         Self {
             term,
             base,
-            words: Mutex::default(),
+            greeted: Mutex::default(),
         }
     }
 
-    /// A connection is about to be greeted. No request of an earlier one is under way.
-    pub fn begin(&self) {
-        *self.words.lock() = self.term.engine.role_file.words();
+    /// A connection is about to be greeted. No request of an earlier one is under way. `is_durable`: each operation of the primary
+    /// is.
+    pub fn begin(&self, is_durable: bool) {
+        let words = self.term.engine.role_file.words();
+        *self.greeted.lock() = Greeted { words, is_durable };
     }
 
     fn happened(&self, trigger: Trigger) {
@@ -155,7 +157,7 @@ impl Responder {
         let generation = self.term.generation();
         store.trace().follow(generation);
         // The connection may be lost, and this node may have said meanwhile that its copy is not complete.
-        let marked = role_file.enter_sync(generation, verifier, *self.words.lock());
+        let marked = role_file.enter_sync(generation, verifier, *self.greeted.lock());
         if marked.is_err() {
             store.trace().end();
         }

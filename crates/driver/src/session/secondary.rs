@@ -132,7 +132,7 @@ impl SecondarySession {
             return;
         }
         let connection = self.term.peer.next_id();
-        self.responder.begin();
+        self.responder.begin(hello.durable);
         if let Err(error) = self.welcome(&**sender, connection, hello, envelope) {
             let reason = error.to_string();
             self.engine.notes.set_obstacle(&reason);

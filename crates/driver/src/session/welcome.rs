@@ -53,6 +53,7 @@ impl SecondarySession {
         if hello.durable {
             self.engine.store.sync_all_applied()?;
         } else {
+            self.engine.role_file.note_unsynced()?;
             self.engine.store.sync_all_logged()?;
         }
         let in_sync = self.is_in_sync_with(hello);
@@ -115,7 +116,7 @@ impl SecondarySession {
     /// another copy may have been in sync since.
     fn is_in_sync_with(&self, hello: &Hello) -> bool {
         let is_same = self.is_of_sync(hello) || is_active(Mutant::TrustOldCopy);
-        self.engine.role_file.state().is_in_sync() && is_same
+        self.engine.role_file.state().has_kept_sync() && is_same
     }
 
     /// Whether the marks of both copies belong to the same sync.

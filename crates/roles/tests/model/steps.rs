@@ -5,7 +5,7 @@ use lockstep_roles::{
 };
 use lockstep_types::settings::OnPowerLoss;
 
-use crate::world::{Action, Break, MEMBERS, Question, World};
+use crate::world::{Action, Break, MEMBERS, Node, Question, World};
 
 impl World {
     /// One step. A primary acknowledges as soon as it may, which is the hardest case.
@@ -221,7 +221,8 @@ impl World {
     fn lose_power(&mut self, at: usize) {
         self.stop(at);
         let has_operator = !self.left.has_witness;
-        let is_noticed = !self.breaks(Break::PowerLossUnnoticed);
+        // A copy that was complete keeps every acknowledged operation, if each was durable.
+        let is_noticed = !self.breaks(Break::PowerLossUnnoticed) && !self.left.always;
         let durable = self.durable;
         let node = &mut self.nodes[at];
         node.lost_power = has_operator;
@@ -271,9 +272,16 @@ impl World {
 
     fn acknowledge(&mut self, at: usize) {
         let (node, peer) = (&self.nodes[at], &self.nodes[1 - at]);
+        let has = |node: &Node| {
+            if self.left.always {
+                node.memory & node.disk
+            } else {
+                node.memory
+            }
+        };
         let done = match node.phase() {
-            Some(Phase::Alone) => node.memory,
-            _ if self.mirrors(at) => node.memory & peer.memory,
+            Some(Phase::Alone) => has(node),
+            _ if self.mirrors(at) => has(node) & has(peer),
             _ => return,
         };
         let is_mirrored = node.phase() == Some(Phase::Mirrored);

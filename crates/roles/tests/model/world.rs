@@ -49,6 +49,8 @@ pub struct Limits {
     pub operations: u8,
     /// Planned failovers.
     pub swaps: u8,
+    /// Every acknowledged operation is on stable storage on the nodes that have it (`durability = "always"`).
+    pub always: bool,
     pub breaks: Option<Break>,
 }
 
@@ -365,7 +367,8 @@ impl World {
             actions.push(Action::Kill(at));
         }
         // A second power loss of a node that is down changes nothing.
-        let has_lost = node.durable == node.durable.after_power_loss() && node.disk == node.memory;
+        let is_noted = self.left.always || node.durable == node.durable.after_power_loss();
+        let has_lost = is_noted && node.disk == node.memory;
         if node.machine.is_some() || !has_lost {
             actions.push(Action::LosePower(at));
         }

@@ -210,7 +210,7 @@ impl LiveChecks {
     /// treated as in sync, or have stopped in sync.
     fn check_tables(&self, nodes: &Nodes) -> Result<(), String> {
         let [primary, secondary] = nodes.both();
-        if self.is_off || !secondary.has_kept_sync() {
+        if self.is_off || !secondary.has_kept_sync() || primary.has_lost_power() {
             return Ok(());
         }
         let (ours, theirs) = (primary.inodes(), secondary.inodes());

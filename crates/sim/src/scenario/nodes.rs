@@ -190,6 +190,9 @@ impl Nodes {
     /// of both nodes.
     pub fn secondary_holds_all(&self) -> bool {
         let [primary, secondary] = self.both();
+        if primary.has_lost_power() {
+            return false;
+        }
         let primary = primary.state().is_some_and(|state| {
             matches!(
                 state,

@@ -199,7 +199,14 @@ impl SimNode {
                 State::SecondarySynced | State::SecondaryDisconnected | State::SecondaryCatchingUp
             )
         };
-        self.state().is_some_and(is_synced) && !self.disk.has_old_copy
+        let is_synced = self.state().is_some_and(is_synced) && !self.has_lost_power();
+        is_synced && !self.disk.has_old_copy
+    }
+
+    /// Returns whether the copy has lost power and not been made equal since, although it counts as complete: it may differ
+    /// from the other one in operations that nobody was told of.
+    pub fn has_lost_power(&self) -> bool {
+        disk_checks::marks(self.disk.disk()).is_some_and(|marks| marks.has_lost_power)
     }
 
     /// Prepares the machine for `process`, which starts now. Returns the disk of the process.

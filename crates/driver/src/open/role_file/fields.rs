@@ -13,6 +13,9 @@ pub(super) struct UnsyncedFields {
     pub verifier: WriteVerifier,
     /// What only this copy has is given up.
     pub gave_up: bool,
+    /// Missing while it says nothing, as in earlier versions: the checksum of a file of theirs is that of its text.
+    #[serde(default, skip_serializing_if = "PowerMarks::say_nothing")]
+    pub power: PowerMarks,
 }
 
 /// The role in the file.
@@ -39,5 +42,24 @@ impl RoleWord {
             (Role::Secondary, false) => Self::Secondary,
             (Role::Secondary, true) => Self::Candidate,
         }
+    }
+}
+
+/// The marks of a copy for a loss of power.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PowerMarks {
+    /// Each operation that this copy has acknowledged since the last clean shutdown, or since it became complete, was on
+    /// stable storage before.
+    pub all_synced: bool,
+    /// The machine has lost power while the copy was complete, and the copy has not been made equal since.
+    pub has_lost_power: bool,
+}
+
+impl PowerMarks {
+    /// Whether no mark is set.
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde gives a reference
+    pub const fn say_nothing(&self) -> bool {
+        !self.all_synced && !self.has_lost_power
     }
 }

@@ -18,6 +18,9 @@ pub struct RoleMarks {
     pub is_closed: bool,
     /// The write verifier of the copy.
     pub verifier: WriteVerifier,
+    /// The machine has lost power while the copy was complete, and the copy has not been made equal since. It may differ from the
+    /// other one in operations that were under way then.
+    pub has_lost_power: bool,
 }
 
 impl RoleMarks {
@@ -30,6 +33,7 @@ impl RoleMarks {
             sync: state.sync,
             is_closed: state.boot.is_none(),
             verifier: state.verifier,
+            has_lost_power: state.power.has_lost_power,
         })
     }
 }

@@ -11,6 +11,13 @@ fn fresh(dir: &std::path::Path) -> RoleFile {
     RoleFile::open(backing, found, BOOT, found.marked(true).record).unwrap()
 }
 
+fn greeted(file: &RoleFile) -> Greeted {
+    Greeted {
+        words: file.words(),
+        is_durable: true,
+    }
+}
+
 fn again(dir: &std::path::Path) -> io::Result<RoleState> {
     RoleFile::read(&OsBacking::open(dir).unwrap(), Role::Primary)
 }
@@ -166,7 +173,7 @@ fn a_write_verifier_lasts_as_long_as_the_memory_of_its_copy() {
         ..first.record
     };
     assert_ne!(later(first, BOOT, lost), first.verifier);
-    file.enter_sync(FIRST, first.verifier, file.words())
+    file.enter_sync(FIRST, first.verifier, greeted(&file))
         .unwrap();
     let found = again(dir.path()).unwrap();
     assert!(found.verifier == first.verifier && found.is_in_sync());
@@ -284,20 +291,60 @@ fn a_copy_that_was_called_incomplete_becomes_complete_over_a_later_connection_on
     let file = fresh(dir.path());
     file.mark(FIRST, false).unwrap();
     let verifier = WriteVerifier::from_bytes([2; 16]);
-    let greeted = file.words();
+    let before = greeted(&file);
     assert!(!file.told().record.complete);
-    let refused = file.enter_sync(FIRST, verifier, greeted).unwrap_err();
+    let refused = file.enter_sync(FIRST, verifier, before).unwrap_err();
     assert!(
         refused.to_string().contains("it has said since"),
         "{refused}"
     );
     assert!(!again(dir.path()).unwrap().is_in_sync());
-    let greeted_again = file.words();
-    file.enter_sync(FIRST, verifier, greeted_again).unwrap();
+    let after = greeted(&file);
+    file.enter_sync(FIRST, verifier, after).unwrap();
     assert!(file.told().record.complete);
-    assert_eq!(
-        file.words(),
-        greeted_again,
-        "a complete copy gives no such word"
+    assert_eq!(greeted(&file), after, "a complete copy gives no such word");
+}
+
+/// Rule P12: where every acknowledged operation is durable, a loss of power takes none.
+#[test]
+fn a_copy_keeps_what_it_has_over_a_loss_of_power_if_it_always_syncs() {
+    let other_boot = BootId::from_bytes([9; 16]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = fresh(dir.path());
+    let verifier = WriteVerifier::from_bytes([2; 16]);
+    file.enter_sync(FIRST, verifier, greeted(&file)).unwrap();
+    let found = again(dir.path()).unwrap();
+    assert!(found.keeps_complete() && found.has_kept_sync() && found.base().is_some());
+    let lost = found.after_power_loss().started(other_boot, true);
+    assert!(lost.keeps_complete() && lost.is_in_sync());
+    assert!(
+        !lost.has_kept_sync() && lost.base().is_none(),
+        "compare all"
     );
+    assert!(lost.marked(false).marked(true).has_kept_sync());
+    file.note_unsynced().unwrap();
+    assert!(!again(dir.path()).unwrap().keeps_complete());
+}
+
+#[test]
+fn a_copy_counts_as_synced_from_a_clean_shutdown_or_a_loss_of_power_on_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let found = fresh(dir.path()).state();
+    let started =
+        |state: RoleState, boot, is_always: bool| state.started(boot, is_always).power.all_synced;
+    let killed = RoleState {
+        boot: Some(BOOT),
+        ..found
+    };
+    let closed = RoleState {
+        boot: None,
+        ..found
+    };
+    let other_boot = BootId::from_bytes([9; 16]);
+    assert!(
+        !started(killed, BOOT, true),
+        "the killed process may have left unsynced data"
+    );
+    assert!(started(closed, BOOT, true) && started(killed, other_boot, true));
+    assert!(!started(closed, BOOT, false));
 }

@@ -1,0 +1,62 @@
+//! What a secondary tells of its copy, and the mark that makes the copy complete.
+//!
+//! Invariant: a mark that is being made comes before the word that the copy is not complete, or not at all. So the word holds
+//! until a connection that is greeted later.
+
+use std::io;
+
+use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::{Generation, WriteVerifier};
+
+use super::words::{Greeted, WordCount};
+use super::{RoleFile, RoleState};
+
+impl RoleFile {
+    /// The state that this node tells the other one.
+    pub fn told(&self) -> RoleState {
+        let state = self.state();
+        if state.record.is_primary() || state.record.complete {
+            return state;
+        }
+        self.words.speak();
+        // A mark that has not seen the word is over after this.
+        let _settled = self.changes.lock();
+        self.state()
+    }
+
+    /// The words so far.
+    pub fn words(&self) -> WordCount {
+        self.words.count()
+    }
+
+    /// Makes durable, on the secondary, that this copy is complete and has the memory of the primary's (rule P22). The whole store
+    /// is on stable storage.
+    pub fn enter_sync(
+        &self,
+        generation: Generation,
+        verifier: WriteVerifier,
+        greeted: Greeted,
+    ) -> io::Result<()> {
+        let is_current = |state: &RoleState| {
+            state.record.generation == generation && self.words() == greeted.words
+        };
+        let is_marked = self.change_if(|state| {
+            let verifier = if is_active(Mutant::KeepOwnVerifier) {
+                state.verifier
+            } else {
+                verifier
+            };
+            is_current(&state).then(|| RoleState {
+                verifier,
+                ..state.marked(true).made_equal(Some(greeted.is_durable))
+            })
+        })?;
+        if is_marked {
+            Ok(())
+        } else {
+            Err(io::Error::other(
+                "the role of this node has changed, or it has said since that its copy is not complete",
+            ))
+        }
+    }
+}
