@@ -12,8 +12,8 @@ use lockstep_driver::Cleared;
 use lockstep_driver::report::{
     AddressDeparture, CopyStatus, DatastoreStatus, Difference, DiskStallStatus,
     FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus, RoleReport,
-    ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus,
-    VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
+    ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus,
+    TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
@@ -75,6 +75,11 @@ fn status() -> NodeStatus {
             kept_bytes: 0,
             paw: 0,
             saw: 0,
+            slow_operation: Some(SlowOperationStatus {
+                operation: String::new(),
+                inode: 0,
+                since_ms: 0,
+            }),
         },
         poisoned: Some(PoisonStatus {
             reason: String::new(),

@@ -215,6 +215,7 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
             .map(|mount| ("mounted at", mount)),
     );
     rows.push(("operations", operations_text(store)));
+    rows.extend(slow_text(store).map(|text| ("slow", text)));
     rows.push((
         "durability",
         durability_text(store.settings.durability).to_owned(),
@@ -280,6 +281,17 @@ fn operations_text(store: &DatastoreStatus) -> String {
         count(store.work.paw),
         count(store.work.saw)
     )
+}
+
+/// The metadata operation that takes long, if there is one.
+pub(super) fn slow_text(store: &DatastoreStatus) -> Option<String> {
+    let slow = store.work.slow_operation.as_ref()?;
+    Some(format!(
+        "{} of inode {}, for {}; later changes of names wait for it",
+        slow.operation,
+        slow.inode,
+        duration(Duration::from_millis(slow.since_ms))
+    ))
 }
 
 const fn durability_text(durability: Durability) -> &'static str {

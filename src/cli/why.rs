@@ -89,6 +89,7 @@ fn explain(node: &str, store: &DatastoreStatus) -> String {
         ("next step for the disk", disk_text::step(store)),
         ("witness", witness),
         ("waits for", filled(outlook.waits_for)),
+        ("slow operation", status::slow_text(store)),
         ("if this node fails now", filled(outlook.this_fails)),
         ("if the other node fails now", filled(outlook.other_fails)),
         ("if the link fails now", filled(outlook.link_fails)),

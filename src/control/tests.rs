@@ -7,8 +7,8 @@ use std::sync::Arc;
 use lockstep_driver::report::{
     AddressDeparture, CommandFailure, CopyStatus, DatastoreStatus, Difference, DiskStallStatus,
     FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus, RoleReport,
-    ServiceStatus, SettingsStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus,
-    VerifiedStatus, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
+    ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus,
+    TimesStatus, VerifiedStatus, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
 };
 
 use super::*;
@@ -52,6 +52,14 @@ fn copy_in_sync() -> CopyStatus {
     }
 }
 
+fn slow_operation() -> SlowOperationStatus {
+    SlowOperationStatus {
+        operation: "fallocate".to_owned(),
+        inode: 12,
+        since_ms: 37_000,
+    }
+}
+
 fn fake_status() -> NodeStatus {
     let mirrored = DatastoreStatus {
         settings: SettingsStatus {
@@ -85,6 +93,7 @@ fn fake_status() -> NodeStatus {
             kept_bytes: 1 << 20,
             paw: 5,
             saw: 6,
+            slow_operation: Some(slow_operation()),
         },
         poisoned: Some(PoisonStatus {
             reason: "cannot sync".to_owned(),

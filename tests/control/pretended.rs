@@ -42,6 +42,7 @@ pub fn alpha(service: ServiceStatus, in_sync: bool) -> DatastoreStatus {
             kept_bytes: 0,
             paw: 0,
             saw: 0,
+            slow_operation: None,
         },
         poisoned: None,
         peer: Some(PeerStatus {

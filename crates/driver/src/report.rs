@@ -87,6 +87,20 @@ pub struct WorkStatus {
     pub paw: u64,
     /// Entries of the secondary's table of writes in flight.
     pub saw: u64,
+    /// The metadata operation that has been under way for longest, if that is more than a second.
+    #[serde(default)]
+    pub slow_operation: Option<SlowOperationStatus>,
+}
+
+/// A metadata operation that takes long. Later ones wait for it, because all have one order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowOperationStatus {
+    /// The name of the operation, that of a system call where there is one.
+    pub operation: String,
+    /// The inode: of the file, or of the directory of the name.
+    pub inode: u64,
+    /// Time for which it has been under way, in milliseconds.
+    pub since_ms: u64,
 }
 
 /// The witness of a datastore, as this node knows it.
@@ -222,6 +236,7 @@ impl DatastoreStatus {
                 kept_bytes: 0,
                 paw: 0,
                 saw: 0,
+                slow_operation: None,
             },
             poisoned: None,
             peer: config.peer.as_ref().map(|peer| PeerStatus {

@@ -4,20 +4,33 @@ use std::time::Duration;
 
 use lockstep_fs::paths::lost_found_dir;
 use lockstep_repl::state::{ServiceMode, State};
-use lockstep_types::Osn;
 use lockstep_types::time::millis;
+use lockstep_types::{Ino, Osn};
 
 use crate::client::Standing;
 use crate::engine::Engine;
 use crate::report::{
-    CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SpaceStatus,
-    SyncStatus, WorkStatus,
+    CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SlowOperationStatus,
+    SpaceStatus, SyncStatus, WorkStatus,
 };
 use crate::session::Session;
 
 /// The time for which the clients of a node that serves without a lease wait for its restart. No other node serves by itself
 /// then, but an operator may promote one.
 const RESTART_WITHOUT_LEASE: Duration = Duration::from_secs(2);
+
+/// A metadata operation that has been under way for longer is shown.
+const SLOW: Duration = Duration::from_secs(1);
+
+fn slow(
+    (operation, ino, since): (&'static str, Option<Ino>, Duration),
+) -> Option<SlowOperationStatus> {
+    (since > SLOW).then(|| SlowOperationStatus {
+        operation: operation.to_owned(),
+        inode: ino.map_or(0, Ino::get),
+        since_ms: millis(since),
+    })
+}
 
 /// The status of a datastore.
 pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
@@ -63,6 +76,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         writes_in_flight: in_flight.writes as u64,
         metadata_in_flight: in_flight.metadata as u64,
         kept_bytes: usage.kept.bytes(),
+        slow_operation: usage.oldest_metadata.and_then(slow),
         ..status.work
     };
     status.poisoned = poisoned;

@@ -159,6 +159,28 @@ pub enum MetaRequest {
     },
 }
 
+impl MetaRequest {
+    /// The name of the operation for operators, that of the system call where there is one; and its inode, that of the
+    /// directory for an operation on a name.
+    pub fn describe(&self) -> (&'static str, Option<Ino>) {
+        match self {
+            Self::Create { parent, .. } => ("create", Some(*parent)),
+            Self::Link { parent, .. } => ("link", Some(*parent)),
+            Self::Unlink { parent, .. } => ("unlink", Some(*parent)),
+            Self::Rmdir { parent, .. } => ("rmdir", Some(*parent)),
+            Self::Rename { parent, .. } => ("rename", Some(*parent)),
+            Self::SetAttr { ino, .. } => ("setattr", Some(*ino)),
+            Self::Truncate { ino, .. } => ("truncate", Some(*ino)),
+            Self::Allocate { ino, .. } => ("fallocate", Some(*ino)),
+            Self::DropPrivileges { ino } => ("drop privileges", Some(*ino)),
+            Self::SetXattr { ino, .. } => ("setxattr", Some(*ino)),
+            Self::RemoveXattr { ino, .. } => ("removexattr", Some(*ino)),
+            Self::Reap { ino } => ("free", Some(*ino)),
+            Self::ReapAll { inos } => ("free", inos.first().copied()),
+        }
+    }
+}
+
 /// How a rename treats an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RenameMode {

@@ -2,7 +2,7 @@
 
 use lockstep_driver::report::{
     CopyStatus, DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PoisonStatus,
-    SettingsStatus, SyncStatus, TimesStatus, WitnessStatus, WorkStatus,
+    SettingsStatus, SlowOperationStatus, SyncStatus, TimesStatus, WitnessStatus, WorkStatus,
 };
 
 use super::*;
@@ -46,6 +46,7 @@ pub(in crate::cli) fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
             kept_bytes: 0,
             paw: 0,
             saw: 0,
+            slow_operation: None,
         },
         poisoned: None,
         peer: peer.then(|| PeerStatus {
@@ -597,4 +598,17 @@ fn verbose_shows_every_time_in_force() {
         assert!(said.contains(line), "{line}: {said}");
     }
     assert!(witness_text::times(&store(false, false)).contains("none: there is no peer"));
+}
+
+#[test]
+fn a_slow_operation_is_named() {
+    let mut slow = store(true, true);
+    assert!(!store_text(&slow).contains("slow"));
+    slow.work.slow_operation = Some(SlowOperationStatus {
+        operation: "fallocate".to_owned(),
+        inode: 12,
+        since_ms: 37_000,
+    });
+    let text = store_text(&slow);
+    assert!(text.contains("fallocate of inode 12, for 37.0 s"), "{text}");
 }

@@ -90,6 +90,7 @@ impl MetaPipeline {
         let op = self.pending.insert(PendingOp::Meta(PendingMetadata {
             request,
             time: self.engine.host.time_of_day(),
+            begun: self.engine.host.now(),
             targets,
             is_stale: false,
             applied: None,
@@ -437,7 +438,9 @@ fn message_bytes(request: &MetaRequest) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_repl::lock::{LockKey, LockMode};
     use lockstep_types::{FileName, NodeKind};
+    use smallvec::smallvec;
 
     use super::*;
     use crate::open::tests::{Place, creation};
@@ -500,6 +503,32 @@ mod tests {
         }
         let after = session.term.core.lock().next_osn();
         assert_eq!(after.sequence - before.sequence, MADE + 1);
+        datastore.stop();
+        datastore.close();
+    }
+
+    #[test]
+    fn the_operation_that_waits_for_longest_is_known() {
+        let place = Place::in_sync();
+        let datastore = place.start_out_of_sync();
+        let session = datastore.primary().unwrap();
+        let locks = smallvec![(LockKey::File(Ino::ROOT), LockMode::Exclusive)];
+        let mut held = session.jobs.locks.acquire(locks);
+        assert!(held.wait() && session.usage().oldest_metadata.is_none());
+        let (told, outcome) = std::sync::mpsc::channel();
+        let done = move |result: Result<Option<Attr>, Errno>| told.send(result).unwrap();
+        let ino = Ino::ROOT;
+        let request = MetaRequest::Truncate {
+            ino,
+            size: 0,
+            drop_set_id: false,
+        };
+        session.pipeline.submit(request, Box::new(done));
+        let (name, of, _) = session.usage().oldest_metadata.unwrap();
+        assert_eq!((name, of), ("truncate", Some(ino)));
+        drop(held);
+        assert_eq!(outcome.recv().unwrap(), Err(Errno::IsDirectory));
+        assert!(session.usage().oldest_metadata.is_none());
         datastore.stop();
         datastore.close();
     }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use lockstep_fs::Store;
 use lockstep_fs::store::SyncPoint;
@@ -105,6 +106,8 @@ impl PendingWrite {
 pub(crate) struct PendingMetadata {
     pub request: MetaRequest,
     pub time: Timestamp,
+    /// When it was submitted, by the clock of the host.
+    pub begun: Duration,
     /// The inodes that the names in the request led to when the locks were chosen.
     pub targets: Targets,
     /// The names lead elsewhere now: the locks must be chosen again.
@@ -192,6 +195,18 @@ impl PendingOps {
             _ => None,
         };
         ops.values().filter_map(range).collect()
+    }
+
+    /// The metadata operation that was submitted first: its request, and the time since.
+    pub fn oldest_metadata(&self, now: Duration) -> Option<(&'static str, Option<Ino>, Duration)> {
+        let ops = self.ops.lock();
+        let metadata = ops.values().filter_map(|op| match op {
+            PendingOp::Meta(metadata) => Some(metadata),
+            _ => None,
+        });
+        let oldest = metadata.min_by_key(|metadata| metadata.begun)?;
+        let (name, ino) = oldest.request.describe();
+        Some((name, ino, now.saturating_sub(oldest.begun)))
     }
 
     /// Number of operations.

@@ -455,6 +455,7 @@ impl PrimarySession {
             in_flight: self.content.paw.len(),
             pending: self.pending.len(),
             kept: self.keeper.load(),
+            oldest_metadata: self.pending.oldest_metadata(self.engine.host.now()),
         }
     }
 

@@ -496,6 +496,7 @@ impl SecondarySession {
             in_flight: self.saw.len(),
             pending: 0,
             kept: KeptLoad::default(),
+            oldest_metadata: None,
         }
     }
 

@@ -1,5 +1,9 @@
 //! Numbers of a session.
 
+use std::time::Duration;
+
+use lockstep_types::Ino;
+
 use crate::ops::kept::KeptLoad;
 
 /// Numbers of a session, for `status` and for checks from outside.
@@ -11,4 +15,6 @@ pub(crate) struct SessionUsage {
     pub pending: usize,
     /// Bytes of waiting writes.
     pub kept: KeptLoad,
+    /// The metadata operation that was submitted first, with its inode and the time since.
+    pub oldest_metadata: Option<(&'static str, Option<Ino>, Duration)>,
 }
