@@ -7,6 +7,7 @@ mod cluster_address;
 mod error;
 mod late;
 mod listener;
+mod nfs_probe;
 mod notify;
 mod shared;
 mod slot;
@@ -103,7 +104,7 @@ fn raise_open_files_limit() {
 struct RunningNode {
     shared: Arc<NodeShared>,
     control: ControlServer,
-    /// The listener, and the thread that retries failed starts of datastores.
+    /// The listener, the thread that retries failed starts of datastores, and the one that looks at NFS servers.
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -147,7 +148,7 @@ impl RunningNode {
         Ok(node)
     }
 
-    /// Starts all datastores, the listener, and the thread that retries failed starts.
+    /// Starts all datastores, the listener, the thread that looks at NFS servers, and the one that retries failed starts.
     ///
     /// # Errors
     /// If no datastore could be started.
@@ -167,6 +168,8 @@ impl RunningNode {
             let shared = Arc::clone(&self.shared);
             self.start_thread("listener", move || link.run(&shared))?;
         }
+        let shared = Arc::clone(&self.shared);
+        self.start_thread("nfs-watch", move || shared.watch_nfs())?;
         if !all_run {
             let shared = Arc::clone(&self.shared);
             self.start_thread("starter", move || shared.start_the_rest())?;

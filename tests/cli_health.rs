@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::{
-    CommandFailure, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
+    ClusterStatus, CommandFailure, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
 };
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleChange};
 use pretended::{alpha, node_with};
@@ -42,6 +42,8 @@ struct FakePrimary {
     restart_within_ms: Option<u64>,
     asked: AtomicUsize,
     followed: Mutex<Option<IpAddr>>,
+    /// The time for which the NFS server at the cluster address has given no answer, in milliseconds.
+    nfs_silent_ms: Option<u64>,
 }
 
 impl ControlService for FakePrimary {
@@ -65,6 +67,12 @@ impl ControlService for FakePrimary {
             .restart_within_ms
             .filter(|_| service == ServiceStatus::Mirrored);
         alpha.settings.mount = Some("/proc".to_owned());
+        alpha.sync.cluster = self.nfs_silent_ms.map(|silent_ms| ClusterStatus {
+            address: "192.0.2.10".to_owned(),
+            here: true,
+            asked_ms: 800,
+            nfs_silent_ms: Some(silent_ms),
+        });
         alpha.sync.service_since_ms = if self.is_fresh { 10 } else { 3_600_000 };
         node_with(alpha)
     }
@@ -81,7 +89,7 @@ impl ControlService for FakePrimary {
         panic!("no command of these tests changes a role")
     }
 
-    fn follow_address(&self, _name: &str, address: IpAddr) {
+    fn follow_address(&self, _name: &str, address: IpAddr, _has_nfs: bool) {
         *self.followed.lock().unwrap() = Some(address);
     }
 }
@@ -173,6 +181,23 @@ fn a_node_hears_which_address_its_answers_move() {
     let (code, text) = node.run(&["health", "alpha", "--address", "192.0.2.10"]);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(followed(), Some("192.0.2.10".parse().unwrap()));
+}
+
+/// Only keepalived that has Ganesha follow asks with `--nfs`.
+#[test]
+fn a_node_with_an_nfs_server_that_hangs_does_not_serve_for_a_caller_that_asks_for_that() {
+    const ASKED: [&str; 5] = ["health", "alpha", "--address", "192.0.2.10", "--nfs"];
+    for (silent_ms, code_with_nfs) in [(0, 0), (5000, 0), (60_000, 1)] {
+        let node = Node::start(FakePrimary {
+            nfs_silent_ms: Some(silent_ms),
+            ..primary(true)
+        });
+        let (code, text) = node.run(&ASKED);
+        assert_eq!(code, Some(code_with_nfs), "{text}");
+        assert_eq!(code == Some(1), text.contains("NFS server"), "{text}");
+        let (code, text) = node.run(&ASKED[..4]);
+        assert_eq!(code, Some(0), "{text}");
+    }
 }
 
 #[test]

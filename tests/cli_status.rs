@@ -83,7 +83,7 @@ impl ControlService for PretendedNode {
         })
     }
 
-    fn follow_address(&self, _name: &str, _address: IpAddr) {
+    fn follow_address(&self, _name: &str, _address: IpAddr, _has_nfs: bool) {
         panic!("no command of these tests follows an address")
     }
 }

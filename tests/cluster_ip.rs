@@ -226,6 +226,14 @@ fn the_address_follows_a_planned_failover_there_and_back() {
     assert_eq!(without_gaps(site.finish(A)), [One(A), One(B), One(A)]);
 }
 
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn an_nfs_server_that_hangs_starts_anew_at_the_node_that_serves() {
+    if can_mount() {
+        machine::a_hung_ganesha_starts_anew();
+    }
+}
+
 /// The kernel of the virtual machine is one for x86-64.
 #[test]
 #[cfg(target_arch = "x86_64")]

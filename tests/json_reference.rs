@@ -10,7 +10,7 @@ use std::process::Command;
 
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
-    AddressDeparture, CopyStatus, DatastoreStatus, Difference, DiskStallStatus,
+    AddressDeparture, ClusterStatus, CopyStatus, DatastoreStatus, Difference, DiskStallStatus,
     FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus, RoleReport,
     ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus,
     TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
@@ -65,6 +65,12 @@ fn status() -> NodeStatus {
             disk_stall: Some(DiskStallStatus {
                 silent_ms: 0,
                 gave_way: false,
+            }),
+            cluster: Some(ClusterStatus {
+                address: String::new(),
+                here: true,
+                asked_ms: 0,
+                nfs_silent_ms: Some(0),
             }),
         },
         work: WorkStatus {

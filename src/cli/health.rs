@@ -19,7 +19,7 @@ use lockstepfs::control::ControlClient;
 
 use super::arguments::RunningNodeArgs;
 use super::outcome::{FAILED, NO};
-use super::status;
+use super::status::{self, cluster_text};
 use super::terminal::{say, warn};
 use grace::Grace;
 
@@ -65,6 +65,14 @@ pub(crate) struct HealthArgs {
     /// A planned failover then waits until the address has left this server: the answer becomes no before the role changes.
     #[arg(long, value_name = "ADDRESS")]
     address: Option<IpAddr>,
+
+    /// The NFS server behind the cluster address belongs to the service: a node whose NFS server gives no answer for 20 s does
+    /// not serve
+    ///
+    /// The answer becomes yes again when the address has left. keepalived then starts the NFS server anew, if its
+    /// configuration has `--ganesha`.
+    #[arg(long, requires = "address")]
+    nfs: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -184,7 +192,20 @@ impl<'a> Questions<'a> {
             return Ok(self.away(left));
         }
         let (node, store) = answered?;
-        Ok(answer(&node, &store))
+        Ok(self.with_helpers(answer(&node, &store), &store))
+    }
+
+    /// A node that serves with an NFS server that hangs does not serve for this caller.
+    fn with_helpers(&self, answer: HealthAnswer, store: &DatastoreStatus) -> HealthAnswer {
+        if !(answer.serves && self.args.nfs && cluster_text::nfs_hangs(store)) {
+            return answer;
+        }
+        let name = &self.args.name;
+        HealthAnswer {
+            serves: false,
+            line: format!("{name}: the node serves, but the NFS server gives no answer\n"),
+            ..answer
+        }
     }
 
     fn ask_node(&mut self) -> Result<(String, DatastoreStatus)> {
@@ -203,7 +224,7 @@ impl<'a> Questions<'a> {
         let mut client = ControlClient::connect_within(&self.socket, limit)?;
         if let Some(address) = self.args.address {
             // An older node does not know the call, and the status tells of all other troubles.
-            let _ = client.follow_address(&self.args.name, address);
+            let _ = client.follow_address(&self.args.name, address, self.args.nfs);
         }
         Ok(client)
     }
@@ -237,11 +258,12 @@ fn may_be_restarting(store: &DatastoreStatus) -> bool {
     !store.sync.started || is_primary && store.sync.service == ServiceStatus::Undecided
 }
 
-/// Whether the node at the control socket `socket` says within `limit` that it serves the datastore `name`.
+/// Whether the node at the control socket `socket` says within `limit` that it serves the datastore `name`, and its NFS server
+/// does not hang.
 pub(super) fn serves(socket: &Path, name: &str, limit: Duration) -> Result<bool> {
     let mut client = ControlClient::connect_within(socket, limit)?;
     let (_, store) = status::of_datastore(&mut client, name)?;
-    Ok(judge(&store).0)
+    Ok(judge(&store).0 && !cluster_text::nfs_hangs(&store))
 }
 
 /// Judges the status of a datastore on the node `node`.

@@ -1,5 +1,6 @@
 //! `lockstep status`: shows whether both servers hold all data; if not, the reason and the next step.
 
+pub(super) mod cluster_text;
 pub(super) mod disk_text;
 mod promotion;
 mod space_text;
@@ -50,7 +51,8 @@ Examples:
   lockstep status --control /run/lockstep/a.sock
 
 Exit codes: 0 every datastore runs, and the mirrored ones are in sync; 1 a datastore does not run,
-is not served or is not in sync, its witness does not answer, a disk has failed, hangs or is full, or the last
+is not served or is not in sync, its witness does not answer, its
+cluster address is not where the role is, a disk has failed, hangs or is full, or the last
 verify found differences; 2 could not ask.
 A running datastore without a peer is shown as not mirrored, and is no reason for exit code 1.";
 
@@ -113,6 +115,7 @@ fn is_healthy(store: &DatastoreStatus) -> bool {
         && store.sync.service != ServiceStatus::Undecided
         && !witness_text::is_silent(store)
         && !space_text::is_full(store)
+        && !cluster_text::is_wrong(store)
         && (store.sync.in_sync || store.peer.is_none())
 }
 
@@ -152,7 +155,8 @@ fn store_text(store: &DatastoreStatus) -> String {
     let space_step = space_text::step(store).map(str::to_owned);
     let disk_steps = disk_text::step(store).into_iter().chain(space_step);
     let disk_steps = disk_steps.map(|step| format!("→ {step}"));
-    let steps = disk_steps.chain(explanation(store));
+    let helper_step = cluster_text::step(store).map(|step| format!("→ {step}"));
+    let steps = disk_steps.chain(helper_step).chain(explanation(store));
     for line in steps.chain(stray_warning(store)) {
         let _ = writeln!(text, "  {line}");
     }
@@ -207,6 +211,7 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
     rows.extend(store.resync.map(|resync| ("resync", resync_text(&resync))));
     rows.extend(store.peer.as_ref().map(|peer| ("peer", peer_text(peer))));
     rows.extend(witness_text::row(store).map(|witness| ("witness", witness)));
+    rows.extend(cluster_text::row(store).map(|address| ("address", address)));
     rows.extend(
         store
             .settings

@@ -19,7 +19,7 @@ use lockstepfs::config::Choice;
 use lockstepfs::control::ControlClient;
 
 use super::arguments::RunningNodeArgs;
-use super::status::{self, disk_text, witness_text};
+use super::status::{self, cluster_text, disk_text, witness_text};
 use super::terminal::{duration, say};
 use outlook::{FitCopies, Outlook};
 use situation::Situation;
@@ -87,6 +87,11 @@ fn explain(node: &str, store: &DatastoreStatus) -> String {
         ("disk of this node", disk_text::own(store)),
         ("disk of the other node", disk_text::of_peer(store)),
         ("next step for the disk", disk_text::step(store)),
+        ("cluster address", cluster_text::row(store)),
+        (
+            "next step for the address",
+            cluster_text::step(store).map(str::to_owned),
+        ),
         ("witness", witness),
         ("waits for", filled(outlook.waits_for)),
         ("slow operation", status::slow_text(store)),

@@ -79,12 +79,18 @@ impl ControlClient {
         }
     }
 
-    /// Tells the node that the caller moves the cluster address `address` by the answers about the datastore `name`. An older
-    /// node does not know this call.
-    pub fn follow_address(&mut self, name: &str, address: IpAddr) -> Result<(), ControlError> {
+    /// Tells the node that the caller moves the cluster address `address` by the answers about the datastore `name`, and
+    /// whether an NFS server is behind it. An older node does not know this call.
+    pub fn follow_address(
+        &mut self,
+        name: &str,
+        address: IpAddr,
+        has_nfs: bool,
+    ) -> Result<(), ControlError> {
         let request = proto::FollowAddressRequest {
             datastore: name.to_owned(),
             address: address.to_string(),
+            has_nfs,
         };
         let request = async {
             let answer = self.stub.follow_address(request);

@@ -141,7 +141,9 @@ impl proto::control_server::Control for ControlHandler {
         let request = request.into_inner();
         let address = request.address.parse();
         let address = address.map_err(|_| Status::invalid_argument("this is no IP address"))?;
-        self.service.follow_address(&request.datastore, address);
+        let has_nfs = request.has_nfs;
+        self.service
+            .follow_address(&request.datastore, address, has_nfs);
         Ok(Response::new(proto::FollowAddressReply {}))
     }
 

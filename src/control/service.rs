@@ -36,7 +36,7 @@ pub trait ControlService: Send + Sync + 'static {
     /// changed nothing.
     fn change_role(&self, name: &str, change: RoleChange) -> Result<RoleReport, CommandFailure>;
 
-    /// Notes that a program moves the cluster address `address` by the answers about the datastore `name`. The note soon
-    /// expires. Must not wait for a peer or a disk.
-    fn follow_address(&self, name: &str, address: IpAddr);
+    /// Notes that a program moves the cluster address `address` by the answers about the datastore `name`, and whether an NFS
+    /// server is behind it. The note soon expires. Must not wait for a peer or a disk.
+    fn follow_address(&self, name: &str, address: IpAddr, has_nfs: bool);
 }

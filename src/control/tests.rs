@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    AddressDeparture, CommandFailure, CopyStatus, DatastoreStatus, Difference, DiskStallStatus,
-    FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus, RoleReport,
-    ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus,
-    TimesStatus, VerifiedStatus, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
+    AddressDeparture, ClusterStatus, CommandFailure, CopyStatus, DatastoreStatus, Difference,
+    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus,
+    RoleReport, ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus,
+    SyncStatus, TimesStatus, VerifiedStatus, VerifyProgress, VerifyReport, WitnessStatus,
+    WorkStatus,
 };
 
 use super::*;
@@ -60,6 +61,15 @@ fn slow_operation() -> SlowOperationStatus {
     }
 }
 
+fn cluster() -> ClusterStatus {
+    ClusterStatus {
+        address: "10.0.0.10".to_owned(),
+        here: true,
+        asked_ms: 800,
+        nfs_silent_ms: Some(0),
+    }
+}
+
 fn fake_status() -> NodeStatus {
     let mirrored = DatastoreStatus {
         settings: SettingsStatus {
@@ -84,6 +94,7 @@ fn fake_status() -> NodeStatus {
                 silent_ms: 31_000,
                 gave_way: true,
             }),
+            cluster: Some(cluster()),
         },
         work: WorkStatus {
             generation: 2,
@@ -204,7 +215,8 @@ impl ControlService for FakeNode {
         Ok(fake_change(change))
     }
 
-    fn follow_address(&self, name: &str, address: IpAddr) {
+    fn follow_address(&self, name: &str, address: IpAddr, has_nfs: bool) {
+        assert!(has_nfs);
         let told = (name.to_owned(), address);
         assert_eq!(told, ("alpha".to_owned(), "2001:db8::10".parse().unwrap()));
     }
@@ -258,7 +270,7 @@ fn an_address_arrives_as_it_was_given() {
     let (_directory, path, _server) = running();
     let mut client = ControlClient::connect(&path).unwrap();
     client
-        .follow_address("alpha", "2001:db8::10".parse().unwrap())
+        .follow_address("alpha", "2001:db8::10".parse().unwrap(), true)
         .unwrap();
 }
 

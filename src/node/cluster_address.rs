@@ -16,9 +16,11 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use lockstep_driver::report::{AddressDeparture, ServiceStatus, SyncStatus};
+use lockstep_driver::report::{AddressDeparture, ClusterStatus, ServiceStatus, SyncStatus};
 use lockstep_types::time::millis;
 use parking_lot::Mutex;
+
+use super::nfs_probe::NfsProbe;
 
 /// The time for which a note of an address holds. keepalived asks once a second, and a busy server may delay it.
 const NOTE_HOLDS_FOR: Duration = Duration::from_secs(5);
@@ -30,13 +32,18 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(super) struct FollowedAddress(Mutex<Note>);
+pub(super) struct FollowedAddress {
+    note: Mutex<Note>,
+    nfs: NfsProbe,
+}
 
 /// What this node knows.
 #[derive(Debug, Default)]
 struct Note {
     /// The address that the answers of this node move, and the time of the last such question.
     followed: Option<(IpAddr, Instant)>,
+    /// Whether an NFS server is behind the address.
+    has_nfs: bool,
     /// The planned failovers that wait for the address to leave, or go on after that.
     departures: usize,
     /// The last time at which the answer of this node changed because of a departure.
@@ -44,32 +51,53 @@ struct Note {
 }
 
 impl FollowedAddress {
-    /// Notes that the answers of this node move the address now.
-    pub(super) fn follow(&self, address: IpAddr) {
-        self.0.lock().followed = Some((address, Instant::now()));
+    /// Notes that the answers of this node move the address now, and whether an NFS server is behind it.
+    pub(super) fn follow(&self, address: IpAddr, has_nfs: bool) {
+        let mut note = self.note.lock();
+        note.followed = Some((address, Instant::now()));
+        note.has_nfs = has_nfs;
+    }
+
+    /// Looks whether the NFS server behind the address answers, while this server has the address.
+    pub(super) fn look_at_nfs(&self, service: ServiceStatus) {
+        let has_nfs = self.note.lock().has_nfs;
+        let here = if has_nfs { self.here() } else { None };
+        self.nfs.look(here, service);
+    }
+
+    /// The status of the address, also if nobody asks any more.
+    fn status(&self) -> Option<ClusterStatus> {
+        let (address, asked) = self.note.lock().followed?;
+        Some(ClusterStatus {
+            address: address.to_string(),
+            here: is_here(address),
+            asked_ms: millis(asked.elapsed()),
+            nfs_silent_ms: self.nfs.silent_ms(),
+        })
     }
 
     /// The address, if the answers of this node move it and this server has it.
     pub(super) fn here(&self) -> Option<IpAddr> {
-        let (address, noted) = self.0.lock().followed?;
+        let (address, noted) = self.note.lock().followed?;
         let is_followed = noted.elapsed() < NOTE_HOLDS_FOR;
         (is_followed && is_here(address)).then_some(address)
     }
 
     /// Begins to answer that the role of this node is about to change.
     pub(super) fn depart(&self, address: IpAddr) -> Departure<'_> {
-        let mut note = self.0.lock();
+        let mut note = self.note.lock();
         note.departures += 1;
         note.changed = Some(Instant::now());
         Departure {
-            note: &self.0,
+            note: &self.note,
             address,
         }
     }
 
-    /// Adds the departure to a status.
+    /// Adds the address and its departure to a status.
     pub(super) fn amend(&self, status: &mut SyncStatus) {
-        let note = self.0.lock();
+        status.cluster = self.status();
+        let note = self.note.lock();
         let Some(changed) = note.changed else { return };
         if note.departures > 0 {
             status.service = ServiceStatus::None;
@@ -203,12 +231,12 @@ mod tests {
     fn a_failover_waits_only_for_an_address_that_moves_by_its_answers_and_is_here() {
         let address = FollowedAddress::default();
         assert_eq!(address.here(), None);
-        address.follow("192.0.2.77".parse().unwrap());
+        address.follow("192.0.2.77".parse().unwrap(), false);
         assert_eq!(address.here(), None);
         let own = LOOPBACK[0].parse().unwrap();
-        address.follow(own);
+        address.follow(own, false);
         assert_eq!(address.here(), Some(own));
-        address.0.lock().followed = Instant::now()
+        address.note.lock().followed = Instant::now()
             .checked_sub(NOTE_HOLDS_FOR)
             .map(|long_ago| (own, long_ago));
         assert_eq!(address.here(), None, "nobody asks any more");
@@ -243,6 +271,7 @@ mod tests {
             reason: None,
             started: true,
             disk_stall: None,
+            cluster: None,
         };
         let address = FollowedAddress::default();
         let before = status.clone();

@@ -17,6 +17,8 @@ use crate::control::{ControlService, NodeStatus, RoleChange};
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts.
 const LONGEST_RETRY: Duration = Duration::from_secs(20);
+/// Pause between two looks at the NFS servers behind the cluster addresses.
+const NFS_LOOK_INTERVAL: Duration = Duration::from_secs(3);
 /// Pause between two checks whether the node stops.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -132,6 +134,18 @@ impl NodeShared {
             .join("; ")
     }
 
+    /// Looks at the NFS servers behind the cluster addresses until the node stops.
+    pub fn watch_nfs(&self) {
+        let mut next = Instant::now();
+        while !self.stopping.load(Ordering::Acquire) {
+            if Instant::now() >= next {
+                self.slots.iter().for_each(DatastoreSlot::look_at_nfs);
+                next = Instant::now() + NFS_LOOK_INTERVAL;
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
     /// Returns a datastore whose maintenance has made no progress for `limit`, if there is one.
     pub fn stuck_for(&self, limit: Duration) -> Option<String> {
         let mut running = self.slots.iter().filter_map(DatastoreSlot::running);
@@ -172,10 +186,10 @@ impl ControlService for NodeShared {
         }
     }
 
-    fn follow_address(&self, name: &str, address: IpAddr) {
+    fn follow_address(&self, name: &str, address: IpAddr, has_nfs: bool) {
         // The status tells the caller of a missing datastore.
         if let Some(slot) = self.slot(name) {
-            slot.address().follow(address);
+            slot.address().follow(address, has_nfs);
         }
     }
 }

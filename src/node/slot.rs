@@ -84,6 +84,15 @@ impl DatastoreSlot {
         &self.address
     }
 
+    /// Looks whether the NFS server behind the cluster address answers.
+    pub fn look_at_nfs(&self) {
+        let service = self
+            .running()
+            .map(|datastore| datastore.status().sync.service);
+        self.address
+            .look_at_nfs(service.unwrap_or(ServiceStatus::None));
+    }
+
     /// Returns the datastore, if it runs.
     pub fn running(&self) -> Option<Arc<Datastore>> {
         match &*self.state.lock() {

@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use lockstep_driver::report::DatastoreStatus;
 use lockstepfs::config::Role;
 use tempfile::TempDir;
 
@@ -156,6 +157,23 @@ const fn other(host: Host) -> Host {
         Host::A => B,
         _ => A,
     }
+}
+
+/// keepalived has a Ganesha that answers nothing started anew, and the address comes back to the node that serves.
+pub fn a_hung_ganesha_starts_anew() {
+    let site = NfsSite::start();
+    let service = site.services[A as usize].as_ref().unwrap();
+    let server = &site.servers[A as usize];
+    let answers = |status: &DatastoreStatus| {
+        let cluster = status.sync.cluster.as_ref();
+        cluster.is_some_and(|cluster| cluster.here && cluster.nfs_silent_ms == Some(0))
+    };
+    server.await_status("an NFS server that answers", answers);
+    let before = service.starts();
+    service.suspend();
+    await_that("another start of Ganesha", || service.starts() > before);
+    site.observer.await_holder(One(A));
+    server.await_status("an NFS server that answers again", answers);
 }
 
 /// Five failovers, without an error in the virtual machine and without a lost record.

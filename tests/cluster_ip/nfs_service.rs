@@ -11,6 +11,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::network::{Host, Lan};
 use crate::server_space::{NAMESPACES, SERVES, START};
 
@@ -95,6 +97,38 @@ impl NfsService {
             log,
         }
     }
+}
+
+impl NfsService {
+    /// Suspends Ganesha, which then answers nothing.
+    pub fn suspend(&self) {
+        let found = ganeshas(self.manager.id());
+        assert!(!found.is_empty(), "no Ganesha runs");
+        for pid in found {
+            let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+            kill_process(pid, Signal::STOP).unwrap();
+        }
+    }
+
+    /// How often Ganesha has started.
+    pub fn starts(&self) -> usize {
+        let log = self.log.with_file_name("manager.log");
+        let log = fs::read_to_string(log).unwrap();
+        log.lines().filter(|line| *line == "started").count()
+    }
+}
+
+/// The processes of Ganesha below a process.
+fn ganeshas(below: u32) -> Vec<u32> {
+    let place = format!("/proc/{below}");
+    let children = fs::read_to_string(format!("{place}/task/{below}/children"));
+    let children = children.unwrap_or_default();
+    let name = fs::read_to_string(format!("{place}/comm")).unwrap_or_default();
+    let own = name.starts_with("ganesha").then_some(below);
+    let children = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    children.flat_map(ganeshas).chain(own).collect()
 }
 
 impl Drop for NfsService {

@@ -33,6 +33,7 @@ pub fn alpha(service: ServiceStatus, in_sync: bool) -> DatastoreStatus {
             reason: None,
             started: true,
             disk_stall: None,
+            cluster: None,
         },
         work: WorkStatus {
             generation: 1,

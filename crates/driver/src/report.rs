@@ -1,5 +1,6 @@
 //! The reports of a datastore: plain data, the same in JSON as on the control socket.
 
+mod cluster;
 mod copy;
 mod fitness;
 
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::DatastoreConfig;
 
+pub use cluster::ClusterStatus;
 pub use copy::CopyStatus;
 
 /// Settings of a datastore, and its place on this node.
@@ -59,6 +61,10 @@ pub struct SyncStatus {
     /// The disk of this node, if it hangs.
     #[serde(default)]
     pub disk_stall: Option<DiskStallStatus>,
+    /// The cluster address that moves by the answers of this node; `None` if nobody has asked for one since the start of the
+    /// process.
+    #[serde(default)]
+    pub cluster: Option<ClusterStatus>,
 }
 
 /// A disk that hangs: its calls do not return, and it reports no error.
@@ -227,6 +233,7 @@ impl DatastoreStatus {
                 reason: None,
                 started: true,
                 disk_stall: None,
+                cluster: None,
             },
             work: WorkStatus {
                 generation: 1,

@@ -241,6 +241,7 @@ impl Template {
     fn script(&self) -> String {
         let (datastore, program, config) = (&self.datastore.0, &self.program.0, &self.config.0);
         let (timing, ip) = (self.timing, self.address.ip);
+        let nfs = if self.ganesha.is_some() { " --nfs" } else { "" };
         let Timing {
             interval_s,
             hold_ms,
@@ -250,7 +251,7 @@ impl Template {
         format!(
             "# Succeeds where the datastore is served. A node that hangs or does not run fails.\n\
              vrrp_script lockstep_{datastore} {{\n    \
-                 script \"{program} health {datastore} --config {config} --hold-ms {hold_ms} --limit-ms {limit_ms} --address {ip}\"\n    \
+                 script \"{program} health {datastore} --config {config} --hold-ms {hold_ms} --limit-ms {limit_ms} --address {ip}{nfs}\"\n    \
                  interval {interval_s}\n    \
                  timeout {}\n    \
                  rise 1\n    \

@@ -37,6 +37,7 @@ pub(in crate::cli) fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
             reason: None,
             started: true,
             disk_stall: None,
+            cluster: None,
         },
         work: WorkStatus {
             generation: 1,

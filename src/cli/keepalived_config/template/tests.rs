@@ -191,6 +191,7 @@ fn ganesha_starts_anew_where_a_node_begins_to_serve_and_stops_where_it_does_not(
             ..template()
         };
         let text = template.text();
+        assert!(text.contains(" --address 192.0.2.10 --nfs\"\n"), "{text}");
         for (hook, event) in [("notify_backup", "serves"), ("notify_fault", "lost")] {
             let line = format!(
                 "    {hook} \"/usr/local/bin/lockstep ganesha-follow data {event} --address 192.0.2.10 \
