@@ -125,7 +125,7 @@ impl Conversation<'_> {
             durable: self.chance.percent(50),
             carried_over: self.chance.percent(90),
             store: messages::store(self.chance, &self.known),
-            sync: messages::sync(self.chance, &self.known),
+            sync: messages::standing(self.chance, &self.known),
         });
         if self.chance.percent(5) {
             let other = messages::any(self.chance, &self.known);

@@ -11,7 +11,8 @@ use lockstep_types::backing::Room;
 use lockstep_types::settings::Role;
 use lockstep_types::{
     AllocateMode, DatastoreUuid, Errno, FileName, Generation, Hash128, Ino, MetaOp, MetaRequest,
-    NodeKind, Osn, RenameMode, StoreId, SyncId, Timestamp, WriteVerifier, XattrMode,
+    NodeKind, Osn, RenameMode, StoreId, SyncCount, SyncId, SyncNames, SyncStanding, Timestamp,
+    WriteVerifier, XattrMode,
 };
 
 use crate::bytes::{index, number, random};
@@ -168,7 +169,7 @@ pub fn meet(chance: &mut Chance, known: &PeerState, role: Role, seen: Option<Rol
         },
         seen,
         store: Some(store(chance, known)),
-        sync: sync(chance, known),
+        sync: standing(chance, known),
         leaves_sync: chance.percent(10),
         gave_up: chance.percent(10),
         failover_after_ms: None,
@@ -327,6 +328,23 @@ pub fn store(chance: &mut Chance, known: &PeerState) -> StoreId {
         StoreId::from_bytes([9; 16])
     } else {
         known.store
+    }
+}
+
+/// The standing of a copy in its sync, mostly without a proposed name.
+pub fn standing(chance: &mut Chance, known: &PeerState) -> SyncStanding {
+    let last = sync(chance, known);
+    let is_proposed = last.is_some() && chance.percent(10);
+    SyncStanding {
+        names: SyncNames {
+            last,
+            proposed: is_proposed.then(|| SyncId::next(last, [9; 16])),
+        },
+        count: SyncCount {
+            of: last.filter(|_| chance.percent(20)),
+            acknowledged: number(chance),
+            reached: number(chance),
+        },
     }
 }
 

@@ -283,6 +283,7 @@ fn names(store: &Path) -> (StoreId, Option<SyncId>) {
     let state = &role["state"];
     let store = serde_json::from_value(state["store"].clone()).unwrap();
     let sync = state.get("sync").cloned().unwrap_or_default();
+    let sync = sync.get("proposed").cloned().unwrap_or(sync);
     (store, serde_json::from_value(sync).unwrap())
 }
 

@@ -9,9 +9,10 @@ use std::time::Duration;
 use lockstep_fs::poison::Poison;
 use lockstep_fs::reserve::Reserve;
 use lockstep_fs::{OpError, Store};
-use lockstep_types::Errno;
+use lockstep_paw_saw::SyncCounter;
 use lockstep_types::settings::{Choice, Durability, Standby};
 use lockstep_types::time::millis;
+use lockstep_types::{Errno, SyncStanding};
 
 use crate::config::DatastoreConfig;
 use crate::disk_watch::DiskWatch;
@@ -34,6 +35,8 @@ pub(crate) struct EngineDisk {
     pub watch: DiskWatch,
     /// The log lines about its failures.
     pub failures: FailureLog,
+    /// The operations of the sync that this copy is in (rule P17).
+    pub count: SyncCounter,
 }
 
 /// See the head of this file.
@@ -63,6 +66,11 @@ impl Engine {
     /// Name of the datastore.
     pub fn name(&self) -> &str {
         &self.config.name
+    }
+
+    /// What this copy knows of the sync that it is in (rule P17).
+    pub fn standing(&self) -> SyncStanding {
+        SyncStanding::of(self.role_file.state().sync, self.disk.count.count())
     }
 
     /// Milliseconds of the host's monotonic clock.

@@ -23,6 +23,7 @@ use lockstep_fs::poison::{FencedBacking, MarkerStore, Poison, PoisonMarkers};
 use lockstep_fs::reserve::{Reserve, Reserved};
 use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
 use lockstep_intentlog::LogOptions;
+use lockstep_paw_saw::SyncCounter;
 use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Backing;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -336,6 +337,11 @@ fn first_part(config: &DatastoreConfig, record: RoleRecord) -> SessionPart {
     }
 }
 
+/// Whether the tables of a copy say how it differs from the other one.
+pub(crate) fn is_of_use(role: RoleState) -> bool {
+    role.has_kept_sync() && role.record.complete || role.base().is_some()
+}
+
 impl Prepared {
     /// Opens the datastore.
     pub fn open(self) -> Result<Arc<Datastore>, DatastoreError> {
@@ -366,6 +372,9 @@ impl Prepared {
         let role = role.started(place.boot, is_always);
         let role_file = RoleFile::open(Arc::clone(&backing), role, place.boot, record);
         let role_file = role_file.map_err(failed(&config))?;
+        let is_of_use = is_of_use(role_file.state());
+        let count = tables::open_count(backing.as_ref(), is_of_use);
+        let count = count.map_err(table_refused(&config))?;
         let opened = checked.open().map_err(refused(&config))?;
         kept::remove_left(backing.as_ref()).map_err(failed(&config))?;
         // The previous process may have used some of the reserve. A disk without room is no reason not to start.
@@ -375,6 +384,7 @@ impl Prepared {
         let parts = Parts {
             store: opened.store,
             role_file,
+            count,
             poison,
             reserve,
         };
@@ -395,8 +405,10 @@ fn open_poisoned(
 ) -> Result<Arc<Datastore>, DatastoreError> {
     // The disk of the store that was opened in memory.
     let backing = Arc::clone(opened.store.backing());
+    let count = tables::open_count(backing.as_ref(), is_of_use(role));
     let parts = Parts {
         store: opened.store,
+        count: count.map_err(table_refused(&config))?,
         role_file: RoleFile::looked_at(backing, role),
         poison,
         reserve,
@@ -452,6 +464,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
     let Parts {
         store,
         role_file,
+        count,
         poison,
         reserve,
     } = parts;
@@ -470,6 +483,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
             reserve,
             watch: DiskWatch::new(config.policies.disk_stall_limit.get()),
             failures: FailureLog::default(),
+            count,
         },
         references: Arc::default(),
         gate: Arc::new(ServiceGate::new()),
@@ -483,6 +497,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
 struct Parts {
     store: Store,
     role_file: RoleFile,
+    count: SyncCounter,
     poison: Arc<Poison>,
     reserve: Arc<Reserve>,
 }

@@ -227,6 +227,7 @@ impl ResyncJobs {
         let sync = noted
             .map_err(StoreError::disk("note the resync in", "role.json"))?
             .ok_or(PeerError::Lost)?;
+        self.engine.disk.count.begin(sync);
         let operations = CoreOperations {
             term: &self.term,
             connection,

@@ -11,6 +11,7 @@ use lockstep_repl::message::Meet;
 use lockstep_roles::{Member, RoleEffect, RoleEvent, RoleMachine, RoleRecord, RoleSettings, Told};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::{OnPowerLoss, Role};
+use lockstep_types::{Lineage, SyncStanding};
 use thiserror::Error;
 
 use crate::open::role_file::RoleState;
@@ -20,6 +21,8 @@ use crate::open::role_file::RoleState;
 pub(crate) struct Attendee {
     /// The state of the role file.
     pub state: RoleState,
+    /// The sync of the copy.
+    pub sync: SyncStanding,
     /// The copy holds operations.
     pub has_data: bool,
     /// This node serves clients as the primary.
@@ -54,7 +57,7 @@ pub(crate) enum Discord {
     )]
     BothServed,
     #[error(
-        "the stores of the two nodes are not copies of each other, or one is older than the other's last resync: \
+        "the stores of the two nodes are not copies of each other, or one is older than the other's last sync: \
          mount the disks that belong together; or run `lockstep promote` on the node whose copy is to be kept"
     )]
     OtherCopy,
@@ -92,6 +95,9 @@ impl Attendee {
                 (Role::Secondary, Role::Secondary)
                     if mine.is_candidate != peer.is_candidate && kinship == Kinship::Same => {}
                 (Role::Secondary, Role::Secondary) => return Err(Discord::TwoSecondaries),
+                (Role::Primary, Role::Secondary) if self.is_outdated(theirs) => {
+                    return Err(Discord::OtherCopy);
+                }
                 (Role::Primary, Role::Secondary) if self.is_serving => {
                     // The greeting compares the copies, and brings the peer's up to date.
                     return Ok(self.unchanged());
@@ -127,6 +133,15 @@ impl Attendee {
         self.state.record.peer_complete && self.state.store.is_some() && theirs.store.is_none()
     }
 
+    /// Whether this node is the primary, and the complete copy of the secondary has operations that this copy lacks. An older
+    /// copy was put back, perhaps with the memory of its node.
+    pub fn is_outdated(&self, theirs: &Meet) -> bool {
+        self.state.record.is_primary()
+            && !theirs.record.is_primary()
+            && theirs.record.complete
+            && self.kinship(theirs) == Kinship::Newer
+    }
+
     /// Whether this node may act on a record of a later generation.
     fn check_later(&self, peer: RoleRecord, kinship: Kinship) -> Result<(), Discord> {
         let is_new = !self.has_data && !self.state.carried_over;
@@ -150,19 +165,16 @@ impl Attendee {
     }
 
     fn kinship(&self, theirs: &Meet) -> Kinship {
-        let (mine, own) = (self.state.sync, self.state.store);
-        match (own, theirs.store) {
+        match (self.state.store, theirs.store) {
             (Some(own), Some(theirs)) if own != theirs => return Kinship::Strange,
             (Some(_), None) => return Kinship::Older,
             (None, Some(_)) => return Kinship::Newer,
             _ => {}
         }
-        if mine == theirs.sync {
-            Kinship::Same
-        } else if theirs.sync.is_some_and(|sync| sync.is_unknown_to(mine)) {
-            Kinship::Newer
-        } else {
-            Kinship::Older
+        match self.sync.lineage(&theirs.sync) {
+            Lineage::Same => Kinship::Same,
+            Lineage::Older => Kinship::Older,
+            Lineage::Newer => Kinship::Newer,
         }
     }
 
@@ -223,14 +235,30 @@ pub(crate) fn has_served_alone(state: &RoleState, has_data: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use lockstep_repl::message::PROTOCOL_VERSION;
-    use lockstep_types::{BootId, Generation, StoreId, SyncId, WriteVerifier};
+    use lockstep_types::{
+        BootId, Generation, StoreId, SyncCount, SyncId, SyncNames, WriteVerifier,
+    };
 
     use super::*;
     use crate::open::role_file::PowerMarks;
 
-    fn sync(number: usize) -> Option<SyncId> {
+    fn sync(number: usize) -> SyncStanding {
         let next = |last: Option<SyncId>, _| Some(SyncId::next(last, [3; 16]));
-        (0..number).fold(None, next)
+        SyncStanding {
+            names: SyncNames::settled((0..number).fold(None, next)),
+            count: SyncCount::default(),
+        }
+    }
+
+    /// The same, with a count of operations.
+    fn counted(number: usize, operations: u64) -> SyncStanding {
+        let names = sync(number).names;
+        let count = SyncCount {
+            of: names.last,
+            acknowledged: operations,
+            reached: operations,
+        };
+        SyncStanding { names, count }
     }
 
     fn generation(number: u64) -> Generation {
@@ -259,7 +287,7 @@ mod tests {
                 record,
                 carried_over: true,
                 store: Some(StoreId::from_bytes([1; 16])),
-                sync: sync(2),
+                sync: sync(2).names,
                 deposed: None,
                 deposed_in_sync: None,
                 gave_up: false,
@@ -267,6 +295,7 @@ mod tests {
                 verifier: WriteVerifier::NONE,
                 power: PowerMarks::default(),
             },
+            sync: sync(2),
             has_data: true,
             is_serving: false,
         }
@@ -279,7 +308,7 @@ mod tests {
             record,
             seen: Some(by.state.record),
             store: by.state.store,
-            sync: by.state.sync,
+            sync: by.sync,
             leaves_sync: false,
             gave_up: false,
             failover_after_ms: None,
@@ -311,7 +340,7 @@ mod tests {
     fn a_peer_in_sync_with_a_new_store_is_lost() {
         let new = |by: &Attendee| Meet {
             store: None,
-            sync: None,
+            sync: SyncStanding::default(),
             ..told(by, INCOMPLETE)
         };
         let in_sync = node(PRIMARY);
@@ -362,6 +391,39 @@ mod tests {
         }
     }
 
+    /// The copy was put back, and has the name of the present sync.
+    #[test]
+    fn a_copy_that_lacks_operations_of_the_sync_proves_nothing_and_says_so_itself() {
+        let mut primary = node(PRIMARY.after_power_loss());
+        primary.sync = counted(2, 7);
+        let older = Meet {
+            sync: counted(2, 6),
+            ..told(&primary, COMPLETE)
+        };
+        let met = primary.judge(&older).unwrap();
+        assert_eq!((met.leads, met.record), (false, ALONE), "no grant");
+        let mut secondary = node(COMPLETE);
+        for (operations, expected) in [(6, INCOMPLETE), (7, COMPLETE)] {
+            secondary.sync = counted(2, operations);
+            let met = Meet {
+                sync: counted(2, 7),
+                ..told(&secondary, PRIMARY)
+            };
+            assert_eq!(secondary.judge(&met).unwrap().record, expected);
+        }
+        let mut put_back = node(PRIMARY);
+        put_back.sync = counted(2, 6);
+        let newer = Meet {
+            sync: counted(2, 7),
+            ..told(&put_back, COMPLETE)
+        };
+        for is_serving in [false, true] {
+            put_back.is_serving = is_serving;
+            assert!(put_back.is_outdated(&newer));
+            assert_eq!(put_back.judge(&newer), Err(Discord::OtherCopy));
+        }
+    }
+
     #[test]
     fn a_grant_makes_the_same_copy_the_primary_and_no_other() {
         let node = node(COMPLETE);
@@ -392,7 +454,8 @@ mod tests {
         assert_eq!((met.leads, met.record), (false, follows));
         let mut empty = node(ALONE);
         (empty.has_data, empty.state.carried_over) = (false, false);
-        (empty.state.sync, empty.state.store) = (None, Some(StoreId::from_bytes([7; 16])));
+        (empty.sync, empty.state.store) =
+            (SyncStanding::default(), Some(StoreId::from_bytes([7; 16])));
         let newer = Meet {
             store: Some(StoreId::from_bytes([1; 16])),
             sync: sync(2),

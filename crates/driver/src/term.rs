@@ -247,12 +247,25 @@ impl Term {
         delivery: Delivery<'_>,
     ) -> bool {
         let done_below = self.core.lock().note_sent(&message);
+        if matches!(message, Message::Write(_) | Message::Meta { .. }) {
+            self.engine.disk.count.note_sent();
+        }
         let envelope = self.envelope(done_below, message);
         connection.deliver(&envelope, payload, delivery)
     }
 
     /// Sends a message outside the core's protocol, such as a greeting or an answer of a secondary.
     pub fn reply(&self, sender: &dyn SendFrames, message: Message, delivery: Delivery<'_>) -> bool {
+        if matches!(
+            message,
+            Message::WriteAck { failed: None, .. }
+                | Message::MetaAck {
+                    outcome: Ok(()),
+                    ..
+                }
+        ) {
+            self.engine.disk.count.note_answered();
+        }
         deliver(sender, &self.envelope(Osn::ZERO, message), &[], delivery)
     }
 

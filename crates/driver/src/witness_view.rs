@@ -61,6 +61,9 @@ pub(crate) enum PeerWitness {
     None,
 }
 
+/// Why a primary with an older copy asks for nothing.
+const OUTDATED: &str = "the store of this node is older than that of the other node, so this node does not serve alone";
+
 /// See the head of this file.
 pub(crate) struct WitnessView {
     has_witness: bool,
@@ -84,6 +87,8 @@ struct WitnessViewState {
     /// The word that this node owes the witness.
     debt: Option<Debt>,
     peer: PeerWitness,
+    /// The peer has told at the last meeting that its copy is complete, and newer than this one.
+    is_outdated: bool,
 }
 
 impl WitnessView {
@@ -144,6 +149,17 @@ impl WitnessView {
     /// The witness of the peer.
     pub fn peer(&self) -> PeerWitness {
         self.state.lock().peer
+    }
+
+    /// Whether the word of the witness decides nothing: the peer asks another one, or has the newer copy.
+    pub fn decides_nothing(&self) -> bool {
+        let state = self.state.lock();
+        state.peer == PeerWitness::Other || state.is_outdated
+    }
+
+    /// Notes at a meeting whether this node is a primary whose copy is older than the complete one of the peer (rule P17).
+    pub fn note_outdated(&self, is_outdated: bool) {
+        self.state.lock().is_outdated = is_outdated;
     }
 
     /// Notes that the witness must still hear of a forced promotion.
@@ -217,6 +233,7 @@ impl WitnessView {
                 PeerWitness::Other => Some(OTHER),
                 PeerWitness::None => Some(NONE),
             },
+            state.is_outdated.then_some(OUTDATED),
         ];
         let trouble: Vec<&str> = parts.into_iter().flatten().collect();
         Some(WitnessStatus {

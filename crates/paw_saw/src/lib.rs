@@ -8,11 +8,13 @@
 //! A table survives the process, but not a power loss: other means find the writes that a power loss reverts. This
 //! crate does no input or output of its own, does not wait, and reads no clock.
 
+mod count;
 mod entry;
 mod entry_list;
 mod recovery;
 mod table;
 
+pub use count::{COUNT_BYTES, SyncCounter};
 pub use entry::{InFlightEntry, SLOT_BYTES};
 pub use entry_list::EntryHandle;
 pub use recovery::{RecoveryRange, recovery_ranges};

@@ -10,8 +10,8 @@ use lockstep_paw_saw::InFlightEntry;
 use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Room;
 use lockstep_types::{
-    DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, StoreId, SyncId, Timestamp,
-    WitnessId, WriteVerifier,
+    DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, StoreId, SyncId, SyncStanding,
+    Timestamp, WitnessId, WriteVerifier,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -139,7 +139,7 @@ pub struct Meet {
     /// The name of the sender's copy (rule P17).
     pub store: Option<StoreId>,
     /// The sync of the sender's copy (rule P17).
-    pub sync: Option<SyncId>,
+    pub sync: SyncStanding,
     /// Primary: the sender is about to serve alone, and asks the secondary to record that its copy is not complete.
     pub leaves_sync: bool,
     /// Secondary: the sender has served alone before, and what only its copy has is given up. A node that leads because of this
@@ -165,8 +165,9 @@ pub struct Hello {
     pub carried_over: bool,
     /// The primary's store (rule P17).
     pub store: StoreId,
-    /// The last resync that the primary began: the sync that its mark "in sync" concerns (rule P17).
-    pub sync: Option<SyncId>,
+    /// The sync that the primary's mark "in sync" concerns, and the name that it proposes for the sync over this connection
+    /// (rule P17).
+    pub sync: SyncStanding,
 }
 
 /// Introduction of a secondary.

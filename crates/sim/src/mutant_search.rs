@@ -8,6 +8,7 @@ use crate::scenario::Plan;
 /// reached, or only by an event that other schedules have more often.
 pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
     match mutant {
+        Mutant::KeepNameOfSync => plan.puts_copies_back(),
         Mutant::ForgetWaiting => plan.has_standby_programs,
         Mutant::RunOvertaken => plan.kills_programs,
         Mutant::ServeWithoutLease

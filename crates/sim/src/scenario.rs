@@ -27,6 +27,7 @@ mod node_disk;
 mod nodes;
 mod operator;
 mod plan;
+mod put_back;
 mod schedule;
 mod scripted;
 mod settings;

@@ -106,7 +106,9 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::TrustAfterPowerLoss | Mutant::KeepLoserComplete => {
             &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, TABLE_DAMAGED]
         }
-        Mutant::TrustOldCopy => &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE],
+        Mutant::TrustOldCopy | Mutant::KeepNameOfSync => {
+            &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE]
+        }
         Mutant::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE, CLOSED],
         Mutant::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
         Mutant::SecondaryServes | Mutant::RecordUnwritten => &[ONE_PRIMARY, IN_TIME],
@@ -186,6 +188,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::NoSawEntry => 630,
         Mutant::AdmitBeforeRanges | Mutant::RangesBeforeMetadata => 600,
         Mutant::StandUnrecorded => 11_600,
+        Mutant::KeepNameOfSync => 1_820,
         Mutant::TrustOldCopy | Mutant::HideFailure => 320,
         Mutant::ForgetNames | Mutant::MarkBeforeSync | Mutant::RepeatMetadata => 100,
         Mutant::TraceForgetsUnapplied => 1_950,

@@ -10,6 +10,8 @@ mod missing;
 mod nodes;
 #[path = "poison/program.rs"]
 mod program;
+#[path = "poison/put_back.rs"]
+mod put_back;
 #[path = "poison/steps.rs"]
 mod steps;
 #[path = "poison/store.rs"]

@@ -124,13 +124,13 @@ impl WriteVerifier {
     }
 }
 
-/// Names one resync, and the state "in sync" that results from it. The primary makes the name when it begins a resync.
-/// The secondary records the name before the resync changes its copy. Two copies are in sync with each other only if
-/// their marks have the same name (rule P17).
+/// Names a sync: the state "in sync" that results from one resync or one recovery. The primary makes the name before it begins.
+/// The secondary records the name before a resync changes its copy, or before a recovery begins. Two copies are in sync with
+/// each other only if their marks have the same name (rule P17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncId {
-    /// Number of earlier resyncs of this store.
+    /// Number of earlier syncs of this store.
     number: u64,
     /// A random value: an older copy of the store may count on from the same number.
     #[serde(rename = "drawn")]
@@ -138,8 +138,8 @@ pub struct SyncId {
 }
 
 impl SyncId {
-    /// The name of the resync after `last`, the store's last resync. `nonce` is sixteen random bytes, so that no other
-    /// resync has them.
+    /// The name of the sync after `last`, the store's last one. `nonce` is sixteen random bytes, so that no other sync has
+    /// them.
     pub fn next(last: Option<Self>, nonce: [u8; 16]) -> Self {
         Self {
             number: last.map_or(0, |last| last.number.saturating_add(1)),
@@ -147,8 +147,21 @@ impl SyncId {
         }
     }
 
-    /// Whether a store with the last resync `last` cannot have begun this resync: this resync comes after `last`, or is
-    /// another resync with the same number.
+    /// The number and the random value, for a record of fixed length.
+    pub const fn to_words(self) -> (u64, [u8; 16]) {
+        (self.number, self.nonce.into_bytes())
+    }
+
+    /// The name with this number and this random value.
+    pub const fn from_words(number: u64, nonce: [u8; 16]) -> Self {
+        Self {
+            number,
+            nonce: Uuid::from_bytes(nonce),
+        }
+    }
+
+    /// Whether a store with the last sync `last` cannot have begun this sync: this sync comes after `last`, or is another
+    /// sync with the same number.
     pub fn is_unknown_to(self, last: Option<Self>) -> bool {
         last.is_none_or(|last| {
             self.number > last.number || (self.number == last.number && self != last)

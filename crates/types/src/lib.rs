@@ -14,6 +14,7 @@ pub mod mutants;
 pub mod name;
 pub mod op;
 pub mod settings;
+pub mod sync_standing;
 pub mod time;
 pub mod xattr;
 
@@ -27,5 +28,6 @@ pub use id::{
 pub use name::FileName;
 pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
 pub use settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
+pub use sync_standing::{Lineage, SyncCount, SyncNames, SyncStanding};
 pub use time::Timestamp;
 pub use xattr::XattrNamespace;

@@ -63,6 +63,8 @@ mutants! {
     ForgetLostPower,
     /// A copy is treated as in sync although another copy has replaced it since (P17).
     TrustOldCopy,
+    /// A recovery keeps the name of the sync, and its count is not compared (P17).
+    KeepNameOfSync,
     /// The primary acknowledges a durable write without a sync of its own disk (P11).
     NoLocalSync,
     /// The secondary acknowledges a durable write without a sync of its own disk (P11).

@@ -201,7 +201,7 @@ impl<'a> Arbitration<'a> {
         let look = is_due.then_some(Question::Look);
         let tell = engine.witness.debt(record.generation).map(Question::Tell);
         let peer = engine.witness.peer();
-        if peer == PeerWitness::Other {
+        if engine.witness.decides_nothing() {
             return tell.or(look);
         }
         // A peer without a witness takes over from nobody, and this node from nobody either.

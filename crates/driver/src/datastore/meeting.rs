@@ -192,7 +192,7 @@ impl Meets for Datastore {
             record: state.record,
             seen,
             store: state.store,
-            sync: state.sync,
+            sync: self.engine.standing(),
             leaves_sync: leaving::leaves_sync(self),
             gave_up: state.gave_up,
             failover_after_ms: self.engine.config.failover_after_ms(),
@@ -211,6 +211,7 @@ impl Meets for Datastore {
         self.note_rival(theirs.record.generation);
         let attendee = Attendee {
             state: self.engine.role_file.state(),
+            sync: self.engine.standing(),
             has_data: self.engine.store.applied() != Osn::ZERO,
             is_serving: self.gate().standing() == Standing::Serving,
         };
@@ -219,6 +220,8 @@ impl Meets for Datastore {
             self.hear_poisoned(&attendee, theirs);
             return Ok(false);
         }
+        let is_outdated = attendee.is_outdated(theirs);
+        self.engine.witness.note_outdated(is_outdated);
         match attendee.judge(theirs) {
             Ok(judgment) => {
                 leaving::note_incomplete_peer(self, mine, theirs, begun);
@@ -246,7 +249,7 @@ impl Meets for Datastore {
             }
             Err(discord) => {
                 let is_deposed = theirs.record.generation > mine.generation;
-                if discord == Discord::BothServed && is_deposed {
+                if discord == Discord::BothServed && is_deposed || is_outdated {
                     self.assume(mine, mine, SessionPart::Follow);
                 }
                 Err(discord)

@@ -87,6 +87,7 @@ mod tests {
     use lockstep_roles::RoleRecord;
     use lockstep_types::Generation;
 
+    use super::super::tables::open_count;
     use super::*;
 
     #[test]
@@ -114,6 +115,8 @@ mod tests {
         let file = RoleFile::open(Arc::clone(&backing), found, boot_id(), complete).unwrap();
         said_once("are missing");
         Tables::make(backing.as_ref()).unwrap();
+        said_once("are missing");
+        open_count(backing.as_ref(), false).unwrap();
         assert!(caveats().unwrap().is_empty());
         file.mark(Generation::FIRST, false).unwrap();
         said_once("marked out of sync");

@@ -23,14 +23,14 @@ use lockstep_roles::RoleRecord;
 use lockstep_types::backing::{Backing, draft_of, replace};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{BootId, Generation, Hash128, StoreId, SyncId, WriteVerifier};
+use lockstep_types::{BootId, Generation, Hash128, StoreId, SyncId, SyncNames, WriteVerifier};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use lockstep_types::settings::Role;
 
 pub(crate) use fields::PowerMarks;
-use fields::{RoleWord, UnsyncedFields};
+use fields::{RoleWord, SyncField, UnsyncedFields};
 pub(crate) use words::Greeted;
 use words::Words;
 
@@ -47,8 +47,8 @@ pub(crate) struct RoleState {
     /// The name of the primary's store at the time of the first resync, the same on both nodes; `None` on a secondary
     /// until the first greeting (rule P17). A store that was last used by a version without names has none.
     pub store: Option<StoreId>,
-    /// The last resync that was begun. The marks of the record belong to this sync (rule P17).
-    pub sync: Option<SyncId>,
+    /// The sync that the marks of the record belong to (rule P17).
+    pub sync: SyncNames,
     /// The last generation in which this node was the primary, if its copy may hold changes from then that no other copy
     /// has: it was deposed, and has not been in sync since.
     pub deposed: Option<Generation>,
@@ -83,7 +83,7 @@ struct StateFields {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     store: Option<StoreId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    sync: Option<SyncId>,
+    sync: Option<SyncField>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deposed: Option<Generation>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,7 +105,7 @@ impl From<RoleState> for StateFields {
             peer_complete: Some(record.peer_complete),
             carried_over: state.carried_over,
             store: state.store,
-            sync: state.sync,
+            sync: SyncField::of(state.sync),
             deposed: state.deposed,
             deposed_in_sync: state.deposed_in_sync,
             boot: state.boot,
@@ -148,7 +148,7 @@ impl RoleState {
             },
             carried_over: fields.carried_over,
             store: fields.store,
-            sync: fields.sync,
+            sync: fields.sync.map(SyncField::names).unwrap_or_default(),
             deposed: fields.deposed,
             deposed_in_sync: fields.deposed_in_sync,
             gave_up: unsynced.is_some_and(|it| it.gave_up),
@@ -344,7 +344,7 @@ impl RoleFile {
             record: RoleRecord::begin(role),
             carried_over: false,
             store: None,
-            sync: None,
+            sync: SyncNames::default(),
             deposed: None,
             deposed_in_sync: None,
             gave_up: false,
@@ -416,7 +416,7 @@ impl RoleFile {
         }
         self.change_if(|state| {
             let next = RoleState {
-                carried_over: state.carried_over || (new.is_primary() && state.sync.is_some()),
+                carried_over: state.carried_over || (new.is_primary() && state.sync.last.is_some()),
                 ..state.with_record(new)
             };
             let next = if old.becomes_complete(&new) {
@@ -435,7 +435,7 @@ impl RoleFile {
         }
         self.change_in(generation, |state| RoleState {
             store: Some(store),
-            sync: None,
+            sync: SyncNames::default(),
             ..state.marked(false).without_base()
         })
     }
@@ -484,11 +484,11 @@ impl RoleFile {
             if state.record.generation != generation || !is_current() {
                 return None;
             }
-            let sync = SyncId::next(state.sync, drawn);
+            let sync = SyncId::next(state.sync.newest(), drawn);
             drawn_sync = Some(sync);
             Some(RoleState {
                 carried_over: true,
-                sync: Some(sync),
+                sync: SyncNames::settled(Some(sync)),
                 ..state
             })
         })?;
@@ -498,9 +498,33 @@ impl RoleFile {
     /// Makes durable, on the secondary, that a resync is about to change its copy.
     pub fn take_over(&self, generation: Generation, sync: SyncId) -> io::Result<()> {
         self.change_in(generation, |state| RoleState {
-            sync: Some(sync),
+            sync: SyncNames::settled(Some(sync)),
             ..state.marked(false).without_base()
         })
+    }
+
+    /// Makes durable, on a primary in sync, which name it proposes for the sync over the next connection, unless the last
+    /// proposal is not known to be taken. `names`: the names of this copy, of which it is known.
+    pub fn propose(
+        &self,
+        generation: Generation,
+        names: SyncNames,
+        drawn: [u8; 16],
+    ) -> io::Result<()> {
+        if names.proposed.is_some() || names.last.is_none() || !self.state().is_in_sync() {
+            return Ok(());
+        }
+        let sync = SyncNames {
+            last: names.last,
+            proposed: Some(SyncId::next(names.last, drawn)),
+        };
+        self.change_in(generation, |state| RoleState { sync, ..state })
+    }
+
+    /// Makes durable, on a secondary in sync, the name that its primary proposes.
+    pub fn take_name(&self, generation: Generation, sync: SyncId) -> io::Result<()> {
+        let sync = SyncNames::settled(Some(sync));
+        self.change_in(generation, |state| RoleState { sync, ..state })
     }
 
     /// Changes the file for a session of `generation`, unless another generation has begun.

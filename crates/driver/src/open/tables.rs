@@ -1,4 +1,4 @@
-//! The tables of writes in flight (PAW and SAW) as files of the store.
+//! The tables of writes in flight (PAW and SAW), and the count of the sync, as files of the store.
 //!
 //! The tables are mapped memory. A stop of the process leaves them whole. A power loss does so only after a clean
 //! shutdown (rules P6, P7, P12).
@@ -12,7 +12,9 @@ use std::io;
 use std::sync::Arc;
 
 use lockstep_fs::{Store, StoreError};
-use lockstep_paw_saw::{Damage, InFlightEntry, InFlightTable, TABLE_BYTES};
+use lockstep_paw_saw::{
+    COUNT_BYTES, Damage, InFlightEntry, InFlightTable, SyncCounter, TABLE_BYTES,
+};
 use lockstep_repl::message::WriteMessage;
 use lockstep_types::Ino;
 use lockstep_types::backing::Backing;
@@ -21,6 +23,7 @@ use thiserror::Error;
 const DIRECTORY: &str = "tables";
 const PAW_FILE: &str = "tables/paw";
 const SAW_FILE: &str = "tables/saw";
+const COUNT_FILE: &str = "tables/count";
 
 /// Why the tables could not be used.
 #[derive(Debug, Error)]
@@ -56,7 +59,7 @@ impl Tables {
     /// Returns whether the tables hold all writes that were in flight when the last process stopped. They do not if
     /// one is missing. Changes nothing.
     pub fn look(backing: &dyn Backing) -> Result<bool, TableError> {
-        Ok(look_at(backing, PAW_FILE)? & look_at(backing, SAW_FILE)?)
+        Ok(look_at(backing, PAW_FILE)? & look_at(backing, SAW_FILE)? & has_count(backing)?)
     }
 
     /// Opens the tables of a copy in sync. [`Self::look`] has checked them.
@@ -86,6 +89,26 @@ impl Tables {
     }
 }
 
+/// The count of a copy's sync. A copy that is not in sync, and has no base, has none: `is_of_use` says so.
+pub(crate) fn open_count(
+    backing: &dyn Backing,
+    is_of_use: bool,
+) -> Result<SyncCounter, TableError> {
+    let mapped = backing.open_table(COUNT_FILE, COUNT_BYTES);
+    let table =
+        mapped.map_err(|source| TableError::Disk(StoreError::disk("open", COUNT_FILE)(source)))?;
+    Ok(if is_of_use {
+        SyncCounter::open(table)
+    } else {
+        SyncCounter::make(table)
+    })
+}
+
+fn has_count(backing: &dyn Backing) -> Result<bool, TableError> {
+    let found = backing.exists(COUNT_FILE);
+    found.map_err(|source| TableError::Disk(StoreError::disk("look for", COUNT_FILE)(source)))
+}
+
 /// The entry of a write, for the table of either node.
 pub(crate) fn entry_of(write: &WriteMessage, length: usize) -> InFlightEntry {
     InFlightEntry {
@@ -112,9 +135,9 @@ pub(crate) fn trace_writes(store: &Store, writes: impl IntoIterator<Item = Write
     }
 }
 
-/// Puts both tables on stable storage. After a clean shutdown, a power loss must not take their entries.
+/// Puts the tables on stable storage. After a clean shutdown, a power loss must not take their entries.
 pub(crate) fn sync(backing: &dyn Backing) -> Result<(), StoreError> {
-    for file in [PAW_FILE, SAW_FILE] {
+    for file in [PAW_FILE, SAW_FILE, COUNT_FILE] {
         let synced = backing.open(file).and_then(|opened| opened.sync());
         synced.map_err(StoreError::disk("sync", file))?;
     }

@@ -18,7 +18,7 @@ use crate::config::DatastoreConfig;
 use crate::engine::Engine;
 use crate::host::Host;
 use crate::open::tables::{Tables, ranges_of, trace_writes};
-use crate::open::{DatastoreError, failed, refused, table_refused};
+use crate::open::{DatastoreError, failed, is_of_use, refused, table_refused};
 use crate::ops::lock_plan;
 
 /// Slots for writes that are over for the core and whose entries are being removed.
@@ -43,7 +43,6 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
     let (config, store) = (&engine.config, &engine.store);
     let role = engine.role_file.state();
     let is_in_sync = role.is_in_sync() && role.record.complete;
-    let has_tables = role.has_kept_sync() && role.record.complete || role.base().is_some();
     let backing = store.backing().as_ref();
     if part == SessionPart::Lead {
         if !engine.is_always_durable() {
@@ -56,7 +55,7 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
             trace_lead(store, role.record.generation, is_in_sync);
         }
     }
-    let tables = if has_tables {
+    let tables = if is_of_use(role) {
         Tables::open(backing)
     } else {
         Tables::make(backing)

@@ -12,6 +12,7 @@ use lockstep_repl::message::{Envelope, Hello, Message, MessageError, PROTOCOL_VE
 use lockstep_repl::state::Trigger;
 use lockstep_resync::PeerBase;
 use lockstep_types::Generation;
+use lockstep_types::mutants::{Mutant, is_active};
 use thiserror::Error;
 
 use crate::host::{Reading, ThreadKind};
@@ -70,9 +71,9 @@ enum Unconnected {
         "the peer did not answer the greeting as a secondary does: run the same version of lockstep on both"
     )]
     NoSecondary,
-    /// The store of this node has no name.
+    /// The role file of this node cannot be used.
     #[error(transparent)]
-    NoName(#[from] io::Error),
+    RoleFile(#[from] io::Error),
 }
 
 impl Unconnected {
@@ -222,14 +223,20 @@ impl<'a, M: Meets> Connector<'a, M> {
 
     fn hello(&self) -> io::Result<Hello> {
         let engine = &self.session.engine;
-        let role = engine.role_file.state();
+        let role_file = &engine.role_file;
+        let generation = self.session.term.generation();
+        let names = engine.standing().names;
+        if !is_active(Mutant::KeepNameOfSync) {
+            role_file.propose(generation, names, engine.host.random_id())?;
+        }
+        let role = role_file.state();
         let no_name = || io::Error::other("this node's store has no name in role.json");
         Ok(Hello {
             version: PROTOCOL_VERSION,
             in_sync: role.has_kept_sync(),
             carried_over: role.carried_over,
             store: role.store.ok_or_else(no_name)?,
-            sync: role.sync,
+            sync: engine.standing(),
             durable: engine.is_always_durable(),
         })
     }
@@ -264,6 +271,9 @@ impl<'a, M: Meets> Connector<'a, M> {
         let (term, engine) = (&session.term, &session.engine);
         let start = engine.host.now();
         let in_sync = self.judge_welcome(&welcome);
+        if in_sync && let Some(sync) = engine.standing().names.proposed {
+            engine.disk.count.begin(sync);
+        }
         session.space.note_welcome(welcome.room, in_sync);
         let id = term.peer.next_id();
         let base = welcome.base.map(|generation| PeerBase {
@@ -380,12 +390,14 @@ impl<'a, M: Meets> Connector<'a, M> {
         let notes = &session.engine.notes;
         let event = match message {
             Message::WriteAck { osn, failed } => {
+                self.note_acknowledged(failed.is_none());
                 if let Some(errno) = failed {
                     notes.set_obstacle(&format!("the secondary could not write: {errno}"));
                 }
                 Event::WriteAcked(osn, failed)
             }
             Message::MetaAck { osn, outcome } => {
+                self.note_acknowledged(outcome.is_ok());
                 if let Err(errno) = outcome {
                     notes.set_obstacle(&format!("the secondary could not follow: {errno}"));
                 }
@@ -417,6 +429,13 @@ impl<'a, M: Meets> Connector<'a, M> {
             }
         };
         session.handle_event(ThreadKind::Reader, event);
+    }
+
+    /// The secondary has done an operation. It counts those that it has done, too (rule P17).
+    fn note_acknowledged(&self, is_done: bool) {
+        if is_done {
+            self.session.engine.disk.count.note_acknowledged();
+        }
     }
 
     /// Counts a sign of life. Ends the connection if a request is overdue: clients may be waiting for the response.

@@ -130,6 +130,7 @@ impl Responder {
         if !is_active(Mutant::ResyncUnmarked) {
             role_file.take_over(self.term.generation(), sync)?;
         }
+        self.term.engine.disk.count.begin(sync);
         store.trace().end();
         let own = self.base.own_bytes();
         self.base.begin_resync(whole);

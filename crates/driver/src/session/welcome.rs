@@ -8,8 +8,8 @@ use lockstep_fs::StoreError;
 use lockstep_link::SendFrames;
 use lockstep_repl::core::{ConnectionId, Event};
 use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Welcome};
-use lockstep_types::Osn;
 use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::{Lineage, Osn};
 use thiserror::Error;
 
 use super::secondary::SecondarySession;
@@ -59,6 +59,10 @@ impl SecondarySession {
         let in_sync = self.is_in_sync_with(hello);
         if in_sync && hello.in_sync {
             self.engine.store.trace().follow(generation);
+            if let Some(sync) = hello.sync.names.proposed {
+                self.engine.role_file.take_name(generation, sync)?;
+                self.engine.disk.count.begin(sync);
+            }
         }
         let welcome = Welcome {
             version: PROTOCOL_VERSION,
@@ -87,7 +91,10 @@ impl SecondarySession {
         }
         let own = self.engine.role_file.state();
         // A version without names of stores made this copy, before the primary's store got its name.
-        let is_nameless = own.store.is_none() && hello.sync.is_some();
+        let is_nameless = own.store.is_none() && hello.sync.names.last.is_some();
+        let mine = self.engine.standing();
+        let is_older = mine.names.are_unknown_to(&hello.sync.names)
+            || mine.names.last.is_some() && mine.lineage(&hello.sync) == Lineage::Older;
         // Clients may have written into the primary's new store since. This copy came from a primary that had noted
         // first that it carries its namespace over.
         let (found, cure) = if !hello.carried_over {
@@ -100,7 +107,7 @@ impl SecondarySession {
                 "the secondary's store is a copy of another store than the primary has now",
                 "mount the disks that belong together",
             )
-        } else if own.sync.is_some_and(|sync| sync.is_unknown_to(hello.sync)) {
+        } else if is_older {
             (
                 "the primary's store is an older copy of the one that the secondary's was made from",
                 "put the newer one back",
@@ -119,9 +126,9 @@ impl SecondarySession {
         self.engine.role_file.state().has_kept_sync() && is_same
     }
 
-    /// Whether the marks of both copies belong to the same sync.
+    /// Whether the marks of both copies belong to the same sync, and this copy has all that the primary knows to be there.
     fn is_of_sync(&self, hello: &Hello) -> bool {
-        let own = self.engine.role_file.state();
-        own.sync.is_some() && own.sync == hello.sync
+        let own = self.engine.standing();
+        own.names.last.is_some() && own.lineage(&hello.sync) == Lineage::Same
     }
 }

@@ -16,7 +16,7 @@ use lockstep_fs::paths::{content_owner, is_lost_found};
 const INVARIANT: &str = "leaks";
 
 /// The files of a usable store in use, besides content.
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "contact",
     "format.json",
     "log/intent.0",
@@ -24,6 +24,7 @@ const FILES: [&str; 10] = [
     "namespace.redb",
     "reserve",
     "role.json",
+    "tables/count",
     "tables/paw",
     "tables/saw",
     "tables/times",

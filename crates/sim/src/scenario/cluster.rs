@@ -261,6 +261,7 @@ impl Cluster {
                 self.nodes.of_mut(side).disk.fill(with_reserve);
             }
             Fault::UnmountDisk => self.unmount_secondary()?,
+            Fault::PutBack => self.put_secondary_back(),
             Fault::HangDisk(hang) => {
                 let side = self.nodes.machine(Role::Secondary);
                 self.nodes.of_mut(side).hang_disk(Some(hang));

@@ -75,6 +75,8 @@ pub enum Fault {
     /// The secondary restarts without its disk. An empty store is in the place of the disk, until a
     /// heal.
     UnmountDisk,
+    /// An operator copies the secondary's store, or puts the last copy back.
+    PutBack,
     /// A node cannot reach the witness, until a heal.
     CutArbiter(Role),
     /// The calls of a node reach the witness, and no answer reaches the node, until a heal.

@@ -71,7 +71,9 @@ pub struct NodeDisk {
     trouble: Trouble,
     /// The node's own disk, while another disk is mounted in its place.
     unmounted: Option<Disk>,
-    /// The own disk is mounted again. The mark of this copy is not valid before both nodes report
+    /// A copy of the disk, which an operator may put back.
+    copied: Option<Disk>,
+    /// The own disk is mounted again, or a copy of it was put back. The mark of this copy is not valid before both nodes report
     /// that they are in sync.
     pub has_old_copy: bool,
 }
@@ -82,6 +84,9 @@ impl Drop for NodeDisk {
         self.disk.discard();
         if let Some(unmounted) = &self.unmounted {
             unmounted.discard();
+        }
+        if let Some(copied) = &self.copied {
+            copied.discard();
         }
     }
 }
@@ -94,6 +99,7 @@ impl NodeDisk {
             size: SIZE,
             trouble: Trouble::default(),
             unmounted: None,
+            copied: None,
             has_old_copy: false,
         }
     }
@@ -129,6 +135,26 @@ impl NodeDisk {
         if let Some(disk) = self.unmounted.take() {
             let other = self.replace(disk);
             other.discard();
+            self.has_old_copy = true;
+        }
+    }
+
+    /// Makes a copy of the disk.
+    pub fn copy(&mut self) {
+        self.copied = Some(self.disk.fork());
+    }
+
+    /// Returns whether there is a copy of the disk.
+    pub const fn is_copied(&self) -> bool {
+        self.copied.is_some()
+    }
+
+    /// Puts the copy of the disk in the place of the disk. The node must be stopped.
+    pub fn put_back(&mut self) {
+        if let Some(copied) = self.copied.take() {
+            copied.set_capacity(self.size);
+            let newer = self.replace(copied);
+            newer.discard();
             self.has_old_copy = true;
         }
     }

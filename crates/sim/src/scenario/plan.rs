@@ -109,6 +109,12 @@ const KILLED_PROGRAMS: Feature = Feature {
     salt: 0x006b_696c_6c65,
     percent: 40,
 };
+/// A copy of the secondary's store that is put back, where roles do not change: a copy that its node has not met the primary
+/// with may take over.
+const PUT_BACK: Feature = Feature {
+    salt: 0x6261_636b_7570,
+    percent: 10,
+};
 /// Distinguishes the random source of the details of faults.
 const DETAILS_SALT: u64 = 0x6465_7461_696c;
 
@@ -202,6 +208,8 @@ impl Plan {
                 hold_threads(&mut faults, &mut HELD_THREADS.source(seed));
                 cut_unseen(&mut faults, &mut UNSEEN_CUT.source(seed));
             }
+        } else {
+            put_copies_back(&mut faults, &mut PUT_BACK.source(seed));
         }
         settings.on_power_loss = changes_roles.unwrap_or(settings.on_power_loss);
         let mut details = Random::new(seed ^ DETAILS_SALT);
@@ -233,6 +241,12 @@ impl Plan {
     pub fn accepts_losses(&self) -> bool {
         let mut faults = self.faults.iter();
         faults.any(|(_, fault)| matches!(fault, Fault::PromoteByForce(..) | Fault::Demote))
+    }
+
+    /// Returns whether an operator puts an older copy of a store back.
+    pub fn puts_copies_back(&self) -> bool {
+        let mut faults = self.faults.iter();
+        faults.any(|(_, fault)| matches!(fault, Fault::PutBack))
     }
 
     /// Returns the same plan without the parts that `reduction` leaves out.
@@ -382,6 +396,15 @@ fn cut_unseen(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
     faults.push((cut, Fault::Isolate(Role::Primary)));
     let healed = Duration::from_micros(random.below(UNSEEN_CUT_MAX_US));
     faults.push((healed, Fault::Heal));
+}
+
+/// Adds the acts of an operator who copies the secondary's store, and puts the copy back, in some schedules.
+fn put_copies_back(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
+    if random.percent(PUT_BACK.percent) {
+        for _ in 0..2 + random.below(3) {
+            add(faults, random, |_| Fault::PutBack);
+        }
+    }
 }
 
 /// Adds a fault at a random place.

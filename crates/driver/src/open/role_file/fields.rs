@@ -1,8 +1,8 @@
 //! Fields of `role.json` that the state has in another form.
 
 use lockstep_roles::RoleRecord;
-use lockstep_types::WriteVerifier;
 use lockstep_types::settings::Role;
+use lockstep_types::{SyncId, SyncNames, WriteVerifier};
 use serde::{Deserialize, Serialize};
 
 /// What clients must be told of operations that were not synced.
@@ -16,6 +16,44 @@ pub(super) struct UnsyncedFields {
     /// Missing while it says nothing, as in earlier versions: the checksum of a file of theirs is that of its text.
     #[serde(default, skip_serializing_if = "PowerMarks::say_nothing")]
     pub power: PowerMarks,
+}
+
+/// The names of the sync in the file.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum SyncField {
+    /// One name.
+    Settled(SyncId),
+    /// The name that both nodes have, and the proposed one.
+    Proposed(ProposedFields),
+}
+
+/// The name that both nodes have, and the proposed one.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProposedFields {
+    last: SyncId,
+    proposed: SyncId,
+}
+
+impl SyncField {
+    pub fn names(self) -> SyncNames {
+        match self {
+            Self::Settled(last) => SyncNames::settled(Some(last)),
+            Self::Proposed(ProposedFields { last, proposed }) => SyncNames {
+                last: Some(last),
+                proposed: Some(proposed),
+            },
+        }
+    }
+
+    /// `None` before the first resync.
+    pub fn of(names: SyncNames) -> Option<Self> {
+        let last = names.last?;
+        Some(names.proposed.map_or(Self::Settled(last), |proposed| {
+            Self::Proposed(ProposedFields { last, proposed })
+        }))
+    }
 }
 
 /// The role in the file.

@@ -12,7 +12,7 @@ pub struct RoleMarks {
     pub in_sync: bool,
     /// The record of the node.
     pub record: RoleRecord,
-    /// The last resync in which the copy took part.
+    /// The last sync in which the copy took part.
     pub sync: Option<SyncId>,
     /// The store was closed cleanly.
     pub is_closed: bool,
@@ -30,7 +30,7 @@ impl RoleMarks {
         Some(Self {
             in_sync: state.is_in_sync(),
             record: state.record,
-            sync: state.sync,
+            sync: state.sync.newest(),
             is_closed: state.boot.is_none(),
             verifier: state.verifier,
             has_lost_power: state.power.has_lost_power,

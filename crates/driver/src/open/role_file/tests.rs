@@ -40,9 +40,22 @@ fn the_last_change_is_read_back() {
     file.mark(FIRST, true).unwrap();
     file.mark(FIRST, false).unwrap();
     let found = again(dir.path()).unwrap();
-    assert!(found.carried_over && found.store == Some(store) && found.sync == Some(sync));
+    assert!(found.carried_over && found.store == Some(store) && found.sync.last == Some(sync));
+    let proposed = || again(dir.path()).unwrap().sync.proposed;
+    file.propose(FIRST, found.sync, [6; 16]).unwrap();
+    assert_eq!(proposed(), None, "not in sync");
+    file.mark(FIRST, true).unwrap();
+    file.propose(FIRST, found.sync, [6; 16]).unwrap();
+    let names = file.state().sync;
+    assert!(proposed().is_some_and(|name| name.is_unknown_to(Some(sync))));
+    assert_eq!(again(dir.path()).unwrap().sync, names);
+    file.propose(FIRST, names, [5; 16]).unwrap();
+    assert_eq!(proposed(), names.proposed, "not known to be taken");
+    file.take_name(FIRST, names.newest().unwrap()).unwrap();
+    let taken = SyncNames::settled(names.proposed);
+    assert_eq!(again(dir.path()).unwrap().sync, taken);
     file.follow(FIRST, StoreId::from_bytes([1; 16])).unwrap();
-    assert!(again(dir.path()).unwrap().sync.is_none());
+    assert!(again(dir.path()).unwrap().sync.last.is_none());
     file.closed().unwrap();
     let found = again(dir.path()).unwrap();
     assert!(
@@ -67,7 +80,7 @@ fn the_file_of_the_previous_version_is_read() {
     let dir = tempfile::tempdir().unwrap();
     write_unslotted(dir.path());
     let found = again(dir.path()).unwrap();
-    assert!(found.is_in_sync() && found.store.is_none() && found.sync.is_none());
+    assert!(found.is_in_sync() && found.store.is_none() && found.sync.last.is_none());
 }
 
 /// A version without slots wrote the file.

@@ -1,0 +1,240 @@
+//! The count of operations in a sync (rule P17), in a small table of its own.
+//!
+//! The table has two slots of 64 bytes: 16 bytes of checksum, then the number of the change, the operations acknowledged and
+//! reached, and the name of the sync (its number and 16 random bytes), all little endian. Changes take the slots in turn, so a
+//! process that stops in the middle of one leaves the other slot whole: the count before that change.
+//!
+//! Invariants: the primary counts an operation before it sends the operation, and an answer when it has read the answer. The
+//! secondary counts an answer before it gives the answer. So the secondary has counted at least the answers that the primary
+//! has, and at most the operations that the primary has sent.
+
+use std::sync::Arc;
+
+use lockstep_types::backing::BackingTable;
+use lockstep_types::{Hash128, SyncCount, SyncId};
+use parking_lot::Mutex;
+
+const SLOT_BYTES: usize = 64;
+const CHECKSUM_BYTES: usize = 16;
+/// Length of the table in bytes.
+pub const COUNT_BYTES: usize = 2 * SLOT_BYTES;
+
+/// The count, and the number of its changes.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    change: u64,
+    count: SyncCount,
+}
+
+impl Counted {
+    fn encode(&self) -> [u8; SLOT_BYTES] {
+        let mut slot = [0; SLOT_BYTES];
+        let Some(of) = self.count.of else {
+            return slot;
+        };
+        let (number, nonce) = of.to_words();
+        let (checksum, body) = slot.split_at_mut(CHECKSUM_BYTES);
+        let words = [
+            self.change,
+            self.count.acknowledged,
+            self.count.reached,
+            number,
+        ];
+        let (places, name) = body.split_at_mut(8 * words.len());
+        for (place, word) in places.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
+        name.copy_from_slice(&nonce);
+        checksum.copy_from_slice(&Hash128::of(body).0);
+        slot
+    }
+
+    /// The content of a slot; `None` for a slot that is empty, or in the middle of a change.
+    fn decode(slot: &[u8]) -> Option<Self> {
+        let (checksum, body) = slot.split_at_checked(CHECKSUM_BYTES)?;
+        if checksum != Hash128::of(body).0 {
+            return None;
+        }
+        let mut words = body
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|word| u64::from_le_bytes(*word));
+        let [change, acknowledged, reached, number] =
+            [words.next()?, words.next()?, words.next()?, words.next()?];
+        let nonce = body.last_chunk::<16>()?;
+        Some(Self {
+            change,
+            count: SyncCount {
+                of: Some(SyncId::from_words(number, *nonce)),
+                acknowledged,
+                reached,
+            },
+        })
+    }
+}
+
+/// See the head of this file. Safe to use from many threads at once.
+pub struct SyncCounter {
+    table: Arc<dyn BackingTable>,
+    counted: Mutex<Counted>,
+}
+
+impl SyncCounter {
+    /// Opens the count that the last process left. A count that cannot be read is not known.
+    pub fn open(table: Arc<dyn BackingTable>) -> Self {
+        let mut bytes = [0; COUNT_BYTES];
+        table.load(0, &mut bytes);
+        let mut last = Counted::default();
+        let mut is_last_lost = false;
+        for slot in bytes.chunks(SLOT_BYTES) {
+            match Counted::decode(slot) {
+                Some(found) if found.change >= last.change => last = found,
+                Some(_) => {}
+                None => is_last_lost |= slot.iter().any(|&byte| byte != 0),
+            }
+        }
+        // The lost slot may have had the last change. That was an operation more.
+        last.count.reached = last.count.reached.saturating_add(is_last_lost.into());
+        Self {
+            table,
+            counted: Mutex::new(last),
+        }
+    }
+
+    /// Makes a count that is not known, in place of any earlier one.
+    pub fn make(table: Arc<dyn BackingTable>) -> Self {
+        table.store(0, &[0; COUNT_BYTES]);
+        Self {
+            table,
+            counted: Mutex::default(),
+        }
+    }
+
+    /// The count of the moment.
+    pub fn count(&self) -> SyncCount {
+        self.counted.lock().count
+    }
+
+    /// A sync begins.
+    pub fn begin(&self, sync: SyncId) {
+        let of = Some(sync);
+        self.change(|count| {
+            *count = SyncCount {
+                of,
+                acknowledged: 0,
+                reached: 0,
+            };
+        });
+    }
+
+    /// Primary: an operation is about to be sent.
+    pub fn note_sent(&self) {
+        self.change(|count| count.reached = count.reached.saturating_add(1));
+    }
+
+    /// Primary: the secondary has answered an operation.
+    pub fn note_acknowledged(&self) {
+        self.change(|count| count.acknowledged = count.acknowledged.saturating_add(1));
+    }
+
+    /// Secondary: an operation is about to be answered.
+    pub fn note_answered(&self) {
+        self.change(|count| {
+            count.acknowledged = count.acknowledged.saturating_add(1);
+            count.reached = count.acknowledged;
+        });
+    }
+
+    /// Changes a count that is known, or begins one.
+    fn change(&self, change: impl FnOnce(&mut SyncCount)) {
+        let mut counted = self.counted.lock();
+        change(&mut counted.count);
+        if counted.count.of.is_none() {
+            counted.count = SyncCount::default();
+            return;
+        }
+        counted.change = counted.change.wrapping_add(1);
+        let second = counted.change % 2 == 1;
+        let at = if second { SLOT_BYTES } else { 0 };
+        self.table.store(at, &counted.encode());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Memory(Mutex<Vec<u8>>);
+
+    impl BackingTable for Memory {
+        fn len(&self) -> usize {
+            COUNT_BYTES
+        }
+
+        fn load(&self, offset: usize, into: &mut [u8]) {
+            let mut bytes = self.0.lock();
+            bytes.resize(COUNT_BYTES, 0);
+            into.copy_from_slice(&bytes[offset..offset + into.len()]);
+        }
+
+        fn store(&self, offset: usize, data: &[u8]) {
+            let mut bytes = self.0.lock();
+            bytes.resize(COUNT_BYTES, 0);
+            bytes[offset..offset + data.len()].copy_from_slice(data);
+        }
+    }
+
+    #[test]
+    fn a_count_outlives_its_process_and_a_change_in_its_middle() {
+        let memory = Arc::new(Memory::default());
+        let table = || -> Arc<dyn BackingTable> { Arc::clone(&memory) as _ };
+        let counter = SyncCounter::make(table());
+        counter.note_sent();
+        assert_eq!(counter.count(), SyncCount::default(), "no sync has begun");
+        let sync = SyncId::next(None, [5; 16]);
+        counter.begin(sync);
+        counter.note_sent();
+        counter.note_sent();
+        let before = counter.count();
+        counter.note_acknowledged();
+        let after = SyncCount {
+            of: Some(sync),
+            acknowledged: 1,
+            reached: 2,
+        };
+        assert_eq!(counter.count(), after);
+        assert_eq!(SyncCounter::open(table()).count(), after);
+        let whole = memory.0.lock().clone();
+        for at in 0..COUNT_BYTES {
+            memory.0.lock().clone_from(&whole);
+            memory.0.lock()[at] ^= 1;
+            let found = SyncCounter::open(table()).count();
+            let widened = SyncCount {
+                reached: 3,
+                ..before
+            };
+            let expected = [
+                widened,
+                SyncCount {
+                    reached: 3,
+                    ..after
+                },
+            ];
+            assert!(expected.contains(&found), "byte {at}: {found:?}");
+        }
+        memory.0.lock().fill(0);
+        assert_eq!(SyncCounter::open(table()).count(), SyncCount::default());
+    }
+
+    #[test]
+    fn a_secondary_has_reached_what_it_has_answered() {
+        let counter = SyncCounter::make(Arc::new(Memory::default()));
+        counter.begin(SyncId::next(None, [5; 16]));
+        counter.note_answered();
+        counter.note_answered();
+        let count = counter.count();
+        assert_eq!((count.acknowledged, count.reached), (2, 2));
+    }
+}

@@ -1,0 +1,29 @@
+//! An operator who puts an older copy of the secondary's store back.
+//!
+//! The copy is made at any moment, as the snapshot of a disk is. It is put back while the process is stopped.
+
+use lockstep_types::settings::Role;
+
+use super::cluster::Cluster;
+use crate::history::Stop;
+
+impl Cluster {
+    /// Copies the disk of the secondary, or puts the last copy back, if the disk is sound.
+    pub(super) fn put_secondary_back(&mut self) {
+        let side = self.nodes.machine(Role::Secondary);
+        let secondary = self.nodes.of_mut(side);
+        if !secondary.disk.can_be_unmounted() || secondary.needs_operator {
+            return;
+        }
+        if !secondary.disk.is_copied() {
+            secondary.disk.copy();
+            return;
+        }
+        self.stop(side, Stop::Process);
+        let secondary = self.nodes.of_mut(side);
+        secondary.disk.put_back();
+        if !secondary.stays_down {
+            self.start(side);
+        }
+    }
+}

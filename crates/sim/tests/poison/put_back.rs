@@ -1,0 +1,133 @@
+//! An older copy of a store that is put back: by the rollback of a snapshot, or from a backup. No resync has begun since the copy
+//! was made, so only the name of the sync, or the count of its operations, shows the age of the copy (rule P17).
+
+use std::time::Duration;
+
+use lockstep_repl::state::State;
+use lockstep_sim::disk::Disk;
+use lockstep_sim::scenario::{Cluster, PRIMARY, SECONDARY, Settings};
+use lockstep_sim::world::Side;
+use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss};
+
+use super::program::{FIRST, LATER};
+use super::steps::{
+    in_sync, is_stably_in_sync, kill, make_file, read, restart, shut_down, stable, start_in_sync,
+    start_until_it_runs, status, until, until_in_sync, write,
+};
+
+/// Longer than any attempt to connect takes, with the pause after it.
+const LONG: Duration = Duration::from_secs(30);
+
+/// The moment at which a copy is made.
+#[derive(Clone, Copy, Debug)]
+enum Copied {
+    /// While the node was stopped. The nodes have connected since.
+    Stopped,
+    /// While the nodes were in sync, as the snapshot of a disk does. They have not connected since.
+    InUse,
+}
+
+const BOTH: [Copied; 2] = [Copied::Stopped, Copied::InUse];
+
+/// Returns a copy of a node's disk. The nodes are in sync then.
+#[track_caller]
+fn copy(cluster: &mut Cluster, side: Side, copied: Copied) -> Disk {
+    match copied {
+        Copied::InUse => cluster.disk(side).fork(),
+        Copied::Stopped => {
+            shut_down(cluster, side);
+            let copy = cluster.disk(side).fork();
+            restart(cluster, side);
+            until_in_sync(cluster);
+            copy
+        }
+    }
+}
+
+/// Puts a copy back while the node is stopped, and starts the node. Returns the newer disk.
+#[track_caller]
+fn put_back(cluster: &mut Cluster, side: Side, old: Disk) -> Disk {
+    kill(cluster, side);
+    let newer = cluster.replace_disk(side, old);
+    cluster.start(side);
+    newer
+}
+
+#[test]
+fn a_copy_of_the_secondary_that_is_put_back_gets_everything() {
+    for copied in BOTH {
+        let mut cluster = in_sync();
+        let old = copy(&mut cluster, SECONDARY, copied);
+        assert_eq!(write(&mut cluster, LATER, true), Ok(()));
+        put_back(&mut cluster, SECONDARY, old);
+        until_in_sync(&mut cluster);
+        let found = stable(&cluster, SECONDARY).content;
+        assert_eq!(found, Some(LATER), "{copied:?}");
+        assert!(is_stably_in_sync(&cluster, SECONDARY));
+    }
+}
+
+/// The resync of what has changed would send nothing: the write came before the nodes were out of sync.
+#[test]
+fn a_copy_of_the_secondary_that_is_put_back_while_out_of_sync_gets_everything() {
+    for copied in BOTH {
+        let mut cluster = Cluster::scripted(&Settings {
+            durability: Durability::Posix,
+            on_peer_loss: OnPeerLoss::Continue,
+            on_power_loss: OnPowerLoss::Serve,
+            pause_limit: Duration::from_secs(1),
+            peer_timeout: Duration::from_secs(1),
+            answer_limit: Duration::from_secs(3),
+            failover_after: None,
+            clock_excess: [0; 2],
+        });
+        start_in_sync(&mut cluster);
+        make_file(&mut cluster, FIRST);
+        let old = copy(&mut cluster, SECONDARY, copied);
+        assert_eq!(write(&mut cluster, LATER, true), Ok(()));
+        kill(&mut cluster, SECONDARY);
+        until(&mut cluster, "out of sync", |cluster| {
+            cluster.state(PRIMARY) == Some(State::OutOfSync)
+        });
+        put_back(&mut cluster, SECONDARY, old);
+        until_in_sync(&mut cluster);
+        let found = stable(&cluster, SECONDARY).content;
+        assert_eq!(found, Some(LATER), "{copied:?}");
+    }
+}
+
+/// Only an operator can know whether the newer store of the primary comes back.
+#[test]
+fn a_copy_of_the_primary_that_is_put_back_overwrites_nothing() {
+    for copied in BOTH {
+        let mut cluster = in_sync();
+        let old = copy(&mut cluster, PRIMARY, copied);
+        assert_eq!(write(&mut cluster, LATER, true), Ok(()));
+        let newer = put_back(&mut cluster, PRIMARY, old);
+        start_until_it_runs(&mut cluster, PRIMARY);
+        cluster.run_for(LONG).unwrap();
+        let reason = status(&cluster, PRIMARY).sync.reason.unwrap();
+        assert!(reason.contains("older"), "{copied:?}: {reason}");
+        let found = stable(&cluster, SECONDARY).content;
+        assert_eq!(found, Some(LATER), "{copied:?}");
+        put_back(&mut cluster, PRIMARY, newer);
+        until_in_sync(&mut cluster);
+        assert_eq!(read(&mut cluster), Ok(Some(LATER)));
+    }
+}
+
+/// Nothing was acknowledged since the copy was made: it lacks nothing.
+#[test]
+fn a_copy_of_the_same_moment_stays_in_sync() {
+    for side in Side::BOTH {
+        let mut cluster = in_sync();
+        let same = cluster.disk(side).fork();
+        put_back(&mut cluster, side, same);
+        let resync = |state| matches!(state, Some(State::ResyncNamespace | State::LeavingSync));
+        until(&mut cluster, "in sync without a resync", |cluster| {
+            assert!(!resync(cluster.state(PRIMARY)), "{side:?}");
+            cluster.is_in_sync()
+        });
+        assert_eq!(read(&mut cluster), Ok(Some(FIRST)));
+    }
+}
