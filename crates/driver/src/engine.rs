@@ -10,6 +10,7 @@ use lockstep_fs::poison::Poison;
 use lockstep_fs::reserve::Reserve;
 use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::SyncCounter;
+use lockstep_types::backing::FileIdentity;
 use lockstep_types::settings::{Choice, Durability, Standby};
 use lockstep_types::time::millis;
 use lockstep_types::{Errno, SyncStanding};
@@ -35,6 +36,8 @@ pub(crate) struct EngineDisk {
     pub watch: DiskWatch,
     /// The log lines about its failures.
     pub failures: FailureLog,
+    /// The role file at the opening; `None` if the disk cannot tell files apart.
+    pub role_file: Option<FileIdentity>,
     /// The operations of the sync that this copy is in (rule P17).
     pub count: SyncCounter,
 }

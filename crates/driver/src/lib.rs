@@ -72,4 +72,5 @@ pub use ops::kept::KeptLoad;
 pub use peer::dial::{Dial, DialError, Dialer, Halves};
 pub use peer::greeting::refuse;
 pub use service::DatastoreHandle;
+pub use status::RESTART_WITHOUT_LEASE;
 pub use usage::DatastoreUsage;

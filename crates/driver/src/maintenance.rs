@@ -8,6 +8,7 @@ use std::time::Duration;
 use lockstep_repl::state::State;
 
 use crate::engine::Engine;
+use crate::open::store_place;
 use crate::session::Session;
 use crate::term::Term;
 
@@ -98,6 +99,7 @@ impl Maintenance {
                 note_contact(&engine);
             }
             if due.garbage {
+                store_place::look(&engine);
                 remove_garbage(&engine);
             }
             if due.checkpoint {

@@ -9,6 +9,7 @@ pub(crate) mod copy_status;
 mod error;
 pub(crate) mod poison_marker;
 pub(crate) mod role_file;
+pub(crate) mod store_place;
 pub(crate) mod tables;
 
 use std::os::unix::fs::DirBuilderExt;
@@ -468,6 +469,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
         poison,
         reserve,
     } = parts;
+    let role_identity = store_place::identity_of(store.backing().as_ref());
     Arc::new(Engine {
         notes: StatusNotes::new(
             config.name.clone(),
@@ -483,6 +485,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
             reserve,
             watch: DiskWatch::new(config.policies.disk_stall_limit.get()),
             failures: FailureLog::default(),
+            role_file: role_identity,
             count,
         },
         references: Arc::default(),

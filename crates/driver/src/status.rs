@@ -17,7 +17,7 @@ use crate::session::Session;
 
 /// The time for which the clients of a node that serves without a lease wait for its restart. No other node serves by itself
 /// then, but an operator may promote one.
-const RESTART_WITHOUT_LEASE: Duration = Duration::from_secs(2);
+pub const RESTART_WITHOUT_LEASE: Duration = Duration::from_secs(2);
 
 /// A metadata operation that has been under way for longer is shown.
 const SLOW: Duration = Duration::from_secs(1);

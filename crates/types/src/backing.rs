@@ -48,6 +48,11 @@ pub trait Backing: Send + Sync {
     /// Length and allocated space of a file, without opening it; `NotFound` when the file is missing.
     fn stat(&self, path: &str) -> io::Result<BackingStat>;
 
+    /// Tells a file from another one of the same name; `None` if the backing cannot tell.
+    fn identity(&self, _path: &str) -> io::Result<Option<FileIdentity>> {
+        Ok(None)
+    }
+
     /// The names in a directory, in no order; none when the directory is missing.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 
@@ -243,6 +248,15 @@ pub trait BackingTable: Send + Sync {
 
     /// Copies bytes into the table; panics when the range lies outside the table.
     fn store(&self, offset: usize, data: &[u8]);
+}
+
+/// Tells a file from another one of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileIdentity {
+    /// The device and the inode number of the file.
+    File(u64, u64),
+    /// There is no such file.
+    Missing,
 }
 
 /// Length and allocated space of a file.

@@ -34,7 +34,8 @@ use fields::{RoleWord, SyncField, UnsyncedFields};
 pub(crate) use words::Greeted;
 use words::Words;
 
-const FILE: &str = "role.json";
+/// The file in the directory of the store.
+pub(super) const FILE: &str = "role.json";
 
 /// The state in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -96,7 +96,7 @@ impl Place {
         Arc::new(OsBacking::open(self.dir.path()).unwrap())
     }
 
-    fn path(&self, file: &str) -> PathBuf {
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.dir.path().join(file)
     }
 

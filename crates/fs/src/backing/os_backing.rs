@@ -4,8 +4,8 @@
 //! above it is renamed or mounted over. No call follows a symbolic link in the last component, and none leaves the
 //! directory. Errors keep the operation and the path, see [`BackingFailure`].
 //!
-//! A store belongs to the process that locks the file `lock` in it, and the directory itself. Versions from before the
-//! file lock the directory alone. Only the owner of the store can lock the file: the directory is private.
+//! A store belongs to the process that locks its place, the file `lock` in it, and the directory itself. Versions from before
+//! the file lock the directory alone. Only the owner of the store can lock the file: the directory is private.
 //!
 //! Invariant: after [`Backing::sync_dir`] of a directory its own name and those of the
 //! directories above it, up to the store's, are on stable storage too.
@@ -14,6 +14,7 @@ mod cache;
 mod failure;
 mod file;
 mod holder;
+mod place_lock;
 mod reserved;
 mod table;
 #[cfg(test)]
@@ -25,7 +26,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space};
+use lockstep_types::backing::{
+    Backing, BackingFile, BackingStat, BackingTable, FileIdentity, Space,
+};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Dir, FlockOperation, IFlags, Mode, OFlags};
 use rustix::io::Errno as OsErrno;
@@ -36,6 +39,7 @@ pub use failure::{BackingFailure, errno_of};
 use failure::{failed, refused};
 use file::{OsFile, retry, to_backing};
 pub use holder::{Holder, describe, holders};
+use place_lock::PlaceLock;
 use table::OsTable;
 
 /// The file that the process locks which uses the store.
@@ -64,8 +68,14 @@ pub struct OsBacking {
     rooted: Mutex<Rooted>,
     /// Held while a directory is removed, and while a directory is created with a file in it.
     removing: Mutex<()>,
-    /// The lock file, while this process has the store.
-    lock: Mutex<Option<OwnedFd>>,
+    /// The locks, while this process has the store.
+    lock: Mutex<Option<StoreLock>>,
+}
+
+/// The locks of a store, beside that of its directory.
+struct StoreLock {
+    _place: Option<PlaceLock>,
+    _file: Option<OwnedFd>,
 }
 
 /// Directories whose names are on stable storage, with the names of the directories above.
@@ -156,6 +166,8 @@ impl OsBacking {
     }
 
     fn lock_with(&self, file: Result<OwnedFd, OsErrno>) -> io::Result<()> {
+        let place = PlaceLock::take(&self.root)
+            .map_err(|source| failed("lock", self.full_path(""), source))?;
         let file = match file {
             Ok(file) => Some(file),
             // On a full or read-only disk, and in a store that never had the file, the lock on the directory must do.
@@ -171,7 +183,10 @@ impl OsBacking {
             }
             locked => locked?,
         }
-        *self.lock.lock() = file;
+        *self.lock.lock() = Some(StoreLock {
+            _place: place,
+            _file: file,
+        });
         Ok(())
     }
 
@@ -358,6 +373,15 @@ impl Backing for OsBacking {
         retry(|| rustix::fs::statat(&self.dir, path, AtFlags::SYMLINK_NOFOLLOW))
             .map(|stat| to_backing(&stat))
             .map_err(|errno| self.fail("stat", path, errno))
+    }
+
+    fn identity(&self, path: &str) -> io::Result<Option<FileIdentity>> {
+        self.check("stat", path)?;
+        match retry(|| rustix::fs::statat(&self.dir, path, AtFlags::SYMLINK_NOFOLLOW)) {
+            Ok(stat) => Ok(Some(FileIdentity::File(stat.st_dev, stat.st_ino))),
+            Err(OsErrno::NOENT | OsErrno::NOTDIR) => Ok(Some(FileIdentity::Missing)),
+            Err(errno) => Err(self.fail("stat", path, errno)),
+        }
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {

@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use lockstep_types::backing::{Backing, BackingFile, BackingStat, BackingTable, Space};
+use lockstep_types::backing::{
+    Backing, BackingFile, BackingStat, BackingTable, FileIdentity, Space,
+};
 use parking_lot::Mutex;
 
 const PAGE: usize = 4096;
@@ -122,6 +124,10 @@ impl Backing for Overlay {
 
     fn space(&self) -> io::Result<Space> {
         self.below.space()
+    }
+
+    fn identity(&self, path: &str) -> io::Result<Option<FileIdentity>> {
+        self.below.identity(path)
     }
 
     fn is_poisoned(&self) -> bool {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_types::backing::{
-    Backing, BackingFile, BackingStat, BackingTable, ReservedRuns, Space, replace,
+    Backing, BackingFile, BackingStat, BackingTable, FileIdentity, ReservedRuns, Space, replace,
 };
 use lockstep_types::{BootId, Timestamp};
 use parking_lot::Mutex;
@@ -420,6 +420,10 @@ impl Backing for FencedBacking {
     }
 
     /// `true` only once the markers are written.
+    fn identity(&self, path: &str) -> io::Result<Option<FileIdentity>> {
+        self.below.identity(path)
+    }
+
     fn is_poisoned(&self) -> bool {
         self.poison.check().is_err()
     }

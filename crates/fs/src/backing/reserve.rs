@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_types::backing::{
-    Backing, BackingFile, BackingStat, BackingTable, ReservedRuns, Space,
+    Backing, BackingFile, BackingStat, BackingTable, FileIdentity, ReservedRuns, Space,
 };
 use lockstep_types::{Errno, limits};
 use parking_lot::Mutex;
@@ -266,6 +266,10 @@ impl Backing for Reserved {
 
     fn scatter(&self, directory: &str) {
         self.below.scatter(directory);
+    }
+
+    fn identity(&self, path: &str) -> io::Result<Option<FileIdentity>> {
+        self.below.identity(path)
     }
 
     fn is_poisoned(&self) -> bool {

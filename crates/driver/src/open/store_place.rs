@@ -1,0 +1,59 @@
+//! Whether the store in use is still in its place. An operator may remove or replace a store under its node, which goes on with
+//! the files that it has open. Then the node promises nothing more, as after a failure of the disk (rule P16).
+
+use lockstep_types::backing::{Backing, FileIdentity};
+
+use super::role_file::FILE;
+use crate::engine::Engine;
+
+/// Why the store is poisoned.
+const REPLACED: &str = "the store was removed or replaced while the node used it: role.json is not the file that the node \
+                        opened; stop the node, then put the right store in its place";
+
+/// The identity of the role file of an open store; `None` if the backing cannot tell.
+pub(crate) fn identity_of(backing: &dyn Backing) -> Option<FileIdentity> {
+    backing.identity(FILE).ok().flatten()
+}
+
+/// Poisons a store whose role file is another one than at its opening.
+pub(crate) fn look(engine: &Engine) {
+    let backing = engine.store.backing();
+    let opened = engine.disk.role_file;
+    let found = identity_of(backing.as_ref());
+    if found.is_some() && found != opened {
+        tracing::error!(datastore = engine.name(), "{REPLACED}");
+        backing.poison(REPLACED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::tests::Place;
+    use super::*;
+
+    #[test]
+    fn a_store_that_was_removed_or_replaced_under_its_node_is_poisoned() {
+        let removes: [fn(&std::path::Path); 3] = [
+            |store| fs::remove_file(store.join(FILE)).unwrap(),
+            |store| fs::remove_dir_all(store).unwrap(),
+            |store| {
+                fs::copy(store.join(FILE), store.join("copy")).unwrap();
+                fs::rename(store.join("copy"), store.join(FILE)).unwrap();
+            },
+        ];
+        for remove in removes {
+            let place = Place::in_sync();
+            let datastore = place.start().unwrap();
+            let engine = datastore.engine();
+            look(engine);
+            assert!(!engine.poison.has_failed());
+            remove(&place.path(""));
+            look(engine);
+            let reason = engine.failure_reason().unwrap();
+            assert!(reason.contains("removed or replaced"), "{reason}");
+            datastore.stop();
+        }
+    }
+}
