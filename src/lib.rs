@@ -8,6 +8,7 @@ pub mod control;
 pub mod fuse;
 pub mod hold;
 pub mod node;
+pub mod private_directory;
 pub mod service_manager;
 pub mod signals;
 pub mod witness;

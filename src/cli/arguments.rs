@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use lockstep_driver::RESTART_WITHOUT_LEASE;
 use lockstep_link::Identity;
 use lockstep_witness::WitnessOperator;
-use lockstepfs::config::{self, DatastoreConfig, NodeConfig, WitnessServerConfig};
+use lockstepfs::config::{
+    self, DatastoreConfig, FAILOVER_AFTER_BOUNDS_MS, NodeConfig, WitnessServerConfig,
+};
 
 /// Default path of a node's configuration.
 pub(super) const CONFIG_DEFAULT: &str = "/etc/lockstep/node.toml";
@@ -84,6 +87,21 @@ pub(super) struct RunningNodeArgs {
 }
 
 impl RunningNodeArgs {
+    /// The longest time for which a restart of the node's process may be no failover.
+    pub(super) fn longest_restart(&self, name: &str) -> Duration {
+        let (_, longest_ms) = FAILOVER_AFTER_BOUNDS_MS;
+        let longest = Duration::from_millis(longest_ms);
+        if self.control.is_some() {
+            return longest;
+        }
+        let config = self.config.load().ok();
+        let datastore = config.as_ref().and_then(|config| config.datastore(name));
+        datastore.map_or(longest, |datastore| {
+            let takeover = datastore.failover_after.unwrap_or_default();
+            takeover.max(RESTART_WITHOUT_LEASE)
+        })
+    }
+
     pub(super) fn socket(&self) -> Result<PathBuf> {
         match &self.control {
             Some(socket) => Ok(socket.clone()),

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::arguments::RunningNodeArgs;
 use super::health;
@@ -148,6 +148,7 @@ fn lock(socket: &Path) -> Result<File> {
         .create(true)
         .append(true)
         .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(&path)
         .with_context(|| format!("cannot open the lock {}", path.display()))?;
     let begin = Instant::now();

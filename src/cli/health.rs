@@ -163,6 +163,8 @@ struct Questions<'a> {
     /// The file with the grace for the next run, if this run gives one.
     file: Option<PathBuf>,
     grace: Option<Grace>,
+    /// The longest grace of any node, or of this one.
+    longest: Duration,
 }
 
 impl<'a> Questions<'a> {
@@ -173,6 +175,7 @@ impl<'a> Questions<'a> {
         Ok(Self {
             args,
             limit: Duration::from_millis(args.limit_ms),
+            longest: args.node.longest_restart(&args.name),
             client: None,
             grace: file.as_deref().and_then(Grace::read),
             file,
@@ -188,7 +191,7 @@ impl<'a> Questions<'a> {
             && !may_be_restarting(store)
         {
             self.grace = Grace::of(store, asked_ms);
-        } else if let Some(left) = self.grace.as_ref().and_then(Grace::left) {
+        } else if let Some(left) = self.left() {
             return Ok(self.away(left));
         }
         let (node, store) = answered?;
@@ -208,6 +211,10 @@ impl<'a> Questions<'a> {
         }
     }
 
+    fn left(&self) -> Option<Duration> {
+        self.grace.as_ref()?.left(self.longest)
+    }
+
     fn ask_node(&mut self) -> Result<(String, DatastoreStatus)> {
         let mut client = match self.client.take() {
             Some(client) => client,
@@ -219,7 +226,7 @@ impl<'a> Questions<'a> {
     }
 
     fn connect(&self) -> Result<ControlClient> {
-        let left = self.grace.as_ref().and_then(Grace::left);
+        let left = self.left();
         let limit = left.map_or(self.limit, |left| left.max(HOLD_POLL).min(self.limit));
         let mut client = ControlClient::connect_within(&self.socket, limit)?;
         if let Some(address) = self.args.address {

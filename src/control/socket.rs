@@ -1,5 +1,7 @@
 //! Creation and removal of the control socket.
 //!
+//! The directory of the socket must belong to the user of the node, or root, and others may not write there.
+//!
 //! Invariants: a socket on which a process answers is never removed. The socket has mode 0600 from the moment it
 //! exists. Of two nodes that start at once on one path, one is refused.
 //!
@@ -21,6 +23,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::error::ControlError;
+use crate::private_directory;
 
 /// Most connections in the accept queue.
 const BACKLOG: i32 = 64;
@@ -53,6 +56,7 @@ pub(super) fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ControlE
     private
         .create(directory)
         .map_err(failed("make the directory"))?;
+    private_directory::check(directory).map_err(failed("use the directory"))?;
     // Held until the socket listens, so that no other node checks the path in between.
     let _lock = lock_beside(path).map_err(failed("take the lock file (.lock)"))?;
     remove_dead(path)?;
@@ -196,6 +200,19 @@ mod tests {
         std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o666)).unwrap();
         let refused = listen(&path).unwrap_err().to_string();
         assert!(refused.contains("others may open it"), "{refused}");
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_is_refused() {
+        let (_directory, path) = socket_path();
+        drop(listen(&path).unwrap());
+        let open = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(path.parent().unwrap(), open).unwrap();
+        let refused = listen(&path).unwrap_err().to_string();
+        assert!(
+            refused.contains("other users may change names"),
+            "{refused}"
+        );
     }
 
     #[test]

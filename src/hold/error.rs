@@ -15,7 +15,7 @@ pub enum HoldError {
     )]
     Denied { socket: PathBuf },
     #[error(
-        "cannot listen on {}: {source}; the directory must exist and be writable",
+        "cannot listen on {}: {source}; the directory must exist and be writable by this user alone",
         socket.display()
     )]
     Listen { socket: PathBuf, source: io::Error },

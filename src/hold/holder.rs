@@ -21,6 +21,7 @@ use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 use super::error::{HoldError, HoldRefusal};
 use super::message::{self, HoldRequest};
 use super::packet::{self, DESCRIPTORS_MAX};
+use crate::private_directory;
 
 /// Most names at a time.
 const NAMES_MAX: usize = 4096;
@@ -218,6 +219,7 @@ fn listen_on(socket: &Path) -> io::Result<OwnedFd> {
     let directory = socket.parent().unwrap_or(Path::new("/"));
     let mut private = DirBuilder::new();
     private.recursive(true).mode(0o700).create(directory)?;
+    private_directory::check(directory)?;
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
