@@ -167,6 +167,7 @@ fn first_claim() -> Claim {
             generation: Generation::new(3).unwrap(),
             primary: Member::First,
             in_sync: InSyncSet::Both,
+            sync: None,
         },
     }
 }

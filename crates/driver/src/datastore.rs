@@ -7,6 +7,7 @@ mod forced_word;
 pub(crate) mod lapse;
 mod leaving;
 mod meeting;
+mod named_calls;
 mod promotion;
 pub(crate) mod stall;
 

@@ -338,11 +338,6 @@ fn first_part(config: &DatastoreConfig, record: RoleRecord) -> SessionPart {
     }
 }
 
-/// Whether the tables of a copy say how it differs from the other one.
-pub(crate) fn is_of_use(role: RoleState) -> bool {
-    role.has_kept_sync() && role.record.complete || role.base().is_some()
-}
-
 impl Prepared {
     /// Opens the datastore.
     pub fn open(self) -> Result<Arc<Datastore>, DatastoreError> {
@@ -373,8 +368,8 @@ impl Prepared {
         let role = role.started(place.boot, is_always);
         let role_file = RoleFile::open(Arc::clone(&backing), role, place.boot, record);
         let role_file = role_file.map_err(failed(&config))?;
-        let is_of_use = is_of_use(role_file.state());
-        let count = tables::open_count(backing.as_ref(), is_of_use);
+        let has_tables = role_file.state().has_tables();
+        let count = tables::open_count(backing.as_ref(), has_tables);
         let count = count.map_err(table_refused(&config))?;
         let opened = checked.open().map_err(refused(&config))?;
         kept::remove_left(backing.as_ref()).map_err(failed(&config))?;
@@ -406,7 +401,7 @@ fn open_poisoned(
 ) -> Result<Arc<Datastore>, DatastoreError> {
     // The disk of the store that was opened in memory.
     let backing = Arc::clone(opened.store.backing());
-    let count = tables::open_count(backing.as_ref(), is_of_use(role));
+    let count = tables::open_count(backing.as_ref(), role.has_tables());
     let parts = Parts {
         store: opened.store,
         count: count.map_err(table_refused(&config))?,

@@ -62,6 +62,11 @@ pub(crate) enum Discord {
     )]
     OtherCopy,
     #[error(
+        "the store of the primary is an older copy: the complete copy of the other node has operations that it lacks; put the \
+         newer store back, or run `lockstep promote` on the node whose copy is to be kept"
+    )]
+    OlderCopy,
+    #[error(
         "the failover_after_ms of the two nodes differ: write the same into the configuration of both, and start both again"
     )]
     OtherTimes,
@@ -96,7 +101,7 @@ impl Attendee {
                     if mine.is_candidate != peer.is_candidate && kinship == Kinship::Same => {}
                 (Role::Secondary, Role::Secondary) => return Err(Discord::TwoSecondaries),
                 (Role::Primary, Role::Secondary) if self.is_outdated(theirs) => {
-                    return Err(Discord::OtherCopy);
+                    return Err(Discord::OlderCopy);
                 }
                 (Role::Primary, Role::Secondary) if self.is_serving => {
                     // The greeting compares the copies, and brings the peer's up to date.
@@ -374,7 +379,7 @@ mod tests {
             sync: sync(3),
             ..told(&node, COMPLETE)
         };
-        assert_eq!(node.judge(&newer), Err(Discord::OtherCopy));
+        assert_eq!(node.judge(&newer), Err(Discord::OlderCopy));
     }
 
     /// The witness does not know the last resync, and would let the older copy take over.
@@ -420,7 +425,7 @@ mod tests {
         for is_serving in [false, true] {
             put_back.is_serving = is_serving;
             assert!(put_back.is_outdated(&newer));
-            assert_eq!(put_back.judge(&newer), Err(Discord::OtherCopy));
+            assert_eq!(put_back.judge(&newer), Err(Discord::OlderCopy));
         }
     }
 

@@ -91,6 +91,13 @@ struct WitnessViewState {
     is_outdated: bool,
 }
 
+impl WitnessViewState {
+    /// Whether the word of the witness decides.
+    fn is_trusted(&self) -> bool {
+        self.peer == PeerWitness::Same && !self.is_outdated
+    }
+}
+
 impl WitnessView {
     /// Nothing is known yet. `now`: the moment of the host's clock.
     pub fn new(has_witness: bool, now: Duration) -> Self {
@@ -162,6 +169,11 @@ impl WitnessView {
         self.state.lock().is_outdated = is_outdated;
     }
 
+    /// The sync has another name, of which the witness has not heard: the secondary is protected once it has.
+    pub fn note_renamed(&self) {
+        self.state.lock().protects = false;
+    }
+
     /// Notes that the witness must still hear of a forced promotion.
     pub fn owe(&self, debt: Debt) {
         self.state.lock().debt = Some(debt);
@@ -183,7 +195,7 @@ impl WitnessView {
     pub fn note_answer(&self, protects: bool, trouble: Option<&str>) -> bool {
         let mut state = self.state.lock();
         let was_silent = !state.answers && state.trouble.is_some();
-        (state.answers, state.protects) = (true, protects && state.peer == PeerWitness::Same);
+        (state.answers, state.protects) = (true, protects && state.is_trusted());
         state.trouble = trouble.map(str::to_owned);
         was_silent
     }
@@ -238,7 +250,7 @@ impl WitnessView {
         let trouble: Vec<&str> = parts.into_iter().flatten().collect();
         Some(WitnessStatus {
             address: String::new(),
-            answers: state.answers && state.debt.is_none() && state.peer == PeerWitness::Same,
+            answers: state.answers && state.debt.is_none() && state.is_trusted(),
             protects: state.protects,
             trouble: (!trouble.is_empty()).then(|| trouble.join("; ")),
             unaware: state.debt.is_some(),
@@ -344,6 +356,7 @@ mod tests {
             generation,
             primary,
             in_sync: InSyncSet::PrimaryOnly,
+            sync: None,
         };
         let overtaken = |record| debt.is_overtaken_by(record, Member::First);
         assert!(!overtaken(by(Member::Second, first)));

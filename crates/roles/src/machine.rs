@@ -342,6 +342,7 @@ impl RoleMachine {
                 Purpose::GoAlone | Purpose::TakeOver => InSyncSet::PrimaryOnly,
                 Purpose::Protect => InSyncSet::Both,
             },
+            sync: None,
         };
         (self.claimed, self.want) = (Some(new), Some(purpose));
         effects.push(RoleEffect::Claim(Claim { expected, new }));

@@ -36,6 +36,7 @@ pub trait Labels {
             generation: self.generation(old.generation),
             primary: self.member(old.primary),
             in_sync: old.in_sync,
+            sync: old.sync,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use lockstep_types::Generation;
+use lockstep_types::{Generation, SyncId};
 
 use crate::record::Member;
 
@@ -29,6 +29,9 @@ pub struct WitnessRecord {
     pub primary: Member,
     /// The nodes that hold every acknowledged operation.
     pub in_sync: InSyncSet,
+    /// The name of the sync of the node that made the claim (rule P17); `None` if it had none. A role machine knows no names:
+    /// the driver adds and compares them.
+    pub sync: Option<SyncId>,
 }
 
 /// A request to replace the record, if it is the expected one.
@@ -159,6 +162,7 @@ mod tests {
             generation: Generation::new(generation).unwrap(),
             primary,
             in_sync: InSyncSet::Both,
+            sync: None,
         }
     }
 

@@ -128,6 +128,7 @@ fn a_deposed_primary_leads_again_if_the_other_node_lost_its_power_before_it_led(
         generation: generation(2),
         primary: Member::Second,
         in_sync: InSyncSet::PrimaryOnly,
+        sync: None,
     };
     assert_eq!(old.phase(), Phase::Paused);
     let asks = old.handle(RoleEvent::PauseOver);

@@ -127,7 +127,7 @@ impl WriteVerifier {
 /// Names a sync: the state "in sync" that results from one resync or one recovery. The primary makes the name before it begins.
 /// The secondary records the name before a resync changes its copy, or before a recovery begins. Two copies are in sync with
 /// each other only if their marks have the same name (rule P17).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncId {
     /// Number of earlier syncs of this store.

@@ -100,6 +100,7 @@ fn claim_for(witness: &dyn Witness, time: Duration) -> u32 {
             generation: Generation::FIRST,
             primary: Member::First,
             in_sync: InSyncSet::Both,
+            sync: None,
         };
         let claim = Claim {
             expected: known,

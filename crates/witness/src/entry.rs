@@ -5,7 +5,7 @@
 
 use lockstep_link::Fingerprint;
 use lockstep_roles::{InSyncSet, Member, WitnessRecord};
-use lockstep_types::Generation;
+use lockstep_types::{Generation, SyncId};
 use serde::{Deserialize, Serialize};
 
 use crate::pair::NodePair;
@@ -46,6 +46,8 @@ struct EntryText {
     generation: Generation,
     primary: Fingerprint,
     in_sync: Vec<Fingerprint>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sync: Option<SyncId>,
 }
 
 /// The key that every format has.
@@ -68,6 +70,7 @@ impl WitnessEntry {
             generation: self.record.generation,
             primary,
             in_sync: self.in_sync(),
+            sync: self.record.sync,
         };
         Ok(serde_json::to_vec(&text)?)
     }
@@ -91,6 +94,7 @@ impl WitnessEntry {
                 generation: text.generation,
                 primary,
                 in_sync,
+                sync: text.sync,
             },
         };
         [InSyncSet::PrimaryOnly, InSyncSet::Both]
@@ -138,6 +142,8 @@ mod tests {
                         generation: Generation::new(3).unwrap(),
                         primary,
                         in_sync,
+                        sync: Some(SyncId::next(None, [6; 16]))
+                            .filter(|_| in_sync == InSyncSet::Both),
                     },
                 });
             }

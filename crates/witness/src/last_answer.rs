@@ -69,6 +69,7 @@ mod tests {
                 generation: Generation::FIRST,
                 primary: Member::First,
                 in_sync: InSyncSet::Both,
+                sync: None,
             }),
             store: [store; 16],
         }

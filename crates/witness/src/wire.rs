@@ -2,7 +2,7 @@
 
 use lockstep_link::FingerprintError;
 use lockstep_roles::{InSyncSet, Member, WitnessRecord};
-use lockstep_types::{DatastoreUuid, Generation};
+use lockstep_types::{DatastoreUuid, Generation, SyncId};
 
 use crate::answer::{StoreTag, WitnessAnswer};
 use crate::entry::WitnessEntry;
@@ -63,7 +63,22 @@ pub(crate) fn record_message(record: &WitnessRecord) -> proto::Record {
         generation: record.generation.get(),
         primary: primary.into(),
         in_sync: in_sync.into(),
+        sync: record.sync.map(sync_message),
     }
+}
+
+fn sync_message(sync: SyncId) -> proto::SyncName {
+    let (number, drawn) = sync.to_words();
+    proto::SyncName {
+        number,
+        drawn: drawn.to_vec(),
+    }
+}
+
+fn sync(message: &proto::SyncName) -> Result<SyncId, WireError> {
+    let drawn = message.drawn.as_slice().try_into();
+    let drawn = drawn.map_err(|_| WireError::Field("sync"))?;
+    Ok(SyncId::from_words(message.number, drawn))
 }
 
 pub(crate) fn record(message: &proto::Record) -> Result<WitnessRecord, WireError> {
@@ -82,6 +97,7 @@ pub(crate) fn record(message: &proto::Record) -> Result<WitnessRecord, WireError
         generation: Generation::new(message.generation).ok_or(WireError::Field("generation"))?,
         primary,
         in_sync,
+        sync: message.sync.as_ref().map(sync).transpose()?,
     })
 }
 
@@ -132,6 +148,7 @@ mod tests {
                     generation: Generation::new(9).unwrap(),
                     primary,
                     in_sync,
+                    sync: Some(SyncId::next(None, [7; 16])),
                 };
                 assert_eq!(record(&record_message(&sent)).unwrap(), sent);
             }
@@ -145,9 +162,16 @@ mod tests {
             generation: 1,
             primary: 1,
             in_sync: 1,
+            sync: None,
         };
         record(&good).unwrap();
-        let wrong: [fn(&mut proto::Record); 5] = [
+        let wrong: [fn(&mut proto::Record); 6] = [
+            |it| {
+                it.sync = Some(proto::SyncName {
+                    number: 1,
+                    drawn: vec![0; 15],
+                });
+            },
             |it| it.generation = 0,
             |it| it.primary = 0,
             |it| it.primary = 3,
@@ -155,7 +179,7 @@ mod tests {
             |it| it.in_sync = 3,
         ];
         for spoil in wrong {
-            let mut message = good;
+            let mut message = good.clone();
             spoil(&mut message);
             record(&message).unwrap_err();
         }

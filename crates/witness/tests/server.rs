@@ -78,6 +78,7 @@ fn change(witness: &dyn Witness, expected: Option<WitnessRecord>) -> Option<Witn
         generation: Generation::FIRST,
         primary: Member::Second,
         in_sync: InSyncSet::Both,
+        sync: None,
     };
     let after = witness.claim(&Claim { expected, new }, LIMIT).unwrap();
     assert_eq!(after, Some(new));

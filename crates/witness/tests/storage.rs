@@ -33,6 +33,7 @@ fn next(known: Option<WitnessRecord>) -> WitnessRecord {
         generation: Generation::new(change + 1).unwrap(),
         primary: [Member::First, Member::Second][usize::from(change % 2 == 1)],
         in_sync: InSyncSet::Both,
+        sync: None,
     }
 }
 

@@ -28,6 +28,7 @@ use lockstep_types::{Generation, Osn};
 
 use super::Datastore;
 use super::forced_word::{self, ForcedWord, WitnessLine};
+use super::named_calls::{NamedCalls, is_older};
 use crate::config::FailoverTimes;
 use crate::host::ThreadKind;
 use crate::role_judge::{Discord, has_served_alone};
@@ -45,6 +46,10 @@ const CALLS_MAX: usize = 8;
 /// Why an empty witness decides nothing (rule R10).
 const EMPTY_WITNESS: &str = "the witness has no record of this datastore, so it cannot tell whether the other node serves: connect the nodes, \
                              or run `lockstep promote --force-data-loss` on the node whose copy is to be kept";
+
+/// Why an older copy does not lead by the word of the witness.
+const OLDER_COPY: &str = "the witness knows of a later sync of this datastore than the store of this node: an older copy of the store was put \
+                          back. Connect the nodes, put the newer store back, or run `lockstep promote --force-data-loss` here";
 
 /// A question to the witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,9 +306,12 @@ impl<'a> Arbitration<'a> {
     }
 
     fn lets_secondary_take_over(&self, mine: RoleRecord, known: WitnessRecord) -> bool {
+        let names = self.datastore.engine.standing().names;
         known.generation == mine.generation
             && known.in_sync == InSyncSet::Both
             && (known.primary == self.line.me) == mine.is_primary()
+            && !is_older(&names, known)
+            && (!mine.is_primary() || known.sync == names.last)
     }
 
     /// Lets a role machine decide on the answers of the witness.
@@ -325,26 +333,33 @@ impl<'a> Arbitration<'a> {
         };
         let (mut machine, _) = RoleMachine::start(settings, mine, false);
         let mut queue = begin(&mut machine, question, mine);
-        let mut known = None;
+        let engine = &self.datastore.engine;
+        let must_know = question == Question::Protect;
+        let mut calls = NamedCalls::new(self.line, engine.standing().names, must_know);
         for _ in 0..CALLS_MAX {
             let now = match queue.iter().find(|effect| is_call(effect)) {
-                Some(RoleEffect::Claim(claim)) => self.line.claim(claim)?,
-                Some(RoleEffect::AskWitness) => self.line.read()?,
-                _ => break,
+                // An older copy is to be granted nothing. The record that the witness has is an answer to any claim.
+                Some(RoleEffect::Claim(claim)) if calls.has_told => calls.claim(claim)?,
+                Some(_) => calls.read()?,
+                None => break,
             };
-            known = now;
+            if calls.is_older_copy() {
+                engine.notes.set_obstacle(OLDER_COPY);
+                return Ok(look(calls.told));
+            }
             queue = machine.handle(RoleEvent::WitnessAnswered(now));
         }
         Ok(Ruling {
             record: queue.iter().find_map(recorded),
             phase: machine.phase(),
-            known,
+            known: calls.told,
         })
     }
 
     /// Gives the witness the word that this node owes.
     fn tell(&self, debt: Debt) -> Result<WitnessRecord, WitnessError> {
-        match forced_word::tell(self.line, debt)? {
+        let sync = self.datastore.engine.standing().names.last;
+        match forced_word::tell(self.line, debt, sync)? {
             ForcedWord::Known(now) => {
                 self.datastore.engine.witness.settle();
                 Ok(now)

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_roles::{Claim, InSyncSet, Member, Witness, WitnessError, WitnessRecord};
+use lockstep_types::SyncId;
 
 use crate::witness_view::Debt;
 
@@ -47,7 +48,11 @@ pub(super) enum ForcedWord {
 }
 
 /// Tells the witness what this node owes it.
-pub(super) fn tell(line: &WitnessLine, debt: Debt) -> Result<ForcedWord, WitnessError> {
+pub(super) fn tell(
+    line: &WitnessLine,
+    debt: Debt,
+    sync: Option<SyncId>,
+) -> Result<ForcedWord, WitnessError> {
     let mut answer = line.read()?;
     for _ in 0..CLAIMS_MAX {
         let new = WitnessRecord {
@@ -55,6 +60,7 @@ pub(super) fn tell(line: &WitnessLine, debt: Debt) -> Result<ForcedWord, Witness
             generation: debt.generation,
             primary: line.me,
             in_sync: InSyncSet::PrimaryOnly,
+            sync,
         };
         if let Some(now) = answer {
             if debt.is_overtaken_by(now, line.me) {
@@ -124,6 +130,7 @@ mod tests {
             generation: generation(raw),
             primary,
             in_sync,
+            sync: None,
         }
     }
 
@@ -145,7 +152,7 @@ mod tests {
             generation: generation(4),
             known: generation(1),
         };
-        let told = tell(&line, debt).unwrap();
+        let told = tell(&line, debt, None).unwrap();
         let now = *shelf.record.lock();
         (told, now)
     }

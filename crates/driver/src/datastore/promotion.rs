@@ -179,7 +179,8 @@ fn tell_witness(
         witness.owe(debt);
         return Ok(());
     };
-    match forced_word::tell(line, debt) {
+    let sync = datastore.engine.standing().names.last;
+    match forced_word::tell(line, debt, sync) {
         Ok(ForcedWord::Known(_)) => witness.settle(),
         Ok(ForcedWord::Overtaken(later)) => {
             datastore.note_rival(later.generation);

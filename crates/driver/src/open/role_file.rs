@@ -13,6 +13,7 @@
 mod fields;
 pub mod marks;
 mod power;
+mod sync_names;
 mod telling;
 mod words;
 
@@ -23,7 +24,7 @@ use lockstep_roles::RoleRecord;
 use lockstep_types::backing::{Backing, draft_of, replace};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{BootId, Generation, Hash128, StoreId, SyncId, SyncNames, WriteVerifier};
+use lockstep_types::{BootId, Generation, Hash128, StoreId, SyncNames, WriteVerifier};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -285,6 +286,11 @@ impl RoleState {
         }
     }
 
+    /// Whether the tables say how this copy differs from the other one.
+    pub fn has_tables(&self) -> bool {
+        self.has_kept_sync() && self.record.complete || self.base().is_some()
+    }
+
     /// The generation in which a secondary's copy was last equal to the other one, but for the operations in flight.
     pub const fn base(&self) -> Option<Generation> {
         match self.record {
@@ -469,63 +475,6 @@ impl RoleFile {
     /// Makes durable that the datastore goes on with a copy that may lack operations (rule P22).
     pub fn renew_verifier(&self, drawn: [u8; 16]) -> io::Result<()> {
         self.change(|state| state.renewed(drawn))
-    }
-
-    /// Makes durable, on the primary, that the namespace is about to be carried to the secondary. Returns the name of
-    /// that resync, made from the random bytes. `None`, without a change, if its connection is not current any more: the
-    /// resync over the next one may have its name already.
-    pub fn carry_over(
-        &self,
-        generation: Generation,
-        drawn: [u8; 16],
-        is_current: impl FnOnce() -> bool,
-    ) -> io::Result<Option<SyncId>> {
-        let mut drawn_sync = None;
-        let is_noted = self.change_if(|state| {
-            if state.record.generation != generation || !is_current() {
-                return None;
-            }
-            let sync = SyncId::next(state.sync.newest(), drawn);
-            drawn_sync = Some(sync);
-            Some(RoleState {
-                carried_over: true,
-                sync: SyncNames::settled(Some(sync)),
-                ..state
-            })
-        })?;
-        Ok(drawn_sync.filter(|_| is_noted))
-    }
-
-    /// Makes durable, on the secondary, that a resync is about to change its copy.
-    pub fn take_over(&self, generation: Generation, sync: SyncId) -> io::Result<()> {
-        self.change_in(generation, |state| RoleState {
-            sync: SyncNames::settled(Some(sync)),
-            ..state.marked(false).without_base()
-        })
-    }
-
-    /// Makes durable, on a primary in sync, which name it proposes for the sync over the next connection, unless the last
-    /// proposal is not known to be taken. `names`: the names of this copy, of which it is known.
-    pub fn propose(
-        &self,
-        generation: Generation,
-        names: SyncNames,
-        drawn: [u8; 16],
-    ) -> io::Result<()> {
-        if names.proposed.is_some() || names.last.is_none() || !self.state().is_in_sync() {
-            return Ok(());
-        }
-        let sync = SyncNames {
-            last: names.last,
-            proposed: Some(SyncId::next(names.last, drawn)),
-        };
-        self.change_in(generation, |state| RoleState { sync, ..state })
-    }
-
-    /// Makes durable, on a secondary in sync, the name that its primary proposes.
-    pub fn take_name(&self, generation: Generation, sync: SyncId) -> io::Result<()> {
-        let sync = SyncNames::settled(Some(sync));
-        self.change_in(generation, |state| RoleState { sync, ..state })
     }
 
     /// Changes the file for a session of `generation`, unless another generation has begun.

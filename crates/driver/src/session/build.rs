@@ -18,7 +18,7 @@ use crate::config::DatastoreConfig;
 use crate::engine::Engine;
 use crate::host::Host;
 use crate::open::tables::{Tables, ranges_of, trace_writes};
-use crate::open::{DatastoreError, failed, is_of_use, refused, table_refused};
+use crate::open::{DatastoreError, failed, refused, table_refused};
 use crate::ops::lock_plan;
 
 /// Slots for writes that are over for the core and whose entries are being removed.
@@ -55,7 +55,7 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
             trace_lead(store, role.record.generation, is_in_sync);
         }
     }
-    let tables = if is_of_use(role) {
+    let tables = if role.has_tables() {
         Tables::open(backing)
     } else {
         Tables::make(backing)

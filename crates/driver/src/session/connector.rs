@@ -273,6 +273,7 @@ impl<'a, M: Meets> Connector<'a, M> {
         let in_sync = self.judge_welcome(&welcome);
         if in_sync && let Some(sync) = engine.standing().names.proposed {
             engine.disk.count.begin(sync);
+            engine.witness.note_renamed();
         }
         session.space.note_welcome(welcome.room, in_sync);
         let id = term.peer.next_id();

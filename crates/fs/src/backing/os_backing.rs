@@ -74,7 +74,7 @@ pub struct OsBacking {
 
 /// The locks of a store, beside that of its directory.
 struct StoreLock {
-    _place: Option<PlaceLock>,
+    place: Option<PlaceLock>,
     _file: Option<OwnedFd>,
 }
 
@@ -166,8 +166,12 @@ impl OsBacking {
     }
 
     fn lock_with(&self, file: Result<OwnedFd, OsErrno>) -> io::Result<()> {
-        let place = PlaceLock::take(&self.root)
-            .map_err(|source| failed("lock", self.full_path(""), source))?;
+        let held = self.lock.lock().take().and_then(|lock| lock.place);
+        let place = match held {
+            Some(place) => Some(place),
+            None => PlaceLock::take(&self.root)
+                .map_err(|source| failed("lock", self.full_path(""), source))?,
+        };
         let file = match file {
             Ok(file) => Some(file),
             // On a full or read-only disk, and in a store that never had the file, the lock on the directory must do.
@@ -183,10 +187,7 @@ impl OsBacking {
             }
             locked => locked?,
         }
-        *self.lock.lock() = Some(StoreLock {
-            _place: place,
-            _file: file,
-        });
+        *self.lock.lock() = Some(StoreLock { place, _file: file });
         Ok(())
     }
 

@@ -199,6 +199,7 @@ impl World {
             generation: nodes[0].durable.generation,
             primary: Member::First,
             in_sync: InSyncSet::PrimaryOnly,
+            sync: None,
         });
         Self {
             left: limits,

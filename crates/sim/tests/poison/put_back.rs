@@ -116,6 +116,60 @@ fn a_copy_of_the_primary_that_is_put_back_overwrites_nothing() {
     }
 }
 
+/// The witness knows the name of the sync. While the other node is down, the older copy does not lead by the word of the
+/// witness.
+#[test]
+fn a_copy_that_is_put_back_while_its_node_is_alone_does_not_lead() {
+    for side in Side::BOTH {
+        let mut cluster = Cluster::scripted(&Settings {
+            durability: Durability::Posix,
+            on_peer_loss: OnPeerLoss::Continue,
+            on_power_loss: OnPowerLoss::Wait,
+            pause_limit: Duration::from_secs(1),
+            peer_timeout: Duration::from_secs(1),
+            answer_limit: Duration::from_secs(3),
+            failover_after: Some(Duration::from_secs(2)),
+            clock_excess: [0; 2],
+        });
+        start_in_sync(&mut cluster);
+        make_file(&mut cluster, FIRST);
+        until_protected(&mut cluster);
+        // A short absence, so that no node takes over.
+        kill(&mut cluster, SECONDARY);
+        let old = cluster.disk(side).fork();
+        cluster.start(SECONDARY);
+        until_protected(&mut cluster);
+        assert_eq!(write(&mut cluster, LATER, true), Ok(()));
+        kill(&mut cluster, side.other());
+        let newer = put_back(&mut cluster, side, old);
+        start_until_it_runs(&mut cluster, side);
+        cluster.run_for(LONG).unwrap();
+        assert_eq!(status(&cluster, side).work.generation, 1, "{side:?}");
+        let state = cluster.state(side).unwrap();
+        assert!(state.is_secondary(), "{side:?}: {state:?}");
+        let reason = status(&cluster, side).sync.reason.unwrap();
+        assert!(reason.contains("an older copy"), "{side:?}: {reason}");
+        if side == PRIMARY {
+            put_back(&mut cluster, side, newer);
+        }
+        cluster.start(side.other());
+        until_in_sync(&mut cluster);
+        // The primary serves once it has a lease.
+        until_protected(&mut cluster);
+        cluster.run_for(Duration::from_secs(1)).unwrap();
+        assert_eq!(read(&mut cluster), Ok(Some(LATER)), "{side:?}");
+    }
+}
+
+#[track_caller]
+fn until_protected(cluster: &mut Cluster) {
+    until(cluster, "protected", |cluster| {
+        let status = cluster.status(PRIMARY);
+        let witness = status.and_then(|status| status.witness);
+        cluster.is_in_sync() && witness.is_some_and(|witness| witness.protects)
+    });
+}
+
 /// Nothing was acknowledged since the copy was made: it lacks nothing.
 #[test]
 fn a_copy_of_the_same_moment_stays_in_sync() {

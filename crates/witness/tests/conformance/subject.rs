@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockstep_link::{Fingerprint, Identity};
 use lockstep_roles::{InSyncSet, Member, Witness, WitnessRecord};
-use lockstep_types::{DatastoreUuid, Generation};
+use lockstep_types::{DatastoreUuid, Generation, SyncId};
 
 /// Longer than any call takes on a loaded machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -90,6 +90,7 @@ pub fn record(change: u64, generation: u64, primary: Member, in_sync: InSyncSet)
         generation: Generation::new(generation).unwrap(),
         primary,
         in_sync,
+        sync: Some(SyncId::next(None, [8; 16])).filter(|_| change % 2 == 1),
     }
 }
 
@@ -99,6 +100,7 @@ pub fn next(known: Option<WitnessRecord>) -> WitnessRecord {
         || record(0, 1, Member::First, InSyncSet::Both),
         |known| WitnessRecord {
             change: known.change + 1,
+            sync: Some(SyncId::next(known.sync, [8; 16])),
             ..known
         },
     )

@@ -1,4 +1,5 @@
 use lockstep_fs::os_backing::OsBacking;
+use lockstep_types::SyncId;
 
 use super::*;
 
