@@ -47,6 +47,7 @@ fn incomplete(role: RoleState, backing: &dyn Backing) -> Option<String> {
     }
     match CopyLoss::of(role, backing, boot_id()) {
         Ok(None) => None,
+        Ok(Some(CopyLoss::Power)) if role.keeps_complete() => None,
         Ok(Some(lost @ CopyLoss::Power)) => Some(format!(
             "{lost}: what was not on stable storage may be missing from this copy"
         )),
@@ -112,6 +113,11 @@ mod tests {
         )
         .unwrap();
         said_once("went down");
+        let mut synced = found;
+        synced.power.all_synced = true;
+        let other_boot = BootId::from_bytes([1; 16]);
+        RoleFile::open(Arc::clone(&backing), synced, other_boot, complete).unwrap();
+        assert!(caveats().unwrap().is_empty(), "nothing can be missing");
         let file = RoleFile::open(Arc::clone(&backing), found, boot_id(), complete).unwrap();
         said_once("are missing");
         Tables::make(backing.as_ref()).unwrap();
