@@ -137,7 +137,7 @@ fn two_nodes_and_a_witness_that_always_sync() {
     });
 }
 
-/// The same with an operator, who promotes a copy that is complete after the loss of both nodes' power.
+/// The same with an operator: the promoted copy is complete although both nodes have lost power.
 #[test]
 fn two_nodes_and_an_operator_that_always_sync() {
     explore(Limits {

@@ -10,7 +10,7 @@
 //!   (`promise.rs`). So each lease that it has given is over (rule R7), however long this thread or a call of the witness
 //!   takes: the promise is looked at again before the candidature, and before the takeover.
 //! - While the peer asks another witness, no question of this node leads to a change: both witnesses could grant it. While it
-//!   asks none, this node takes over from nobody, and lets nobody take over.
+//!   asks none, neither node takes over.
 //! - An answer changes nothing if the record of this node has changed since the question.
 
 use std::sync::Arc;
@@ -209,7 +209,7 @@ impl<'a> Arbitration<'a> {
         if engine.witness.decides_nothing() {
             return tell.or(look);
         }
-        // A peer without a witness takes over from nobody, and this node from nobody either.
+        // While only this node asks a witness, neither node takes over.
         let both_ask = peer == PeerWitness::Same;
         let freezes = engine.config.policies.on_peer_loss == OnPeerLoss::Freeze;
         match self.datastore.session() {

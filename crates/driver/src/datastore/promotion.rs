@@ -111,7 +111,7 @@ fn check_promotion(
     Ok(())
 }
 
-/// What the copy of this node may lack.
+/// The operations that the copy of this node may lack.
 fn lacks(datastore: &Datastore) -> &'static str {
     if datastore.engine.role_file.state().power.has_lost_power {
         "the machine of this node has lost power while its copy was complete: the copy has everything that programs had put on \

@@ -64,7 +64,7 @@ pub(crate) struct RoleState {
     pub boot: Option<BootId>,
     /// The write verifier of this copy (rule P22).
     pub verifier: WriteVerifier,
-    /// What a loss of power takes from this copy (rule P12).
+    /// The effect of a loss of power on this copy (rule P12).
     pub power: PowerMarks,
 }
 

@@ -204,7 +204,7 @@ impl SimNode {
     }
 
     /// Returns whether the copy has lost power and not been made equal since, although it counts as complete: it may differ
-    /// from the other one in operations that nobody was told of.
+    /// from the other one in operations that were not acknowledged.
     pub fn has_lost_power(&self) -> bool {
         disk_checks::marks(self.disk.disk()).is_some_and(|marks| marks.has_lost_power)
     }

@@ -144,7 +144,7 @@ struct Fiber {
     wait: Wait,
     /// The kind of thread at the last wait.
     role: ThreadRole,
-    /// The fiber stands still until this time of the world, whatever it waits for.
+    /// The fiber stands still until this time of the world, also if its wait is over before.
     held_until: Duration,
 }
 

@@ -1,7 +1,7 @@
-//! What a loss of power takes from a copy (rule P12).
+//! The effect of a loss of power on a copy (rule P12).
 //!
 //! Where every acknowledged operation is durable, a copy that was complete is complete after a loss of power, too: it lacks
-//! nothing but operations that were under way and that nobody was told of. But it may differ in them from the other copy, and
+//! nothing but operations that were under way and not acknowledged. But it may differ in them from the other copy, and
 //! the tables that name them are lost. So the copies are compared as a whole before they are in sync again.
 
 use super::RoleState;
@@ -30,7 +30,7 @@ impl RoleState {
     }
 
     /// The state at a start in the run `boot` of the machine, whose node acknowledges durable operations only if `is_always`
-    /// says so. What is left of a clean shutdown or of a loss of power is on stable storage.
+    /// says so. Everything in a store after a clean shutdown or a loss of power is on stable storage.
     pub fn started(self, boot: BootId, is_always: bool) -> Self {
         let is_all_stable = self.boot.is_none() || self.went_down(boot);
         let all_synced = is_always && (is_all_stable || self.power.all_synced);

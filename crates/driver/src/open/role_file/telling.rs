@@ -1,4 +1,4 @@
-//! What a secondary tells of its copy, and the mark that makes the copy complete.
+//! The word of a secondary about its copy, and the mark that makes the copy complete.
 //!
 //! Invariant: a mark that is being made comes before the word that the copy is not complete, or not at all. So the word holds
 //! until a connection that is greeted later.
