@@ -13,7 +13,7 @@ mod mounted;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,8 @@ use std::thread;
 use std::time::Duration;
 
 use faulty::Faulty;
-use lockstep_types::Ino;
+use lockstep_driver::client::FileService;
+use lockstep_types::{FileName, Ino};
 use lockstepfs::config::FUSE_THREADS_DEFAULT;
 use lockstepfs::fuse::{MountError, MountOptions, Mounted, Unmounted, mount};
 use model::ModelFs;
@@ -52,6 +53,35 @@ fn news_of(mounted: &Mounted) -> Result<(), MountError> {
 
 fn errno(error: &io::Error) -> Option<Errno> {
     Errno::from_io_error(error)
+}
+
+/// The kernel may take up an answer that brings or changes an inode after it has dropped its caches. So it keeps no attributes of
+/// such an answer. It keeps those that it has asked for.
+#[test]
+fn the_kernel_keeps_only_attributes_that_it_has_asked_for() {
+    let Some((mount, faulty)) = mount_faulty() else {
+        return;
+    };
+    let (made, changed) = (mount.path("made"), mount.path("changed"));
+    fs::create_dir(&made).unwrap();
+    fs::write(&changed, "").unwrap();
+    let lose = |name: &str| {
+        let name = FileName::new(name.as_bytes()).unwrap();
+        let found = mount.model.lookup(Ino::ROOT, &name).unwrap();
+        faulty.lose_attributes(found.ino);
+    };
+    lose("made");
+    let asked = fs::metadata(&made).unwrap_err();
+    assert_eq!(errno(&asked), Some(Errno::IO));
+    fs::set_permissions(&changed, fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(fs::metadata(&changed).unwrap().mode() & 0o777, 0o640);
+    lose("changed");
+    assert_eq!(fs::metadata(&changed).unwrap().mode() & 0o777, 0o640);
+    lose("made");
+    fs::set_permissions(&changed, fs::Permissions::from_mode(0o600)).unwrap();
+    lose("changed");
+    let asked = fs::metadata(&changed).unwrap_err();
+    assert_eq!(errno(&asked), Some(Errno::IO));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! The order of a drop: first each name expires, then the attributes of each known inode go, and last the pages
 //! (`page_sweep`). Only the last step waits: the kernel writes dirty pages back before it drops them. A moment later the
-//! attributes go once more: the kernel may just have been learning of an inode.
+//! attributes go once more: the kernel may just have been learning of an inode, by an answer whose attributes have a short lifetime
+//! ([`Context::short_lifetime`](super::context::Context::short_lifetime)).
 //!
 //! A drop has a thread of its own. A thread that answers requests, or that the datastore waits for without
 //! bound, must never drop: the write-backs come as requests to the mount.
@@ -29,7 +30,7 @@ use super::unfinished_drops::UnfinishedDrop;
 const TRIES_MAX: u32 = 40;
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Time in which the kernel reads an answer.
+/// Time in which the kernel reads most answers. Attributes of a later one end by themselves.
 const LATE: Duration = Duration::from_millis(200);
 
 /// Drops the kernel's caches of one mount.

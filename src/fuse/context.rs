@@ -33,6 +33,9 @@ use super::tenure_bond::TenureBond;
 /// How long the kernel may cache what a node answers that does not serve.
 pub(super) const NOT_AT_ALL: Duration = Duration::ZERO;
 
+/// The longest time of [`Context::short_lifetime`].
+const SHORT_LIFETIME: Duration = Duration::from_secs(1);
+
 /// One mount: the service, the kernel's caches and the end of the session.
 pub(super) struct Context {
     service: Arc<dyn FileService>,
@@ -215,16 +218,25 @@ impl Context {
         &self.parts.known
     }
 
-    /// How long the kernel may cache names and attributes that it is answered now. Every change of them comes through this
-    /// mount, so the kernel knows of it. There are two exceptions. A change of content clears set-id bits: then
+    /// How long the kernel may cache names that it is answered now, and attributes that it has asked for. Every change of them comes
+    /// through this mount, so the kernel knows of it. There are two exceptions. A change of content clears set-id bits: then
     /// [`KernelCache::expire`] notifies the kernel. And the other node may serve: before that the kernel drops its caches
-    /// (`mount_role`), and keeps nothing of an answer that comes later.
+    /// (`mount_role`, `guard`), and keeps nothing of an answer that comes later. On a kernel that cannot drop all names, they end at
+    /// the end of the lease.
     pub fn lifetime(&self) -> Duration {
-        if self.service.serves() {
-            self.parts.lifetime
+        let longest = self.parts.lifetime;
+        if longest > SHORT_LIFETIME && self.service.serves() {
+            longest
         } else {
-            NOT_AT_ALL
+            self.short_lifetime()
         }
+    }
+
+    /// The same for an answer that brings an inode with one lifetime for the name and the attributes. If the kernel does not know
+    /// the inode while it drops its caches, and takes the answer up after that, it keeps the attributes. So they end at the end of
+    /// the lease, and soon without one. Where attributes have a lifetime of their own, such an answer gives them none.
+    pub fn short_lifetime(&self) -> Duration {
+        self.service.serves_for().min(SHORT_LIFETIME)
     }
 
     /// Refuses all further requests, and those that wait for this node to serve. Returns when no thread hands a request to

@@ -155,7 +155,7 @@ impl<'a> PlusReply<'a> {
     fn add(&mut self, attr: &Attr, cookie: u64, name: &OsStr) -> ControlFlow<()> {
         let node = INodeNo(attr.ino.get());
         let attr = file_attr(attr);
-        let lifetime = self.context.lifetime();
+        let lifetime = self.context.short_lifetime();
         let added = until_full(
             self.reply
                 .add(node, cookie, name, &lifetime, &attr, GENERATION),

@@ -37,7 +37,8 @@ pub(super) fn entry(context: &Context, reply: ReplyEntry, outcome: Result<Attr, 
     match outcome {
         Ok(attr) => {
             context.remember(attr.ino);
-            reply.entry(&context.lifetime(), &file_attr(&attr), GENERATION);
+            let of_name = context.lifetime();
+            reply.entry_with_ttls(&NOT_AT_ALL, &of_name, &file_attr(&attr), GENERATION);
         }
         Err(errno) => reply.refuse(errno),
     }
@@ -56,7 +57,7 @@ pub(super) fn attributes(context: &Context, reply: ReplyAttr, outcome: Result<At
     }
 }
 
-/// The attributes of an inode on a node that does not serve.
+/// The attributes of an inode after a change, or on a node that does not serve.
 pub(super) fn uncached_attributes(reply: ReplyAttr, outcome: Result<Attr, Errno>) {
     match outcome {
         Ok(attr) => reply.attr(&NOT_AT_ALL, &file_attr(&attr)),
@@ -89,7 +90,7 @@ pub(super) fn opened(reply: ReplyOpen, outcome: Result<(), Errno>) {
 pub(super) fn created(context: &Context, reply: ReplyCreate, outcome: Result<Attr, Errno>) {
     match outcome.and_then(|attr| open_new(context, attr)) {
         Ok(attr) => reply.created(
-            &context.lifetime(),
+            &context.short_lifetime(),
             &file_attr(&attr),
             GENERATION,
             NO_HANDLE,

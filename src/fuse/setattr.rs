@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fuser::{INodeNo, ReplyAttr};
-use lockstep_driver::client::{FileService, RequestKind, Standing};
+use lockstep_driver::client::{FileService, RequestKind};
 use lockstep_types::{Errno, Ino, MetaRequest, Timestamp};
 
 use super::attributes::ino;
@@ -105,12 +105,7 @@ pub(super) fn set_attr(
     let shared = Arc::clone(context);
     let done = Box::new(move |outcome: Result<_, Errno>| {
         let attr = outcome.and_then(|attr| shared.attributes(ino, attr));
-        // The kernel may have dropped its caches already.
-        if shared.service().standing() == Standing::Serving {
-            reply::attributes(&shared, reply, attr);
-        } else {
-            reply::uncached_attributes(reply, attr);
-        }
+        reply::uncached_attributes(reply, attr);
     });
     context.change_in_order(operations, done);
 }

@@ -11,6 +11,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind};
@@ -155,6 +156,16 @@ pub trait FileService: Send + Sync + 'static {
     /// hears of a change.
     fn serves(&self) -> bool {
         self.standing() == Standing::Serving
+    }
+
+    /// Time for which this node serves without asking the other one: until the end of its lease, [`Duration::MAX`] without a lease,
+    /// and zero if it does not serve.
+    fn serves_for(&self) -> Duration {
+        if self.serves() {
+            Duration::MAX
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Has an observer learn of the changes of the role, from now on.

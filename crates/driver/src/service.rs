@@ -8,6 +8,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockstep_fs::OpError;
 use lockstep_fs::store::SeekFor;
@@ -96,6 +97,10 @@ impl FileService for DatastoreHandle {
 
     fn serves(&self) -> bool {
         self.0.gate().serves(&*self.0.engine().host)
+    }
+
+    fn serves_for(&self) -> Duration {
+        self.0.gate().serves_for(&*self.0.engine().host)
     }
 
     fn observe(&self, observer: Arc<dyn RoleObserver>) {

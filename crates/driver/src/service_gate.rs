@@ -389,6 +389,18 @@ impl ServiceGate {
         serves.then_some(left)
     }
 
+    /// Time until the end of the lease, without end if this node serves without one; zero if it does not serve.
+    pub fn serves_for(&self, host: &dyn Host) -> Duration {
+        let state = self.state.lock();
+        if !state.serves(host) {
+            Duration::ZERO
+        } else if state.lease.is_needed {
+            state.lease.left(host)
+        } else {
+            Duration::MAX
+        }
+    }
+
     /// Whether the node serves now: its gate is open, and its lease holds.
     pub fn serves(&self, host: &dyn Host) -> bool {
         self.state.lock().serves(host)
@@ -510,6 +522,23 @@ mod tests {
         fn show(&self, end: Option<Duration>) {
             self.0.lock().push(end);
         }
+    }
+
+    #[test]
+    fn a_node_serves_until_its_lease_is_over() {
+        let place = Place::in_sync();
+        let datastore = place.start().unwrap();
+        let (gate, host) = (datastore.gate(), &*datastore.engine().host);
+        gate.set(host, Standing::Undecided);
+        assert_eq!(gate.serves_for(host), Duration::ZERO);
+        gate.set(host, Standing::Serving);
+        assert_eq!(gate.serves_for(host), Duration::MAX);
+        gate.need_lease(host, true);
+        assert_eq!(gate.serves_for(host), Duration::ZERO);
+        gate.extend_lease(host, host.now() + HOUR);
+        let left = gate.serves_for(host);
+        assert!(left <= HOUR && left > Duration::ZERO);
+        datastore.stop();
     }
 
     #[test]
