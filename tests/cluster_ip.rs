@@ -227,6 +227,30 @@ fn the_address_follows_a_planned_failover_there_and_back() {
 }
 
 #[test]
+fn a_node_says_that_the_address_has_not_followed_because_keepalived_hangs() {
+    let Some(site) = Site::start(PATIENT) else {
+        return;
+    };
+    site.server(B).signal_keepalived(Signal::STOP);
+    site.server(A).fail_over(&site.lan);
+    let says = |command: &str, text: &str| {
+        let asked = site.server(B).lockstep(command, &[]);
+        let output = String::from_utf8(asked.stdout).unwrap();
+        (output.contains(text), asked.status.code())
+    };
+    let missing = "NOT HERE, although this node serves";
+    await_that("a warning", || says("status", missing) == (true, Some(1)));
+    assert!(says("why", missing).0);
+    site.server(B).signal_keepalived(Signal::CONT);
+    site.assert_served_at(B);
+    site.await_in_sync(B);
+    await_that("the end of the warning", || {
+        says("status", "192.0.2.10, here") == (true, Some(0))
+    });
+    assert_eq!(without_gaps(site.finish(B)), [One(A), One(B)]);
+}
+
+#[test]
 #[cfg(target_arch = "x86_64")]
 fn an_nfs_server_that_hangs_starts_anew_at_the_node_that_serves() {
     if can_mount() {

@@ -59,10 +59,10 @@ impl FollowedAddress {
     }
 
     /// Looks whether the NFS server behind the address answers, while this server has the address.
-    pub(super) fn look_at_nfs(&self, service: ServiceStatus) {
+    pub(super) fn look_at_nfs(&self, service: impl FnOnce() -> ServiceStatus) {
         let has_nfs = self.note.lock().has_nfs;
         let here = if has_nfs { self.here() } else { None };
-        self.nfs.look(here, service);
+        self.nfs.look(here.map(|ip| (ip, service())));
     }
 
     /// The status of the address, also if nobody asks any more.

@@ -36,11 +36,11 @@ struct NfsAnswers {
 impl NfsProbe {
     /// Looks at the server at this address, if there is one, and if this node carries out changes at once. While changes wait,
     /// the server may wait with them.
-    pub(super) fn look(&self, address: Option<IpAddr>, service: ServiceStatus) {
-        let is_served = matches!(service, ServiceStatus::Mirrored | ServiceStatus::Alone);
-        let answered = address
-            .filter(|_| is_served)
-            .map(|ip| ask(SocketAddr::new(ip, PORT), ANSWER_LIMIT));
+    pub(super) fn look(&self, at: Option<(IpAddr, ServiceStatus)>) {
+        let is_served = |service| matches!(service, ServiceStatus::Mirrored | ServiceStatus::Alone);
+        let answered = at
+            .filter(|(_, service)| is_served(*service))
+            .map(|(ip, _)| ask(SocketAddr::new(ip, PORT), ANSWER_LIMIT));
         self.note(answered, Instant::now());
     }
 
@@ -124,7 +124,8 @@ mod tests {
         assert_eq!(probe.silent_ms(), Some(0));
         probe.note(no(), long_ago);
         // Changes wait, and the server may wait with them.
-        probe.look(Some("127.0.0.1".parse().unwrap()), ServiceStatus::Waiting);
+        let own = "127.0.0.1".parse().unwrap();
+        probe.look(Some((own, ServiceStatus::Waiting)));
         assert_eq!(probe.silent_ms(), None);
     }
 }

@@ -86,11 +86,12 @@ impl DatastoreSlot {
 
     /// Looks whether the NFS server behind the cluster address answers.
     pub fn look_at_nfs(&self) {
-        let service = self
-            .running()
-            .map(|datastore| datastore.status().sync.service);
-        self.address
-            .look_at_nfs(service.unwrap_or(ServiceStatus::None));
+        self.address.look_at_nfs(|| {
+            let running = self.running();
+            running.map_or(ServiceStatus::None, |datastore| {
+                datastore.status().sync.service
+            })
+        });
     }
 
     /// Returns the datastore, if it runs.

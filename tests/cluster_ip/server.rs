@@ -262,6 +262,17 @@ impl Server {
         });
     }
 
+    /// Sends a signal to both processes of keepalived.
+    pub fn signal_keepalived(&self, signal: Signal) {
+        let parent = self.keepalived.as_ref().unwrap().id();
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+        let children = children.unwrap();
+        let children = children.split_whitespace().map(|pid| pid.parse().unwrap());
+        for pid in children.chain([parent.try_into().unwrap()]) {
+            kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+        }
+    }
+
     /// Ends keepalived as a loss of power does.
     pub fn kill_keepalived(&mut self) {
         if let Some(mut keepalived) = self.keepalived.take() {
