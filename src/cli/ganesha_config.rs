@@ -137,11 +137,11 @@ struct GaneshaExport<'a> {
     has_version_4: bool,
 }
 
-/// What a mount by NFS version 3 costs.
+/// The price of a mount by NFS version 3.
 const VERSION_3_PRICE: &str = "\
 #     for virtual disks: after a failover everything goes on as soon as the address has moved. No locks between clients.
 ";
-/// What a mount by NFS version 4 costs.
+/// The price of a mount by NFS version 4.
 const VERSION_4_PRICE: &str = "\
 #     for directories that clients share: locks work. After each failover, opens, creations, removals, renames and locks of
 #     all clients wait some 10 s more, and some 25 s more if a client has died with the server.

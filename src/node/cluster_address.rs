@@ -65,7 +65,7 @@ impl FollowedAddress {
         self.nfs.look(here.map(|ip| (ip, service())));
     }
 
-    /// The status of the address, also if nobody asks any more.
+    /// The status of the address, also if keepalived asks no more.
     fn status(&self) -> Option<ClusterStatus> {
         let (address, asked) = self.note.lock().followed?;
         Some(ClusterStatus {

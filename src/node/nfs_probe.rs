@@ -55,7 +55,7 @@ impl NfsProbe {
         });
     }
 
-    /// Time for which the server has given no answer, in milliseconds; `None` if nobody looks.
+    /// Time for which the server has given no answer, in milliseconds; `None` if this node does not look.
     pub(super) fn silent_ms(&self) -> Option<u64> {
         let last = (*self.0.lock())?;
         Some(last.silent_since.map_or(0, |since| millis(since.elapsed())))

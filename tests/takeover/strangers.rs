@@ -1,4 +1,4 @@
-//! A stranger at the port of the witness, who says nothing and takes every place that he gets.
+//! A stranger at the port of the witness: it says nothing, and takes every place that the witness gives.
 
 use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -65,7 +65,7 @@ impl Drop for Stranger {
     }
 }
 
-/// A connection from the address of the stranger, that says nothing; `None` if nobody listens.
+/// A connection from the address of the stranger, that says nothing; `None` if the witness does not listen.
 fn dial(target: SocketAddr) -> Option<TcpStream> {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, Some(ipproto::TCP)).unwrap();
     bind(&socket, &SocketAddrV4::new(SOURCE, 0)).unwrap();

@@ -61,8 +61,8 @@ pub struct SyncStatus {
     /// The disk of this node, if it hangs.
     #[serde(default)]
     pub disk_stall: Option<DiskStallStatus>,
-    /// The cluster address that moves by the answers of this node; `None` if nobody has asked for one since the start of the
-    /// process.
+    /// The cluster address that moves by the answers of this node; `None` if no program has asked for one since the start of
+    /// the process.
     #[serde(default)]
     pub cluster: Option<ClusterStatus>,
 }

@@ -13,7 +13,7 @@ const SETTLED_MS: u64 = 10_000;
 /// Time without an answer of the NFS server after which it hangs, in milliseconds: longer than a start of it takes.
 const NFS_LIMIT_MS: u64 = 20_000;
 
-/// What is wrong with the helpers of a node.
+/// A fault of a helper of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HelperFault {
     /// This node serves, and the address is not here.

@@ -12,6 +12,6 @@ pub struct ClusterStatus {
     /// Time since the program that moves the address has last asked this node, in milliseconds.
     pub asked_ms: u64,
     /// Time for which the NFS server has not answered at the address, in milliseconds: zero if it has answered the last time.
-    /// `None` if nobody wants to know, if the address is elsewhere, or if this node lets changes wait.
+    /// `None` without a caller that asks for the NFS server, if the address is elsewhere, or if this node lets changes wait.
     pub nfs_silent_ms: Option<u64>,
 }
