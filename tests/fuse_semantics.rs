@@ -47,8 +47,33 @@ fn renames_without_replacing_and_by_exchange() {
     assert_eq!(rename(RenameFlags::NOREPLACE), Err(Errno::EXIST));
     rename(RenameFlags::EXCHANGE).unwrap();
     assert_eq!(fs::read_to_string(mount.path("a")).unwrap(), "b");
-    assert_eq!(rename(RenameFlags::WHITEOUT), Err(Errno::INVAL));
     assert_eq!(fs::read_to_string(mount.path("b")).unwrap(), "a");
+}
+
+/// The upper layer of an overlayfs needs whiteouts: without them it takes the mount read-only at best.
+#[test]
+fn renames_with_a_whiteout() {
+    let Some(mount) = Fixture::new() else { return };
+    fs::write(mount.path("a"), "a").unwrap();
+    fs::write(mount.path("b"), "b").unwrap();
+    let rename = |flags| renameat_with(CWD, mount.path("a"), CWD, mount.path("b"), flags);
+    rename(RenameFlags::WHITEOUT).unwrap();
+    assert_eq!(fs::read_to_string(mount.path("b")).unwrap(), "a");
+    mount.expect("test -c a; test $(stat -c %t:%T:%a a) = 0:0:0");
+    assert_eq!(rename(RenameFlags::WHITEOUT), Err(Errno::EXIST));
+}
+
+#[test]
+fn is_the_upper_layer_of_an_overlayfs() {
+    let Some(mount) = Fixture::new() else { return };
+    mount.expect(
+        "mkdir upper work lower merged; outside=$(mktemp -d); mkdir $outside/lower $outside/merged
+         echo old > $outside/lower/f; echo gone > $outside/lower/g
+         mount -t overlay overlay -o lowerdir=$outside/lower,upperdir=upper,workdir=work $outside/merged
+         mv $outside/merged/f $outside/merged/h; rm $outside/merged/g
+         test \"$(ls $outside/merged)\" = h; test \"$(cat $outside/merged/h)\" = old
+         umount $outside/merged; rm -r $outside; test -c upper/f; test -c upper/g",
+    );
 }
 
 #[test]

@@ -21,7 +21,7 @@ use lockstep_types::{Errno, Ino, MetaRequest, NodeKind};
 
 use super::attributes::{file_name, ino, kind_and_mode, permissions, rename_mode, timestamp};
 use super::context::{Context, RequestForm};
-use super::create::NewInode;
+use super::create::{self, NewInode};
 use super::names::LookupTarget;
 use super::privileges::Caller;
 use super::reader_start::{NO_NODE, ReaderStart};
@@ -307,7 +307,7 @@ impl Filesystem for Adaptor {
                 name: file_name(name)?,
                 new_parent: ino(new_parent)?,
                 new_name: file_name(new_name)?,
-                mode: rename_mode(flags)?,
+                mode: rename_mode(flags, || create::whiteout(&self.context, request))?,
             })
         });
     }

@@ -131,12 +131,16 @@ pub(super) fn appends(flags: OpenFlags) -> bool {
 }
 
 /// The treatment of an existing target by a rename.
-pub(super) fn rename_mode(flags: RenameFlags) -> Result<RenameMode, Errno> {
+pub(super) fn rename_mode(
+    flags: RenameFlags,
+    whiteout: impl FnOnce() -> Result<RenameMode, Errno>,
+) -> Result<RenameMode, Errno> {
     match flags {
         _ if flags.is_empty() => Ok(RenameMode::Replace),
         RenameFlags::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         RenameFlags::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
-        // RENAME_WHITEOUT is for the layers of overlayfs; NOREPLACE and EXCHANGE exclude each other.
+        RenameFlags::RENAME_WHITEOUT => whiteout(),
+        // NOREPLACE and EXCHANGE exclude each other. Nothing combines another one with WHITEOUT.
         _ => Err(Errno::Invalid),
     }
 }
@@ -200,11 +204,12 @@ mod tests {
 
     #[test]
     fn knows_the_modes_of_rename_and_setxattr() {
-        let rename = |bits| rename_mode(RenameFlags::from_bits_retain(bits));
+        let rename = |bits| rename_mode(RenameFlags::from_bits_retain(bits), || Err(Errno::Busy));
         assert_eq!(rename(0), Ok(RenameMode::Replace));
         assert_eq!(rename(1), Ok(RenameMode::NoReplace));
         assert_eq!(rename(2), Ok(RenameMode::Exchange));
-        assert_eq!(rename(4), Err(Errno::Invalid));
+        assert_eq!(rename(4), Err(Errno::Busy), "by the caller");
+        assert_eq!(rename(5), Err(Errno::Invalid));
         assert_eq!(rename(3), Err(Errno::Invalid));
         assert_eq!(xattr_mode(1), Ok(XattrMode::Create));
         assert_eq!(xattr_mode(2), Ok(XattrMode::Replace));

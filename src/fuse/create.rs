@@ -4,11 +4,20 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use fuser::{INodeNo, Request};
-use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind};
+use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind, RenameMode};
 
 use super::attributes::{file_name, ino, permissions};
 use super::context::Context;
 use super::resent::RequestDelivery;
+
+/// The mode of a rename that leaves a whiteout, for a request.
+pub(super) fn whiteout(context: &Context, request: &Request) -> Result<RenameMode, Errno> {
+    Ok(RenameMode::Whiteout {
+        ino: context.service().next_ino()?,
+        uid: request.uid(),
+        gid: request.gid(),
+    })
+}
 
 /// An inode that a request asks for.
 #[derive(Clone, Debug)]

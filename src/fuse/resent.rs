@@ -123,6 +123,19 @@ fn own_effect(service: &dyn FileService, request: &MetaRequest) -> Option<OwnEff
             let is_done = is_missing(parent, name) && find(new_parent, new_name).is_ok();
             is_done.then_some(NO_ATTR)
         }
+        // The datastore refuses to move the whiteout: it was left by this request.
+        MetaRequest::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            mode: RenameMode::Whiteout { .. },
+        } => {
+            let left = find(parent, name).ok()?;
+            let is_whiteout = left.kind == NodeKind::CharDevice && left.rdev == 0;
+            let is_done = is_whiteout && find(new_parent, new_name).is_ok();
+            is_done.then_some(NO_ATTR)
+        }
         MetaRequest::SetXattr {
             ino,
             name,

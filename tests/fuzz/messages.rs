@@ -437,6 +437,11 @@ fn of_names(chance: &mut Chance, which: u64, parent: Ino, target: Ino) -> MetaRe
                 RenameMode::Replace,
                 RenameMode::NoReplace,
                 RenameMode::Exchange,
+                RenameMode::Whiteout {
+                    ino: target,
+                    uid: 0,
+                    gid: 0,
+                },
             ]),
         },
     }

@@ -542,12 +542,11 @@ fn keys_of(plan: &Plan) -> Vec<Vec<u8>> {
 
 /// The number of a new inode that the other node has given out, if a power loss could make this node forget the number.
 fn unreserved_ino(tree: Tree<'_>, op: &MetaOp) -> Option<u64> {
-    match &op.request {
-        MetaRequest::Create { ino, .. } if !is_active(Mutant::ForgetNumbers) => {
-            Some(ino.get()).filter(|number| *number >= tree.namespace.numbers().limit())
-        }
-        _ => None,
-    }
+    let made = op
+        .request
+        .made()
+        .filter(|_| !is_active(Mutant::ForgetNumbers))?;
+    Some(made.get()).filter(|number| *number >= tree.namespace.numbers().limit())
 }
 
 /// Whether a request may give back space on the disk.

@@ -173,8 +173,8 @@ impl<'a> Tree<'a> {
             request,
             MetaRequest::Reap { .. } | MetaRequest::ReapAll { .. }
         );
-        if let MetaRequest::Create { ino, .. } = request {
-            self.namespace.numbers().skip(*ino);
+        if let Some(ino) = request.made() {
+            self.namespace.numbers().skip(ino);
         }
         self.namespace.apply(plan.batch);
         for (ino, inode) in plan.inodes {

@@ -139,6 +139,43 @@ impl Model {
 
     fn rename(&mut self, from: Place<'_>, to: Place<'_>, mode: RenameMode) -> Done<Option<Ino>> {
         let moved = self.find(from.0, from.1)?;
+        let RenameMode::Whiteout { ino, uid, gid } = mode else {
+            return self.rename_only(from, to, mode);
+        };
+        if self.is_whiteout(moved) {
+            return Err(Errno::Exists);
+        }
+        let orphaned = self.rename_only(from, to, RenameMode::Replace)?;
+        if self.find(from.0, from.1).is_err() {
+            self.create(&MetaRequest::Create {
+                parent: from.0,
+                name: from.1.clone(),
+                ino,
+                kind: NodeKind::CharDevice,
+                mode: 0,
+                umask: 0,
+                uid,
+                gid,
+                rdev: 0,
+                target: Vec::new(),
+            })?;
+        }
+        Ok(orphaned)
+    }
+
+    fn is_whiteout(&self, ino: Ino) -> bool {
+        let node = &self.nodes[&ino];
+        node.kind == NodeKind::CharDevice && node.rdev == 0
+    }
+
+    /// A rename that leaves no whiteout.
+    fn rename_only(
+        &mut self,
+        from: Place<'_>,
+        to: Place<'_>,
+        mode: RenameMode,
+    ) -> Done<Option<Ino>> {
+        let moved = self.find(from.0, from.1)?;
         let target = self.names(to.0)?.get(to.1);
         if self.is_orphan(to.0) {
             return Err(Errno::NoEntry);

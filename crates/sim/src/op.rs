@@ -165,6 +165,7 @@ fn describe(request: &MetaRequest, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 RenameMode::Replace => "to",
                 RenameMode::NoReplace => "to the free",
                 RenameMode::Exchange => "in exchange for",
+                RenameMode::Whiteout { .. } => "with a whiteout to",
             };
             write!(
                 f,

@@ -160,6 +160,18 @@ pub enum MetaRequest {
 }
 
 impl MetaRequest {
+    /// The inode that the operation makes.
+    pub const fn made(&self) -> Option<Ino> {
+        match self {
+            Self::Create { ino, .. }
+            | Self::Rename {
+                mode: RenameMode::Whiteout { ino, .. },
+                ..
+            } => Some(*ino),
+            _ => None,
+        }
+    }
+
     /// The name of the operation for operators, that of the system call where there is one; and its inode, that of the
     /// directory for an operation on a name.
     pub fn describe(&self) -> (&'static str, Option<Ino>) {
@@ -190,6 +202,16 @@ pub enum RenameMode {
     NoReplace,
     /// Swap the two names (`RENAME_EXCHANGE`).
     Exchange,
+    /// Replace the target, and leave a whiteout under the old name (`RENAME_WHITEOUT`): a character device with number
+    /// zero. Refused for a whiteout itself.
+    Whiteout {
+        /// The inode of the whiteout.
+        ino: Ino,
+        /// Its owner.
+        uid: u32,
+        /// Its group.
+        gid: u32,
+    },
 }
 
 /// The modes of `fallocate`.

@@ -1,7 +1,7 @@
 //! The free space of a store, and the space that changes take.
 
 use lockstep_types::backing::{Room, Space, gaps};
-use lockstep_types::{AllocateMode, Ino, MetaRequest, limits};
+use lockstep_types::{AllocateMode, Ino, MetaRequest, RenameMode, limits};
 
 use super::facade::Store;
 use crate::error::StoreError;
@@ -76,7 +76,11 @@ impl Capacity<'_> {
                 files: FILE_MADE.files,
                 ..record(target.len())
             },
-            MetaRequest::Link { .. } => record(0),
+            MetaRequest::Link { .. }
+            | MetaRequest::Rename {
+                mode: RenameMode::Whiteout { .. },
+                ..
+            } => record(0),
             MetaRequest::SetXattr { value, .. } => record(value.len()),
             MetaRequest::Allocate {
                 ino,

@@ -236,7 +236,14 @@ impl Names {
                 name: file_name(from.1),
                 new_parent: dir(to.0),
                 new_name: file_name(to.1),
-                mode,
+                mode: match mode {
+                    RenameMode::Whiteout { uid, gid, .. } => RenameMode::Whiteout {
+                        ino: fresh(),
+                        uid,
+                        gid,
+                    },
+                    mode => mode,
+                },
             },
             Self::Reap { ino } => MetaRequest::Reap {
                 ino: known.orphan(model, ino),
@@ -338,8 +345,14 @@ fn size() -> impl Strategy<Value = u64> {
 }
 
 fn rename_mode() -> impl Strategy<Value = RenameMode> {
-    use RenameMode::{Exchange, NoReplace, Replace};
-    prop_oneof![3 => Just(Replace), 1 => Just(NoReplace), 2 => Just(Exchange)]
+    use RenameMode::{Exchange, NoReplace, Replace, Whiteout};
+    // The inode is picked when the step runs.
+    let whiteout = Whiteout {
+        ino: Ino::ROOT,
+        uid: 1,
+        gid: 2,
+    };
+    prop_oneof![3 => Just(Replace), 1 => Just(NoReplace), 2 => Just(Exchange), 1 => Just(whiteout)]
 }
 
 fn allocate_mode() -> impl Strategy<Value = AllocateMode> {

@@ -246,13 +246,43 @@ pub(super) fn rename(
         draft.entry(to.0, to.1)?
     };
     check_no_loop(draft, moved, to.0)?;
+    if matches!(mode, RenameMode::Whiteout { .. }) && is_whiteout(draft, moved.ino)? {
+        return Err(Errno::Exists.into());
+    }
     match (mode, target) {
         (RenameMode::NoReplace, Some(_)) => Err(Errno::Exists.into()),
         (RenameMode::Exchange, None) => Err(Errno::NoEntry.into()),
-        (_, Some(target)) if target.ino == moved.ino => Ok(()),
+        (_, Some(target)) if target.ino == moved.ino => return Ok(()),
         (RenameMode::Exchange, Some(target)) => exchange(draft, (from, moved), (to, target)),
         (_, Some(target)) => replace(draft, (from, moved), (to, target)),
         (_, None) => move_entry(draft, (from, moved), to),
+    }?;
+    match mode {
+        RenameMode::Whiteout { ino, uid, gid } => create(draft, &whiteout(from, ino, (uid, gid))),
+        _ => Ok(()),
+    }
+}
+
+fn is_whiteout(draft: &mut PlanDraft<'_>, ino: Ino) -> Result<bool, OpError> {
+    Ok(matches!(
+        draft.inode(ino)?.body,
+        Body::CharDevice { rdev: 0 }
+    ))
+}
+
+/// The creation of a whiteout.
+fn whiteout(at: (Ino, &FileName), ino: Ino, (uid, gid): (u32, u32)) -> MetaRequest {
+    MetaRequest::Create {
+        parent: at.0,
+        name: at.1.clone(),
+        ino,
+        kind: NodeKind::CharDevice,
+        mode: 0,
+        umask: 0,
+        uid,
+        gid,
+        rdev: 0,
+        target: Vec::new(),
     }
 }
 
