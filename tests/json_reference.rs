@@ -36,6 +36,15 @@ fn times() -> TimesStatus {
     }
 }
 
+fn copy() -> CopyStatus {
+    CopyStatus {
+        marked_in_sync: false,
+        complete: true,
+        write_verifier: Some(7),
+        as_of: Some(String::new()),
+    }
+}
+
 /// A status in which every optional value is set.
 fn status() -> NodeStatus {
     let datastore = DatastoreStatus {
@@ -51,12 +60,7 @@ fn status() -> NodeStatus {
             state: String::new(),
             service: ServiceStatus::Alone,
             in_sync: false,
-            copy: CopyStatus {
-                marked_in_sync: false,
-                complete: true,
-                write_verifier: Some(7),
-                as_of: Some(String::new()),
-            },
+            copy: copy(),
             service_since_ms: 0,
             restart_within_ms: Some(900),
             since_ms: 0,
