@@ -1,5 +1,5 @@
 //! The caches of the kernel of a server whose node does not drop them: suspended, killed and held, or back and cut off. A program
-//! there sees nothing that is older than what the other node has acknowledged after its takeover.
+//! there sees nothing that is older than a change which the other node has acknowledged after its takeover.
 //!
 //! *A* is the node that begins as the primary, and *B* is the other one. Needs root and /dev/fuse.
 

@@ -57,7 +57,7 @@ struct MountParts {
     lifetime: Duration,
 }
 
-/// What the admission of a request needs to know of it.
+/// The form of a request, for its admission.
 pub(super) struct RequestForm {
     /// The name of the request.
     pub operation: &'static str,
@@ -84,7 +84,7 @@ impl RequestForm {
         }
     }
 
-    /// What the admission of the request depends on, if it was asked in a tenure.
+    /// The wish of the request at its admission, if it was asked in a tenure.
     pub const fn wish(&self, asked: Tenure) -> AdmissionWish {
         AdmissionWish {
             kind: self.kind,

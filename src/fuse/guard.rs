@@ -1,4 +1,4 @@
-//! The guard of a mount: a process that has the kernel drop its caches when the lease of the node is over, whatever the node does
+//! The guard of a mount: a process that has the kernel drop its caches when the lease of the node is over, also if the node is suspended or gone
 //! (`docs/adr/0014`).
 //!
 //! The node is suspended, hangs, or is gone and its mount is held: then no thread of the node drops anything, and the kernel would
@@ -205,7 +205,7 @@ impl Guard {
         let _looked = self.device.poll_for(PollFlags::empty(), limit);
     }
 
-    /// Drops the kernel's caches after the end of a lease. What is held up goes on beside the further looks.
+    /// Drops the kernel's caches after the end of a lease. A call that is held up goes on beside the further looks.
     fn begin_drop(self: &Arc<Self>, end: Duration) -> io::Result<()> {
         let inodes = ranges(&self.memory.known_inodes()?);
         self.sweep.run(&inodes)?;

@@ -1,8 +1,8 @@
 //! The drop of the kernel's caches by the guard of a mount, while the node may answer nothing.
 //!
 //! A call that drops pages waits for the write-back of a dirty page, and for a read that fills a page. If the node is suspended or
-//! gone, neither ends. So each call has a thread of its own. A call that lasts is left alone, and further calls are made for the
-//! parts of what it was to drop: all but the page that holds it up goes.
+//! gone, neither ends. So each call has a thread of its own. A call that lasts is left alone, and further calls are made for
+//! its parts: all but the page that holds it up goes.
 //!
 //! Invariants:
 //! - At most [`CALLS_MAX`] calls are under way. Beyond that a sweep waits until one of them ends.
@@ -28,7 +28,7 @@ const STALL: Duration = Duration::from_millis(4);
 /// Most calls under way.
 const CALLS_MAX: usize = 256;
 
-/// Parts of what a call was to drop.
+/// Parts of a call that is left alone.
 const PARTS: u64 = 16;
 
 /// Most inodes of a first call: it takes less than [`STALL`] if no page holds it up.
@@ -121,7 +121,7 @@ fn in_calls(files: &FilePages) -> Vec<FilePages> {
         .collect()
 }
 
-/// The parts of what a call was to drop; none of a single page.
+/// The parts of a call that is left alone; none of a single page.
 fn parts(of: &FilePages) -> Vec<FilePages> {
     let count = of.inodes.end - of.inodes.start;
     if count > 1 {

@@ -1,4 +1,4 @@
-//! What a program sees of a few files of a mount whose node may answer nothing: each look is a process of its own, which waits
+//! The view of a program on a few files of a mount whose node may answer nothing: each look is a process of its own, which waits
 //! while the mount does.
 //!
 //! Invariant: no look is left when a [`Files`] is dropped.
@@ -130,7 +130,7 @@ impl Files {
             .unwrap()
     }
 
-    /// What the child has seen of its clean pages.
+    /// The clean pages, as the child has seen them.
     fn pages(&self) -> Seen {
         let seen = |page| {
             let seen = self

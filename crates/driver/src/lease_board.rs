@@ -17,7 +17,7 @@ pub trait LeaseBoard: Send + Sync {
     /// The time of a monotonic clock that other processes of the machine read, too.
     fn time(&self) -> Duration;
 
-    /// No other node serves before `end` on that clock, whatever becomes of this process. `None`: this node serves without a
+    /// No other node serves before `end` on that clock, also if this process is suspended or ends. `None`: this node serves without a
     /// lease. Must not wait.
     fn show(&self, end: Option<Duration>);
 }
