@@ -348,7 +348,7 @@ impl Room {
 
 /// The parts of a range, widened to whole blocks, for which a file has no space on the disk: neither data nor a
 /// reservation. If the backing cannot tell reservations, they are treated as gaps. The calls of the backing are no more
-/// than a few for each run of data or reserved bytes in the range, whatever lies outside.
+/// than a few for each run of data or reserved bytes in the range.
 pub fn gaps(file: &dyn BackingFile, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
     let block = BLOCK_BYTES as u64;
     let end = range.end.checked_next_multiple_of(block);
