@@ -45,6 +45,15 @@ fn copy() -> CopyStatus {
     }
 }
 
+fn cluster() -> ClusterStatus {
+    ClusterStatus {
+        address: String::new(),
+        here: true,
+        asked_ms: 0,
+        nfs_silent_ms: Some(0),
+    }
+}
+
 /// A status in which every optional value is set.
 fn status() -> NodeStatus {
     let datastore = DatastoreStatus {
@@ -70,12 +79,7 @@ fn status() -> NodeStatus {
                 silent_ms: 0,
                 gave_way: false,
             }),
-            cluster: Some(ClusterStatus {
-                address: String::new(),
-                here: true,
-                asked_ms: 0,
-                nfs_silent_ms: Some(0),
-            }),
+            cluster: Some(cluster()),
         },
         work: WorkStatus {
             generation: 1,

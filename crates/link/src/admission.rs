@@ -90,8 +90,8 @@ pub struct AdmissionGuard {
 }
 
 impl PreAuthLimiter {
-    /// Admits a connection from this address. If too many connections are pending, closes one of them. `None` if
-    /// [`ADMITTED_MAX`] guards exist.
+    /// Admits a connection from this address. If too many connections are pending, closes one of them. `None` if too many
+    /// guards exist.
     ///
     /// # Errors
     /// When the socket cannot be duplicated.
