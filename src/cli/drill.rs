@@ -25,8 +25,8 @@ const POLL: Duration = Duration::from_millis(20);
 /// Rehearse a planned failover: to the other node, and back
 ///
 /// Run this command on the primary, while the nodes are in sync. The other node serves in between, so the programs of this
-/// node get EROFS until the role is back (`standby` in the configuration): stop them before. The report has the time of
-/// each step.
+/// node get EROFS until the role is back (`standby` in the configuration): stop them before. A file that is removed and still
+/// open here is freed: its descriptors end with ESTALE. The report has the time of each step.
 ///
 /// The way back is `lockstep failover` on the other node: give its command with --back, or run it there when this command
 /// says so.

@@ -16,7 +16,8 @@ use super::terminal::duration;
 /// Run this command on the primary, while the nodes are in sync: to restart a server, for example. Requests of
 /// programs wait for some milliseconds, those under way end with their answers, and then the other node serves. No
 /// resync follows. This node becomes the secondary: a program that goes on here gets EROFS (`standby` in the
-/// configuration). So stop the programs before, and start them on the other server.
+/// configuration). So stop the programs before, and start them on the other server. A file that is removed and still open
+/// on this server is freed: its descriptors end with ESTALE, also after the way back.
 ///
 /// If keepalived has a cluster address on this server (`lockstep keepalived-config`), the address leaves first: the command
 /// waits for that, for 5 s at most.
