@@ -37,6 +37,7 @@ mod adaptor;
 mod admission;
 mod attributes;
 mod cache_drop;
+mod caller_thread;
 mod connection_abort;
 mod content;
 mod context;

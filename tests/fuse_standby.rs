@@ -9,6 +9,8 @@
 mod forward;
 #[path = "model/gated.rs"]
 mod gated;
+#[path = "standby/killed.rs"]
+mod killed;
 #[path = "standby/mapping_child.rs"]
 mod mapping_child;
 #[path = "model/fs.rs"]

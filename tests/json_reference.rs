@@ -87,6 +87,7 @@ fn status() -> NodeStatus {
             writes_in_flight: 0,
             metadata_in_flight: 0,
             kept_bytes: 0,
+            waiting_requests: 0,
             paw: 0,
             saw: 0,
             slow_operation: Some(SlowOperationStatus {

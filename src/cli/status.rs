@@ -219,6 +219,7 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
             .clone()
             .map(|mount| ("mounted at", mount)),
     );
+    rows.extend(standby_text(store).map(|standby| ("standby", standby)));
     rows.push(("operations", operations_text(store)));
     rows.extend(slow_text(store).map(|text| ("slow", text)));
     rows.push((
@@ -239,6 +240,17 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
     }));
     rows.push(("uuid", store.settings.uuid.clone()));
     rows
+}
+
+/// Says that programs wait in the mount of this node, if some do.
+pub(super) fn standby_text(store: &DatastoreStatus) -> Option<String> {
+    let waiting = store.work.waiting_requests;
+    (waiting > 0).then(|| {
+        format!(
+            "programs wait here until this node serves: {} requests",
+            count(waiting)
+        )
+    })
 }
 
 fn verified_text(verified: &VerifiedStatus) -> String {

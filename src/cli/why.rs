@@ -95,6 +95,7 @@ fn explain(node: &str, store: &DatastoreStatus) -> String {
         ("witness", witness),
         ("waits for", filled(outlook.waits_for)),
         ("slow operation", status::slow_text(store)),
+        ("standby", status::standby_text(store)),
         ("if this node fails now", filled(outlook.this_fails)),
         ("if the other node fails now", filled(outlook.other_fails)),
         ("if the link fails now", filled(outlook.link_fails)),

@@ -20,6 +20,7 @@ use fuser::{
 use lockstep_types::{Errno, Ino, MetaRequest, NodeKind};
 
 use super::attributes::{file_name, ino, kind_and_mode, permissions, rename_mode, timestamp};
+use super::caller_thread::CallerThread;
 use super::context::{Context, RequestForm};
 use super::create::{self, NewInode};
 use super::names::LookupTarget;
@@ -53,10 +54,12 @@ impl Adaptor {
     /// Answers one request other than a write; see [`Context::answer`].
     fn answer<R: Refuse + Send + 'static>(
         &self,
+        request: &Request,
         form: impl Into<RequestForm>,
         reply: R,
         body: impl FnOnce(&Arc<Context>, R) + Send + 'static,
     ) {
+        let form = form.into().of(request);
         self.context.answer(form, reply, |context, reply| {
             context.service().flush_deferred_writes();
             body(context, reply);
@@ -64,9 +67,9 @@ impl Adaptor {
     }
 
     /// Answers one request to create an inode.
-    fn create_inode(&self, operation: &'static str, new: NewInode, reply: ReplyEntry) {
-        let form = RequestForm::change(operation, new.delivery);
-        self.answer(form, reply, |context, reply| {
+    fn create_inode(&self, by: &Request, name: &'static str, new: NewInode, reply: ReplyEntry) {
+        let form = RequestForm::change(name, new.delivery);
+        self.answer(by, form, reply, |context, reply| {
             let shared = Arc::clone(context);
             new.submit(context, move |outcome| {
                 reply::entry(&shared, reply, outcome);
@@ -84,7 +87,7 @@ impl Adaptor {
     ) {
         let (delivery, change) = (self.context.delivery(request), change());
         let form = RequestForm::change(operation, delivery);
-        self.answer(form, reply, move |context, reply| match change {
+        self.answer(request, form, reply, move |context, reply| match change {
             Ok(change) => {
                 let done = |outcome| reply::empty(reply, outcome);
                 exchange::submit(context, delivery, change, Box::new(done));
@@ -116,9 +119,9 @@ impl Filesystem for Adaptor {
         init::negotiate(config)
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let target = LookupTarget::of(name);
-        self.answer("lookup", reply, move |context, reply| {
+        self.answer(request, "lookup", reply, move |context, reply| {
             names::look_up(context, parent, target, reply);
         });
     }
@@ -139,7 +142,7 @@ impl Filesystem for Adaptor {
             return reply::root_attributes(&self.context, reply);
         }
         let form = RequestForm::look("getattr", request);
-        self.answer(form, reply, move |context, reply| {
+        self.answer(request, form, reply, move |context, reply| {
             let attr = ino(node).and_then(|ino| context.service().getattr(ino));
             reply::attributes(context, reply, attr);
         });
@@ -173,18 +176,21 @@ impl Filesystem for Adaptor {
         };
         let caller = Caller::of(request);
         let form = attributes.form(self.context.delivery(request));
-        self.answer(form, reply, move |context, reply| {
+        self.answer(request, form, reply, move |context, reply| {
             setattr::set_attr(context, node, attributes, caller, reply);
         });
     }
 
-    fn readlink(&self, _request: &Request, node: INodeNo, reply: ReplyData) {
-        self.answer("readlink", reply, move |context, reply| {
-            match ino(node).and_then(|ino| context.service().readlink(ino)) {
+    fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
+        self.answer(
+            request,
+            "readlink",
+            reply,
+            move |context, reply| match ino(node).and_then(|ino| context.service().readlink(ino)) {
                 Ok(target) => reply.data(&target),
                 Err(errno) => reply.refuse(errno),
-            }
-        });
+            },
+        );
     }
 
     fn mknod(
@@ -205,7 +211,7 @@ impl Filesystem for Adaptor {
             rdev,
             ..NewInode::new(&self.context, request, (parent, name), kind).with_mode(mode, umask)
         };
-        self.create_inode("mknod", new, reply);
+        self.create_inode(request, "mknod", new, reply);
     }
 
     fn mkdir(
@@ -218,7 +224,7 @@ impl Filesystem for Adaptor {
         reply: ReplyEntry,
     ) {
         let new = NewInode::new(&self.context, request, (parent, name), NodeKind::Directory);
-        self.create_inode("mkdir", new.with_mode(mode, umask), reply);
+        self.create_inode(request, "mkdir", new.with_mode(mode, umask), reply);
     }
 
     fn symlink(
@@ -234,7 +240,7 @@ impl Filesystem for Adaptor {
             target: target.as_os_str().as_bytes().to_vec(),
             ..NewInode::new(&self.context, request, (parent, name), NodeKind::Symlink)
         };
-        self.create_inode("symlink", new, reply);
+        self.create_inode(request, "symlink", new, reply);
     }
 
     fn create(
@@ -250,7 +256,7 @@ impl Filesystem for Adaptor {
         let new = NewInode::new(&self.context, request, (parent, name), NodeKind::File)
             .with_mode(mode, umask);
         let form = RequestForm::change("create", new.delivery);
-        self.answer(form, reply, move |context, reply| {
+        self.answer(request, form, reply, move |context, reply| {
             let shared = Arc::clone(context);
             new.submit(context, move |outcome| {
                 reply::created(&shared, reply, outcome);
@@ -268,7 +274,7 @@ impl Filesystem for Adaptor {
     ) {
         let (delivery, name) = (self.context.delivery(request), file_name(name));
         let form = RequestForm::change("link", delivery);
-        self.answer(form, reply, move |context, reply| {
+        self.answer(request, form, reply, move |context, reply| {
             names::link(context, delivery, node, (parent, name), reply);
         });
     }
@@ -312,8 +318,8 @@ impl Filesystem for Adaptor {
         });
     }
 
-    fn open(&self, _request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.answer("open", reply, move |context, reply| {
+    fn open(&self, request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.answer(request, "open", reply, move |context, reply| {
             let outcome = ino(node).and_then(|ino| context.open(ino));
             reply::opened(reply, outcome);
         });
@@ -352,7 +358,7 @@ impl Filesystem for Adaptor {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -362,7 +368,7 @@ impl Filesystem for Adaptor {
         reply: ReplyData,
     ) {
         let form = content::read_form(node, offset, size, owner);
-        self.answer(form, reply, move |context, reply| {
+        self.answer(request, form, reply, move |context, reply| {
             content::read(context, node, offset, size, owner, reply);
         });
     }
@@ -380,9 +386,10 @@ impl Filesystem for Adaptor {
         reply: ReplyWrite,
     ) {
         let (caller, delivery) = (Caller::of(request), self.context.delivery(request));
+        let thread = CallerThread::new(request.pid());
         let request = WriteRequest::new(caller, delivery, write_flags, flags, &self.queue);
         self.context.answer_or_keep(
-            request.form(),
+            request.form().by(thread),
             reply,
             |context, reply| write::write(context, request, node, offset, data, reply),
             || {
@@ -397,26 +404,26 @@ impl Filesystem for Adaptor {
 
     fn fsync(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer("fsync", reply, move |context, reply| {
+        self.answer(request, "fsync", reply, move |context, reply| {
             content::sync(context, node, reply);
         });
     }
 
     fn fsyncdir(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer("fsyncdir", reply, move |context, reply| {
+        self.answer(request, "fsyncdir", reply, move |context, reply| {
             content::sync(context, node, reply);
         });
     }
@@ -433,21 +440,21 @@ impl Filesystem for Adaptor {
     ) {
         let by = (Caller::of(request), self.context.delivery(request));
         let form = RequestForm::change("fallocate", by.1);
-        self.answer(form, reply, move |context, reply| {
+        self.answer(request, form, reply, move |context, reply| {
             content::allocate(context, by, node, (offset, length), mode, reply);
         });
     }
 
     fn lseek(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
-        self.answer("lseek", reply, move |context, reply| {
+        self.answer(request, "lseek", reply, move |context, reply| {
             content::seek(context, node, offset, whence, reply);
         });
     }
@@ -467,7 +474,7 @@ impl Filesystem for Adaptor {
     ) {
         let by = (Caller::of(request), self.context.delivery(request));
         let form = RequestForm::change("copy_file_range", by.1);
-        self.answer(form, reply, move |context, reply| {
+        self.answer(request, form, reply, move |context, reply| {
             let (from, to) = ((from, from_offset), (to, to_offset));
             content::copy(context, by, from, to, length, reply);
         });
@@ -482,26 +489,26 @@ impl Filesystem for Adaptor {
 
     fn readdir(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        self.answer("readdir", reply, move |context, reply| {
+        self.answer(request, "readdir", reply, move |context, reply| {
             listing::names(context, node, offset, reply);
         });
     }
 
     fn readdirplus(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.answer("readdirplus", reply, move |context, reply| {
+        self.answer(request, "readdirplus", reply, move |context, reply| {
             listing::names_with_attributes(context, node, offset, reply);
         });
     }
@@ -528,7 +535,7 @@ impl Filesystem for Adaptor {
         let delivery = self.context.delivery(request);
         let attribute = (name.as_bytes().to_vec(), value.to_vec());
         let form = RequestForm::change("setxattr", delivery);
-        self.answer(form, reply, move |context, reply| {
+        self.answer(request, form, reply, move |context, reply| {
             let changes = extended::set_changes(context, caller, node, attribute, flags);
             extended::submit(context, delivery, changes, reply);
         });
@@ -544,7 +551,7 @@ impl Filesystem for Adaptor {
     ) {
         let name = name.as_bytes();
         self.context.answer_or_keep(
-            RequestForm::look("getxattr", request),
+            RequestForm::look("getxattr", request).of(request),
             reply,
             |context, reply| extended::answer(context, node, name, room, reply),
             || {
@@ -559,7 +566,7 @@ impl Filesystem for Adaptor {
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
         let caller = Caller::of(request);
-        self.answer("listxattr", reply, move |context, reply| {
+        self.answer(request, "listxattr", reply, move |context, reply| {
             let list = ino(node).and_then(|ino| context.service().listxattr(ino));
             let visible = list.map(|list| extended::visible(&list, caller));
             reply::sized(reply, room, visible);
@@ -569,7 +576,7 @@ impl Filesystem for Adaptor {
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (delivery, name) = (self.context.delivery(request), name.as_bytes().to_vec());
         let form = RequestForm::change("removexattr", delivery);
-        self.answer(form, reply, move |context, reply| {
+        self.answer(request, form, reply, move |context, reply| {
             let changes = extended::remove_change(node, name);
             extended::submit(context, delivery, changes, reply);
         });

@@ -11,18 +11,22 @@
 //!   what that process had read belongs to the first tenure of this one.
 //! - A parked change that no process has executed is noted in the memory of the mount, until it runs: the next process may
 //!   park it again.
+//! - A request of a killed program does not run: the program never gets the answer, and waits for the answer to end.
 //! - A write-back that may bring bytes from before the time of the other node does not run ([`UnfinishedDrops`]).
 //! - No lock is held while a request runs or the service is called.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use lockstep_driver::client::{FileService, Inside, RequestKind, Standing, Tenure};
+use lockstep_driver::threads;
 use lockstep_types::Errno;
 use lockstep_types::settings::Standby;
 use parking_lot::Mutex;
 
+use super::caller_thread::CallerThread;
 use super::file_pages::PageRead;
 use super::mount_memory::{ChangeNote, MountMemory, NoteSlot};
 use super::page_cache::Worker;
@@ -34,6 +38,9 @@ use super::unfinished_drops::UnfinishedDrops;
 /// limits them (`init::BACKGROUND_MAX`).
 const PARKED_BYTES_MAX: usize = 256 << 20;
 
+/// Time between two looks whether a program that waits was killed.
+const LOOK_AT_PROGRAMS: Duration = Duration::from_millis(100);
+
 /// What the admission of a request depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdmissionWish {
@@ -41,12 +48,19 @@ pub(super) struct AdmissionWish {
     /// The tenure in which this process has read the request.
     pub asked: Tenure,
     pub bond: TenureBond,
+    /// The thread that waits for the answer.
+    pub thread: CallerThread,
 }
 
 impl AdmissionWish {
     /// Whether the request may run in a tenure.
     fn may_run_in(self, tenure: Tenure) -> bool {
         self.bond.lets_run_in(tenure, self.asked)
+    }
+
+    /// Whether no program gets the answer. The kernel's own requests are for no single program.
+    fn is_of_killed(self) -> bool {
+        self.kind != RequestKind::WriteBack && self.thread.is_dying()
     }
 
     /// Whether an earlier process may have executed the request.
@@ -104,6 +118,8 @@ pub(super) struct Admissions {
     /// The write-backs that were let in since the mount began.
     admitted_write_backs: AtomicU64,
     state: Mutex<ParkedList>,
+    /// The log says that programs wait. Reset when the node serves.
+    is_told: AtomicBool,
     /// Runs the parked requests.
     worker: Worker,
 }
@@ -115,6 +131,8 @@ struct ParkedList {
     bytes: usize,
     /// The service knows that requests wait.
     is_registered: bool,
+    /// A thread watches the programs.
+    is_watched: bool,
     is_closed: bool,
 }
 
@@ -169,6 +187,7 @@ impl Admissions {
             gate: RequestGate::default(),
             admitted_write_backs: AtomicU64::new(0),
             state: Mutex::default(),
+            is_told: AtomicBool::new(false),
             worker: Worker::start("fuse-standby")?,
         }))
     }
@@ -271,8 +290,71 @@ impl Admissions {
             return request.refuse(&self.memory, errno);
         }
         self.await_service();
+        self.note_waiting();
+        self.watch_programs();
         // The standing may have changed before the request was in the list.
         self.refuse_if_following();
+    }
+
+    /// Tells the service how many requests wait, and the log when programs begin to wait.
+    fn note_waiting(&self) {
+        let waiting = self.state.lock().requests.len() as u64;
+        self.service.note_waiting(waiting);
+        if waiting > 0 && !self.is_told.swap(true, Ordering::Relaxed) {
+            let standing = self.service.standing();
+            tracing::info!(
+                ?standing,
+                "standby: programs wait here until this node serves"
+            );
+        }
+    }
+
+    /// Watches the programs of the parked requests, on a thread of its own, as long as there are some.
+    fn watch_programs(self: &Arc<Self>) {
+        {
+            let mut state = self.state.lock();
+            if state.is_watched || state.requests.is_empty() {
+                return;
+            }
+            state.is_watched = true;
+        }
+        let weak = Arc::downgrade(self);
+        let watch = move || {
+            while weak
+                .upgrade()
+                .is_some_and(|admissions| admissions.release_killed())
+            {
+                std::thread::sleep(LOOK_AT_PROGRAMS);
+            }
+        };
+        if let Err(error) = threads::spawn("fuse-killed", watch) {
+            tracing::warn!(%error, "a program that waits cannot be killed");
+            self.state.lock().is_watched = false;
+        }
+    }
+
+    /// Ends the parked requests of killed programs. Returns whether others are left.
+    fn release_killed(&self) -> bool {
+        let killed = {
+            let state = self.state.lock();
+            let wishes = state.requests.iter().map(|request| request.wish);
+            wishes.map(|wish| wish.thread).collect::<Vec<_>>()
+        };
+        // The lock is not held while the system is asked.
+        let killed: Vec<_> = killed.into_iter().filter(|it| it.is_dying()).collect();
+        let (ended, is_left) = {
+            let mut state = self.state.lock();
+            let ended = state.take_if(|request| {
+                request.wish.kind != RequestKind::WriteBack && killed.contains(&request.wish.thread)
+            });
+            state.is_watched = !state.requests.is_empty();
+            (ended, state.is_watched)
+        };
+        for request in ended {
+            request.refuse(&self.memory, Errno::Interrupted);
+        }
+        self.note_waiting();
+        is_left
     }
 
     /// Notes that a change is not executed. Without a note the next process takes it for one that may be executed.
@@ -327,11 +409,19 @@ impl Admissions {
     }
 
     fn run_parked(self: &Arc<Self>) {
+        if self.service.serves() {
+            self.is_told.store(false, Ordering::Relaxed);
+        }
         let batch = std::mem::take(&mut self.state.lock().requests);
         let mut waiting = VecDeque::new();
         for request in batch {
             let bytes = request.counted_bytes();
-            match self.enter(request.wish) {
+            let answer = if request.wish.is_of_killed() {
+                AdmissionAnswer::Refused(Errno::Interrupted)
+            } else {
+                self.enter(request.wish)
+            };
+            match answer {
                 AdmissionAnswer::Inside(admitted) => request.run(&self.memory, admitted),
                 AdmissionAnswer::Refused(errno) => request.refuse(&self.memory, errno),
                 AdmissionAnswer::Waits(_) => {
@@ -357,6 +447,8 @@ impl Admissions {
             request.refuse(&self.memory, Errno::Io);
         }
         self.await_service();
+        self.note_waiting();
+        self.watch_programs();
         self.refuse_if_following();
     }
 
@@ -377,6 +469,7 @@ impl Admissions {
             let errno = refusal(&request).unwrap_or(Errno::Io);
             request.refuse(&self.memory, errno);
         }
+        self.note_waiting();
     }
 
     /// Admits no further request, and refuses the parked ones. Returns when no thread hands a request to the service any
@@ -435,6 +528,7 @@ mod tests {
             kind,
             asked: Tenure::FIRST,
             bond: TenureBond::Free,
+            thread: CallerThread::default(),
         };
         ParkedRequest {
             bytes,

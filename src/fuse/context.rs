@@ -19,6 +19,7 @@ use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 use parking_lot::RwLock;
 
 use super::admission::{AdmissionAnswer, AdmissionWish, Admissions, Admitted, ParkedRequest};
+use super::caller_thread::CallerThread;
 use super::error::MountError;
 use super::file_pages::PageRead;
 use super::kernel_cache::KernelCache;
@@ -65,6 +66,7 @@ pub(super) struct RequestForm {
     /// The pages that the kernel holds locked until the answer.
     pub page_read: Option<PageRead>,
     pub bond: TenureBond,
+    pub thread: CallerThread,
 }
 
 impl RequestForm {
@@ -84,12 +86,23 @@ impl RequestForm {
         }
     }
 
+    /// The form of a request of the kernel.
+    pub fn of(self, request: &Request) -> Self {
+        self.by(CallerThread::new(request.pid()))
+    }
+
+    /// The form of a request for which a thread waits.
+    pub const fn by(self, thread: CallerThread) -> Self {
+        Self { thread, ..self }
+    }
+
     /// The wish of the request at its admission, if it was asked in a tenure.
     pub const fn wish(&self, asked: Tenure) -> AdmissionWish {
         AdmissionWish {
             kind: self.kind,
             asked,
             bond: self.bond,
+            thread: self.thread,
         }
     }
 }
@@ -102,6 +115,7 @@ impl From<&'static str> for RequestForm {
             kind: RequestKind::Program,
             page_read: None,
             bond: TenureBond::Free,
+            thread: CallerThread::default(),
         }
     }
 }

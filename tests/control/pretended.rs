@@ -41,6 +41,7 @@ pub fn alpha(service: ServiceStatus, in_sync: bool) -> DatastoreStatus {
             writes_in_flight: 0,
             metadata_in_flight: 0,
             kept_bytes: 0,
+            waiting_requests: 0,
             paw: 0,
             saw: 0,
             slow_operation: None,

@@ -147,6 +147,9 @@ pub trait FileService: Send + Sync + 'static {
         job();
     }
 
+    /// Notes how many requests of programs wait for the service, for the status.
+    fn note_waiting(&self, _requests: u64) {}
+
     /// The standing of this node at this moment.
     fn standing(&self) -> Standing {
         Standing::Serving

@@ -89,6 +89,9 @@ pub struct WorkStatus {
     pub metadata_in_flight: u64,
     /// Bytes of writes that wait, or have waited and are not over, in memory and on the disk of the store.
     pub kept_bytes: u64,
+    /// Requests of programs that wait in the mount for this node to serve.
+    #[serde(default)]
+    pub waiting_requests: u64,
     /// Entries of the primary's table of writes in flight.
     pub paw: u64,
     /// Entries of the secondary's table of writes in flight.
@@ -241,6 +244,7 @@ impl DatastoreStatus {
                 writes_in_flight: 0,
                 metadata_in_flight: 0,
                 kept_bytes: 0,
+                waiting_requests: 0,
                 paw: 0,
                 saw: 0,
                 slow_operation: None,

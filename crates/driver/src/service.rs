@@ -91,6 +91,10 @@ impl FileService for DatastoreHandle {
         self.0.gate().when_serving(&*self.0.engine().host, job);
     }
 
+    fn note_waiting(&self, requests: u64) {
+        self.0.gate().note_waiting(requests);
+    }
+
     fn standing(&self) -> Standing {
         self.0.gate().standing()
     }

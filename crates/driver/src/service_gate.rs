@@ -94,6 +94,8 @@ pub(crate) struct ServiceGate {
     state: Mutex<ServiceGateState>,
     /// The present [`Tenure`], which changes under the lock of the state.
     tenure: AtomicU64,
+    /// Requests of programs that wait in the mount.
+    waiting_requests: AtomicU64,
 }
 
 struct ServiceGateState {
@@ -250,7 +252,18 @@ impl ServiceGate {
         Self {
             state: Mutex::new(state),
             tenure: AtomicU64::new(Tenure::FIRST.0),
+            waiting_requests: AtomicU64::new(0),
         }
+    }
+
+    /// Notes how many requests of programs wait for the service, for the status.
+    pub fn note_waiting(&self, requests: u64) {
+        self.waiting_requests.store(requests, Ordering::Relaxed);
+    }
+
+    /// The requests of programs that wait for the service.
+    pub fn waiting_requests(&self) -> u64 {
+        self.waiting_requests.load(Ordering::Relaxed)
     }
 
     /// The tenure of this moment. A thread that then finds a session of the datastore, and then the same tenure, has a

@@ -77,6 +77,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         metadata_in_flight: in_flight.metadata as u64,
         kept_bytes: usage.kept.bytes(),
         slow_operation: usage.oldest_metadata.and_then(slow),
+        waiting_requests: engine.gate.waiting_requests(),
         ..status.work
     };
     status.poisoned = poisoned;

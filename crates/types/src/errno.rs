@@ -54,6 +54,7 @@ errnos! {
     NotSupported = 95: "operation not supported",
     Stale = 116: "stale file handle",
     QuotaExceeded = 122: "disk quota exceeded",
+    Interrupted = 4: "interrupted system call",
 }
 
 #[cfg(test)]

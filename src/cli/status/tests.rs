@@ -45,6 +45,7 @@ pub(in crate::cli) fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
             writes_in_flight: 0,
             metadata_in_flight: 0,
             kept_bytes: 0,
+            waiting_requests: 0,
             paw: 0,
             saw: 0,
             slow_operation: None,
@@ -85,6 +86,16 @@ fn what_only_this_node_had_is_shown_with_its_place() {
     let text = store_text(&kept);
     let expected = "lost+found  8.00 KiB in 2 files that only this node had in generation 3: see \
                     /var/lib/alpha/.lockstep/lost+found/3/list.txt; remove the directory once nothing of it is needed\n";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn programs_that_wait_for_the_node_are_shown() {
+    let mut waiting = store(true, true);
+    assert!(!store_text(&waiting).contains("wait here"));
+    waiting.work.waiting_requests = 3;
+    let text = store_text(&waiting);
+    let expected = "standby     programs wait here until this node serves: 3 requests\n";
     assert!(text.contains(expected), "{text}");
 }
 
