@@ -119,8 +119,9 @@ fn a_change_behind_another_one_fails_once_the_other_node_may_have_served() {
     let second = Arc::clone(&file);
     let second = program(move || second.write_all_at(b"late", 0));
     service.await_refused_programs(1);
-    serve_again_after_the_other(&mount, &service);
+    service.stand(Standing::Following);
     assert_eq!(errno(&end(second).unwrap_err()), Errno::ROFS);
+    serve_again_after_the_other(&mount, &service);
     service.resume_writes();
     drop(end(first));
 }
