@@ -284,6 +284,11 @@ impl History {
         self.killed.insert(id.0, at);
     }
 
+    /// Returns the number of calls whose programs were killed.
+    pub fn killed_count(&self) -> usize {
+        self.killed.len()
+    }
+
     /// Returns the time after which a call has no effect: the first answer of the other node, if the request waits at a node
     /// without its program (rule R13). `u64::MAX`, for never, otherwise.
     pub fn deadline(&self, id: CallId) -> u64 {

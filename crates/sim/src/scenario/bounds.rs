@@ -91,9 +91,10 @@ struct Limits {
 }
 
 impl Limits {
-    /// Each client waits for one answer, and each inode may be about to be freed.
+    /// Each client waits for one answer, a request of a killed program may be under way beside them, and each inode may be about
+    /// to be freed.
     fn of_primary(clients: u32, history: &History) -> Self {
-        let clients = u64::from(clients);
+        let clients = u64::from(clients) + history.killed_count() as u64;
         let made = history
             .calls()
             .filter(|(_, call)| call.op.makes().is_some());
