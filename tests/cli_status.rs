@@ -225,7 +225,7 @@ fn a_change_of_the_role_that_fails_ends_with_two() {
 #[test]
 fn the_help_of_the_commands_for_roles_names_effect_and_exit_codes() {
     for (command, expected) in [
-        ("failover", "No operation fails"),
+        ("failover", "those under way end with their answers"),
         ("promote", "You vouch that the other node does not serve"),
         ("demote", "only this node has, and sets them aside"),
     ] {

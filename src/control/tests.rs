@@ -102,7 +102,7 @@ fn fake_status() -> NodeStatus {
             writes_in_flight: 3,
             metadata_in_flight: 4,
             kept_bytes: 1 << 20,
-            waiting_requests: 0,
+            waiting_requests: 3,
             paw: 5,
             saw: 6,
             slow_operation: Some(slow_operation()),
