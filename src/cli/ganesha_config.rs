@@ -120,8 +120,8 @@ pub(crate) fn run(args: &GaneshaConfigArgs) -> Result<ExitCode> {
     }
     if datastore.policies.standby != Standby::Eagain {
         warn(
-            "warning: set standby = \"eagain\" in the [[datastore]] of both nodes: otherwise a write that waits here while \
-             the other node serves may overwrite newer data later",
+            "warning: set standby = \"eagain\" in the [[datastore]] of both nodes: otherwise a client whose request \
+             reaches the node that does not serve gets an error, or its reads wait",
         );
     }
     Ok(ExitCode::SUCCESS)

@@ -149,8 +149,8 @@ on_peer_loss = {on_peer_loss}
 # until `lockstep promote`. \"serve\" serves at once: a power loss may lose changes that were never synced, and if the
 # other node was promoted meanwhile, both serve until they meet.
 on_power_loss = {on_power_loss}
-# What programs get here while the other node serves: \"wait\" until this node serves, or the error \"erofs\". For an NFS
-# server set \"eagain\".
+# What programs get here while the other node serves: the error \"erofs\". With \"wait\" only changes get the error, and all else
+# waits until this node serves. For an NFS server set \"eagain\".
 standby = {standby}
 {times}",
         name = toml_text(&draft.datastore),
