@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(node.judge(&newer), Err(Discord::OlderCopy));
     }
 
-    /// The witness does not know the last resync, and would let the older copy take over.
+    /// The witness does not know the operations of a sync, and would let the older copy take over.
     #[test]
     fn a_copy_that_is_older_than_that_of_the_primary_says_so_itself() {
         let node = node(COMPLETE);
