@@ -1,5 +1,5 @@
-//! The guard of a mount: a process that has the kernel drop its caches when the lease of the node is over, also if the node is suspended or gone
-//! (`docs/adr/0014`).
+//! The guard of a mount: a process that has the kernel drop its caches when the lease of the node is over, also if the node
+//! is suspended or gone (`docs/adr/0014`).
 //!
 //! The node is suspended, hangs, or is gone and its mount is held: then no thread of the node drops anything, and the kernel would
 //! go on answering from its caches while the other node serves. The guard has the device and the memory of the mount, with the end

@@ -1,8 +1,8 @@
 //! The memory of one mount that outlives its process: a memory file, whose descriptor is kept beside those of the device.
 //!
 //! It holds four things: the [`MountRecord`], the numbers of the inodes that the kernel knows (`known_inodes`), the words of the
-//! guard (`guard_words`), and a slot for each change under way whose second execution needs a note. The kernel sends a request again that the killed process had
-//! executed and not answered. Most kinds of requests can be repeated, or find their own effect (`resent`). The others note
+//! guard (`guard_words`), and a slot for each change under way whose second execution needs a note. The kernel sends a request
+//! again that the killed process had executed and not answered. Most kinds of requests can be repeated, or find their own effect (`resent`). The others note
 //! here, before they begin, what was true then: an exchange of names (`exchange`), and a change of an attribute that must or
 //! must not be there (`xattr_note`). A change that waits for this node to serve is noted as well (`admission`): it is not
 //! executed.

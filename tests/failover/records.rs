@@ -1,8 +1,8 @@
 //! Programs that append numbered records with a checksum to a file and sync each, and programs that read the records.
 //!
 //! Each program is a thread of the test. A program bears no error but a refusal (`EROFS`), after which it asks again: its first
-//! error ends it, and the test sees the error. A program may wait in a mount in standby, where nothing can end it but the end of the node. So no program is joined
-//! without a bound.
+//! error ends it, and the test sees the error. A program may wait in a mount in standby until the node serves or ends: a
+//! thread of the test cannot be killed alone. So no program is joined without a bound.
 //!
 //! Invariant: a record counts as acknowledged only after its `fsync` has returned. The count is in the memory of the
 //! test, outside the tested system.

@@ -419,11 +419,11 @@ impl Backing for FencedBacking {
         }
     }
 
-    /// `true` only once the markers are written.
     fn identity(&self, path: &str) -> io::Result<Option<FileIdentity>> {
         self.below.identity(path)
     }
 
+    /// `true` only once the markers are written.
     fn is_poisoned(&self) -> bool {
         self.poison.check().is_err()
     }

@@ -304,8 +304,8 @@ impl BlockFile {
         Ok(())
     }
 
-    /// Cuts the part of the file that neither the space nor the synced header needs, and that is not kept. If this fails, the file stays
-    /// longer, which is harmless.
+    /// Cuts the part of the file that neither the space nor the synced header needs, and that is not kept. If this fails,
+    /// the file stays longer, which is harmless.
     fn cut(&self, synced: u64) {
         let mut lengths = self.lengths.lock();
         let needed = synced.max(lengths.space).max(lengths.kept);
