@@ -16,7 +16,7 @@ use lockstep_link::SendFrames;
 use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_repl::state::{RefusedTrigger, State, Trigger};
-use lockstep_types::{Generation, Osn, StateVersion};
+use lockstep_types::{Generation, Osn, StateVersion, SyncId};
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
@@ -256,6 +256,18 @@ impl Term {
 
     /// Sends a message outside the core's protocol, such as a greeting or an answer of a secondary.
     pub fn reply(&self, sender: &dyn SendFrames, message: Message, delivery: Delivery<'_>) -> bool {
+        let sync = self.engine.disk.count.count().of;
+        self.reply_in(sync, sender, message, delivery)
+    }
+
+    /// Sends an answer to an operation that came in the sync `sync`, which may be over (rule P17).
+    pub fn reply_in(
+        &self,
+        sync: Option<SyncId>,
+        sender: &dyn SendFrames,
+        message: Message,
+        delivery: Delivery<'_>,
+    ) -> bool {
         if matches!(
             message,
             Message::WriteAck { failed: None, .. }
@@ -264,7 +276,7 @@ impl Term {
                     ..
                 }
         ) {
-            self.engine.disk.count.note_answered();
+            self.engine.disk.count.note_answered(sync);
         }
         deliver(sender, &self.envelope(Osn::ZERO, message), &[], delivery)
     }

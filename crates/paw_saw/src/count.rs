@@ -138,11 +138,14 @@ impl SyncCounter {
         self.change(|count| count.acknowledged = count.acknowledged.saturating_add(1));
     }
 
-    /// Secondary: an operation is about to be answered.
-    pub fn note_answered(&self) {
+    /// Secondary: an operation is about to be answered that came in the sync `of`. An answer that is late, because a flush has
+    /// outlived the sync, counts nothing in a later one: by then this node may be the primary.
+    pub fn note_answered(&self, of: Option<SyncId>) {
         self.change(|count| {
-            count.acknowledged = count.acknowledged.saturating_add(1);
-            count.reached = count.acknowledged;
+            if count.of == of {
+                count.acknowledged = count.acknowledged.saturating_add(1);
+                count.reached = count.acknowledged;
+            }
         });
     }
 
@@ -228,12 +231,27 @@ mod tests {
         assert_eq!(SyncCounter::open(table()).count(), SyncCount::default());
     }
 
+    /// A flush on the secondary outlives a takeover and the begin of the next sync.
+    #[test]
+    fn a_late_answer_counts_nothing_in_a_later_sync() {
+        let counter = SyncCounter::make(Arc::new(Memory::default()));
+        let first = SyncId::next(None, [5; 16]);
+        counter.begin(first);
+        let received_in = counter.count().of;
+        counter.begin(SyncId::next(Some(first), [6; 16]));
+        counter.note_sent();
+        counter.note_sent();
+        counter.note_answered(received_in);
+        let count = counter.count();
+        assert_eq!((count.acknowledged, count.reached), (0, 2));
+    }
+
     #[test]
     fn a_secondary_has_reached_what_it_has_answered() {
         let counter = SyncCounter::make(Arc::new(Memory::default()));
         counter.begin(SyncId::next(None, [5; 16]));
-        counter.note_answered();
-        counter.note_answered();
+        counter.note_answered(counter.count().of);
+        counter.note_answered(counter.count().of);
         let count = counter.count();
         assert_eq!((count.acknowledged, count.reached), (2, 2));
     }

@@ -388,10 +388,11 @@ impl SecondarySession {
     ) -> Result<(), ConnectionEnd> {
         let permit = self.permits.flush()?;
         let (term, sender) = (Arc::clone(&self.term), Arc::clone(sender));
+        let sync = self.engine.disk.count.count().of;
         self.engine.host.spawn(Box::new(move || {
             let failed = wait(&term.engine.store).err();
             let failed = failed.map(|error| term.engine.log_and_errno(&error));
-            term.reply(&*sender, message(failed), Delivery::Queue);
+            term.reply_in(sync, &*sender, message(failed), Delivery::Queue);
             let _flushed = sender.flush_nowait();
             drop(permit);
         }));
