@@ -8,7 +8,7 @@ use lockstep_fs::InoRanges;
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
-use lockstep_types::settings::{Encryption, OnPowerLoss, Role};
+use lockstep_types::settings::{Durability, Encryption, OnPowerLoss, Role};
 use lockstep_types::{
     BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn,
     Timestamp, WriteVerifier,
@@ -224,26 +224,64 @@ fn nobody_sees_a_size_in_doubt() {
         place.config.pause_limit = Duration::from_millis(1);
         leave_a_write_under_way(&place, file_bytes);
         let datastore = place.start().unwrap();
-        let host = &*datastore.engine().host;
-        let enter = || {
-            let entered = datastore.gate().enter(host, RequestKind::Program);
-            entered.map(drop)
-        };
         let expected = if is_in_doubt {
             Err(Standing::Undecided)
         } else {
             Ok(())
         };
-        assert_eq!(enter(), expected);
-        // The pause ends, and this node goes on alone.
-        let until = Instant::now() + LONG_ENOUGH;
-        while enter().is_err() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(2));
-            datastore.session().tick();
-        }
-        assert_eq!(enter(), Ok(()));
+        assert_eq!(enter(&datastore), expected);
+        until_alone(&datastore);
+        assert_eq!(enter(&datastore), Ok(()));
         end(&datastore);
     }
+}
+
+/// Tries to let a request in.
+fn enter(datastore: &Datastore) -> Result<(), Standing> {
+    let host = &*datastore.engine().host;
+    datastore.gate().enter(host, RequestKind::Program).map(drop)
+}
+
+/// Waits until the pause has ended, and this node lets requests in without the other one.
+fn until_alone(datastore: &Datastore) {
+    let until = Instant::now() + LONG_ENOUGH;
+    while enter(datastore).is_err() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(2));
+        datastore.session().tick();
+    }
+}
+
+/// Rule P12: the tables that name what was under way are lost, and the other node may yet take over without any of that.
+#[test]
+fn nobody_sees_what_was_under_way_at_a_loss_of_power() {
+    let mut place = Place::in_sync();
+    place.config.pause_limit = Duration::from_millis(1);
+    place.config.policies.durability = Durability::Always;
+    let datastore = place.start().unwrap();
+    leave_an_operation_in_doubt(&datastore);
+    end(&datastore);
+    drop(datastore);
+    place.lose_power();
+    let datastore = place.start().unwrap();
+    let role = datastore.engine().role_file.state();
+    assert!(role.is_in_sync() && !role.has_kept_sync());
+    assert_eq!(enter(&datastore), Err(Standing::Undecided));
+    assert_eq!(datastore.store().intents().in_doubt(), [], "it is void");
+    until_alone(&datastore);
+    assert_eq!(enter(&datastore), Ok(()));
+    assert!(!datastore.engine().role_file.state().is_in_sync());
+    end(&datastore);
+}
+
+/// Logs the creation of a file, without its outcome.
+fn leave_an_operation_in_doubt(datastore: &Datastore) {
+    let (primary, store) = (datastore.primary().unwrap(), datastore.store());
+    let op = MetaOp {
+        osn: primary.term.core.lock().next_osn(),
+        time: Timestamp { secs: 1, nanos: 0 },
+        request: creation(store.next_ino().unwrap(), "doubtful", NodeKind::File),
+    };
+    let _intent = store.intents().log(&op).unwrap();
 }
 
 /// The creation of an inode with a name in the root.

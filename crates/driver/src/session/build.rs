@@ -63,7 +63,8 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
     let tables = tables.map_err(table_refused(config))?;
     let state = first_state(config, part, is_in_sync);
     let is_secondary = part == SessionPart::Follow && !role.record.is_primary();
-    let drops_doubts = is_secondary || state.service_mode() == ServiceMode::Alone;
+    let is_alone = state.service_mode() == ServiceMode::Alone;
+    let drops_doubts = is_secondary || is_alone || role.power.has_lost_power;
     // A resync that was set aside for belongs to an earlier session.
     store.lost_found().end();
     if drops_doubts && !is_active(Mutant::KeepInDoubt) {
@@ -112,15 +113,19 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
         Session::Secondary(session)
     } else {
         let session = PrimarySession::new(engine, core, first_osn, tables.paw);
-        if state == State::Paused {
-            session.hide_sizes_in_doubt();
+        match state {
+            State::Paused if engine.role_file.state().power.has_lost_power => {
+                session.hide_everything();
+            }
+            State::Paused => session.hide_sizes_in_doubt(),
+            _ => {}
         }
         Session::Primary(session)
     }
 }
 
-/// Rolls back the operations in doubt: a node that serves alone cannot ask the peer for their outcome, and a secondary
-/// takes what its primary has. No client got an answer to them, so they have not happened. The other copy is resynced
+/// Rolls back the operations in doubt: a node that serves alone cannot ask the peer for their outcome, a secondary
+/// takes what its primary has, and a node that has lost power serves once its peer counts no more. No client got an answer to them, so they have not happened. The other copy is resynced
 /// before it is in sync again. If they stayed PENDING, the resync would wait for them, and the log could not be cut.
 /// A node that was deposed lists them in its lost+found.
 fn roll_back_in_doubt(store: &Store, deposed: Option<Generation>) -> Result<(), StoreError> {

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use lockstep_paw_saw::{InFlightEntry, InFlightTable};
 use lockstep_repl::core::{Core, Effect, Effects, Event, LockSet, OpId, OpKind};
 use lockstep_repl::message::{Message, WriteMessage};
-use lockstep_repl::state::{State, Trigger};
+use lockstep_repl::state::{ServiceMode, State, Trigger};
 use lockstep_types::{Errno, Ino, Osn};
+use parking_lot::Mutex;
 
 use crate::client::{Done, KeptBytes, ReadDone, WaitingRequests};
 use crate::engine::Engine;
@@ -72,6 +73,8 @@ pub(crate) struct PrimarySession {
     pub admission: WriteAdmission,
     pub requests: Arc<PendingRequests>,
     pub jobs: Arc<ResyncJobs>,
+    /// Any byte here may be one that the other node lacks, until that node counts no more (rule P12).
+    doubt: Mutex<Option<Doubt>>,
 }
 
 impl PrimarySession {
@@ -133,6 +136,7 @@ impl PrimarySession {
                 memory: MemoryReturn::default(),
                 space,
                 requests,
+                doubt: Mutex::default(),
             }
         })
     }
@@ -264,6 +268,9 @@ impl PrimarySession {
 
     fn note_state(&self, state: State) {
         self.term.note_state(state);
+        if state.service_mode() != ServiceMode::Wait {
+            drop(self.doubt.lock().take());
+        }
         if state == State::Synced {
             self.space.ask_peer_later();
         }
@@ -304,6 +311,12 @@ impl PrimarySession {
                 self.hide_until_equal(&entry);
             }
         }
+    }
+
+    /// Lets no client in until the other node counts no more: a loss of power has taken the table of the writes under way, so this
+    /// node's disk may show any of them (rule P12).
+    pub fn hide_everything(&self) {
+        *self.doubt.lock() = Some(Doubt::of(&self.engine.gate, &self.engine.host));
     }
 
     /// Lets no client in until a read of the write's range gets its locks.
