@@ -70,6 +70,20 @@ fn cluster() -> ClusterStatus {
     }
 }
 
+fn fake_work() -> WorkStatus {
+    WorkStatus {
+        generation: 2,
+        osn: "2.77".to_owned(),
+        writes_in_flight: 3,
+        metadata_in_flight: 4,
+        kept_bytes: 1 << 20,
+        waiting_requests: 3,
+        paw: 5,
+        saw: 6,
+        slow_operation: Some(slow_operation()),
+    }
+}
+
 fn fake_status() -> NodeStatus {
     let mirrored = DatastoreStatus {
         settings: SettingsStatus {
@@ -96,17 +110,7 @@ fn fake_status() -> NodeStatus {
             }),
             cluster: Some(cluster()),
         },
-        work: WorkStatus {
-            generation: 2,
-            osn: "2.77".to_owned(),
-            writes_in_flight: 3,
-            metadata_in_flight: 4,
-            kept_bytes: 1 << 20,
-            waiting_requests: 3,
-            paw: 5,
-            saw: 6,
-            slow_operation: Some(slow_operation()),
-        },
+        work: fake_work(),
         poisoned: Some(PoisonStatus {
             reason: "cannot sync".to_owned(),
             time: "2025-11-20T21:46:00Z".to_owned(),

@@ -125,7 +125,8 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
 }
 
 /// Rolls back the operations in doubt: a node that serves alone cannot ask the peer for their outcome, a secondary
-/// takes what its primary has, and a node that has lost power serves once its peer counts no more. No client got an answer to them, so they have not happened. The other copy is resynced
+/// takes what its primary has, and a node that has lost power serves once its peer counts no more. No client got an answer to
+/// them, so they have not happened. The other copy is resynced
 /// before it is in sync again. If they stayed PENDING, the resync would wait for them, and the log could not be cut.
 /// A node that was deposed lists them in its lost+found.
 fn roll_back_in_doubt(store: &Store, deposed: Option<Generation>) -> Result<(), StoreError> {
