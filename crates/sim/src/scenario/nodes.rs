@@ -124,6 +124,12 @@ impl Nodes {
         self.has_served &= side != self.primary;
     }
 
+    /// Forgets the last state of a node whose disk is exchanged while its process is stopped. That state says nothing of the copy on
+    /// the other disk.
+    pub const fn forget_state(&mut self, side: Side) {
+        *side.of_mut(&mut self.last_states) = None;
+    }
+
     /// Looks in the present states whether both nodes are in sync. Returns whether they have come in sync since the last
     /// look.
     pub fn look_for_sync(&mut self, states: [Option<State>; 2]) -> bool {

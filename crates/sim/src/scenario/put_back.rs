@@ -22,7 +22,10 @@ impl Cluster {
         self.stop(side, Stop::Process);
         let secondary = self.nodes.of_mut(side);
         secondary.disk.put_back();
-        if !secondary.stays_down {
+        let stays_down = secondary.stays_down;
+        // A copy that is complete on the disk has not become complete now.
+        self.nodes.forget_state(side);
+        if !stays_down {
             self.start(side);
         }
     }
