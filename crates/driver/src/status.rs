@@ -9,6 +9,7 @@ use lockstep_types::{Ino, Osn};
 
 use crate::client::Standing;
 use crate::engine::Engine;
+use crate::open::role_file::RoleState;
 use crate::report::{
     CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SlowOperationStatus,
     SpaceStatus, SyncStatus, WorkStatus,
@@ -30,6 +31,16 @@ fn slow(
         inode: ino.map_or(0, Ino::get),
         since_ms: millis(since),
     })
+}
+
+/// What this copy holds by its role file. The notes know since when.
+fn copy(marks: RoleState) -> CopyStatus {
+    CopyStatus {
+        marked_in_sync: marks.is_in_sync(),
+        complete: marks.record.complete,
+        write_verifier: Some(marks.verifier.get()),
+        as_of: None,
+    }
 }
 
 /// The status of a datastore.
@@ -61,12 +72,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
             .gate
             .restart_within(&*engine.host, RESTART_WITHOUT_LEASE)
             .map(millis),
-        copy: CopyStatus {
-            marked_in_sync: marks.is_in_sync(),
-            complete: marks.record.complete,
-            write_verifier: Some(marks.verifier.get()),
-            as_of: None,
-        },
+        copy: copy(marks),
         in_sync: state.is_in_sync() && poisoned.is_none(),
         disk_stall: engine.disk.watch.status(),
         ..status.sync
