@@ -366,11 +366,12 @@ impl Prepared {
         let role = role.verified(place.boot, record, draw);
         let is_always = config.policies.durability == Durability::Always;
         let role = role.started(place.boot, is_always);
-        let role_file = RoleFile::open(Arc::clone(&backing), role, place.boot, record);
-        let role_file = role_file.map_err(failed(&config))?;
-        let has_tables = role_file.state().has_tables();
+        // A count that cannot be opened refuses the store, which is not changed before.
+        let has_tables = RoleState { record, ..role }.has_tables();
         let count = tables::open_count(backing.as_ref(), has_tables);
         let count = count.map_err(table_refused(&config))?;
+        let role_file = RoleFile::open(Arc::clone(&backing), role, place.boot, record);
+        let role_file = role_file.map_err(failed(&config))?;
         let opened = checked.open().map_err(refused(&config))?;
         kept::remove_left(backing.as_ref()).map_err(failed(&config))?;
         // The previous process may have used some of the reserve. A disk without room is no reason not to start.
