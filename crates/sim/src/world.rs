@@ -118,6 +118,11 @@ impl World {
         self.fibers.hold(process.id(), role, drawn, until);
     }
 
+    /// Returns whether a thread stands still.
+    pub fn holds_a_thread(&self) -> bool {
+        self.fibers.holds_one(self.now())
+    }
+
     /// Makes one step: a fiber continues, or time advances until a fiber can continue, but not
     /// beyond `until`. Returns `false` if nothing happens before `until`.
     pub fn step(&mut self, until: Duration) -> bool {

@@ -572,7 +572,8 @@ impl Cluster {
         let start = self.now();
         loop {
             self.run_for(POLL_INTERVAL)?;
-            if self.is_in_sync() {
+            // A thread that stands still may have an operation under way, and the connection of nodes in sync ends by it.
+            if self.is_in_sync() && !self.world.holds_a_thread() {
                 return Ok(());
             }
             self.finish_force()?;

@@ -221,6 +221,11 @@ impl Fibers {
         }
     }
 
+    /// Returns whether a fiber stands still at `now`.
+    pub fn holds_one(&self, now: Duration) -> bool {
+        self.alive.values().any(|fiber| fiber.held_until > now)
+    }
+
     /// Lets a fiber run until it waits again or ends.
     pub fn resume(&mut self, number: u64) {
         let Some(fiber) = self.alive.get_mut(&number) else {
