@@ -1,9 +1,9 @@
 //! Programs that change names. Each name is made and removed exactly once, or the program sees an error that no refusal is.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 
-use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
+use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, mknodat, renameat_with};
 
 use crate::programs::{Place, Tree};
 
@@ -14,7 +14,7 @@ pub fn names(place: &Place) -> Tree {
     place.ask(|| fs::write(&target, "t"));
     while let Some(round) = place.next() {
         let (file, other) = (path(&format!("file {round}")), path("other"));
-        drop(place.ask(|| File::create_new(&file)));
+        drop(place.create(&format!("file {round}"), OFlags::empty()));
         place.ask(|| fs::hard_link(&file, &other));
         assert_eq!(place.ask(|| fs::metadata(&file)).nlink(), 2);
         place.ask(|| fs::rename(&other, path("moved")));
