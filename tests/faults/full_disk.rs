@@ -56,10 +56,11 @@ impl Site {
         self.pair.mount().join("home")
     }
 
-    /// Runs a script as the user.
+    /// Runs a script as the user. In Debian's `sh` a write of `echo` that finds no space says "I/O error"; `bash` tells the
+    /// error. The last inode may be gone before the open, or before the first write of a file.
     fn run(&self, script: &str) -> Output {
         let mut command = as_nobody();
-        command.args(["--", "sh", "-c", script]);
+        command.args(["--", "bash", "-c", script]);
         command.current_dir(self.home()).output().unwrap()
     }
 
