@@ -504,8 +504,9 @@ impl Cluster {
         }
         let states = self.nodes.states();
         for side in self.nodes.look_for_complete_copies(states) {
-            // A copy that an operator makes the complete one is equal to none.
-            if self.unanswered != Some(side) {
+            // A copy that an operator makes the complete one is equal to none, unless a primary has made it equal meanwhile.
+            let is_promoted = self.unanswered == Some(side);
+            if !is_promoted || self.nodes.of(side).state() == Some(State::SecondarySynced) {
                 self.note_equal(side);
             }
         }
