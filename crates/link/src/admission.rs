@@ -91,7 +91,7 @@ pub struct AdmissionGuard {
 
 impl PreAuthLimiter {
     /// Admits a connection from this address. If too many connections are pending, closes one of them. `None` if too many
-    /// guards exist.
+    /// guards exist, or if the connection is to make no room for itself.
     ///
     /// # Errors
     /// When the socket cannot be duplicated.
@@ -103,10 +103,9 @@ impl PreAuthLimiter {
         let source = ConnectionSource::from(from);
         let socket = socket.as_fd().try_clone_to_owned()?;
         let mut state = self.0.lock();
-        if state.admitted >= ADMITTED_MAX {
+        if state.admitted >= ADMITTED_MAX || !state.make_room(source) {
             return Ok(None);
         }
-        state.make_room(source);
         state.arrivals += 1;
         let number = state.arrivals;
         state.pending.push_back(PendingPeer {
@@ -125,8 +124,9 @@ impl PreAuthLimiter {
 }
 
 impl PreAuthState {
-    /// Closes a pending connection if a new one from this source is one too many.
-    fn make_room(&mut self, source: ConnectionSource) {
+    /// Closes a pending connection if a new one from this source is one too many. `false` if only connections of sources are
+    /// pending that have authenticated before, and this one has not.
+    fn make_room(&mut self, source: ConnectionSource) -> bool {
         let given_up = if self.pending_of(source) >= SOURCE_PENDING_MAX {
             self.pending.iter().position(|peer| peer.source == source)
         } else if self.pending.len() >= PENDING_MAX {
@@ -140,10 +140,16 @@ impl PreAuthState {
         } else {
             None
         };
+        let yields = |index: usize| self.pending.get(index).map(|peer| peer.source);
+        let yields = given_up.and_then(yields);
+        if yields.is_some_and(|other| self.is_known(other) && !self.is_known(source)) {
+            return false;
+        }
         if let Some(peer) = given_up.and_then(|index| self.pending.remove(index)) {
             // An error means that the peer has closed the connection: then its thread ends, too.
             let _closed = shutdown(&peer.socket, Shutdown::Both);
         }
+        true
     }
 
     fn pending_of(&self, source: ConnectionSource) -> usize {
@@ -279,6 +285,27 @@ mod tests {
         let sources = 0..u8::try_from(ADMITTED_MAX - 1).unwrap();
         let _strangers: Vec<_> = sources.map(|source| site.enter(stranger(source))).collect();
         assert!(!node.is_closed());
+    }
+
+    #[test]
+    fn sources_that_have_authenticated_and_have_all_places_make_room_for_each_other_only() {
+        let site = Site::new();
+        let sources = || 0..u8::try_from(PENDING_MAX).unwrap();
+        for source in sources() {
+            site.enter(stranger(source)).guard.authenticated();
+        }
+        let mut known: Vec<_> = sources()
+            .map(|source| site.enter(stranger(source)))
+            .collect();
+        let (client, unknown) = (&known[0].client, stranger(200));
+        assert!(site.limiter.enter(client, unknown).unwrap().is_none());
+        assert!(known.iter_mut().all(|entered| !entered.is_closed()));
+        let mut again = site.enter(stranger(7));
+        assert!(!again.is_closed());
+        let closed = known
+            .iter_mut()
+            .filter_map(|entered| entered.is_closed().then_some(()));
+        assert_eq!(closed.count(), 1);
     }
 
     #[test]
