@@ -51,6 +51,12 @@ const EMPTY_WITNESS: &str = "the witness has no record of this datastore, so it 
 const OLDER_COPY: &str = "the witness knows of a later sync of this datastore than the store of this node: an older copy of the store was put \
                           back. Connect the nodes, put the newer store back, or run `lockstep promote --force-data-loss` here";
 
+/// Why no node takes over by a witness of an earlier version.
+const FORGETS_NAMES: &str = "the witness does not keep the name of the sync, so no node takes over by itself: its version is earlier than \
+                             that of this node; upgrade the witness";
+/// Time between two claims whose name the witness does not keep. The witness may be upgraded meanwhile.
+const FORGETS_AGAIN: Duration = Duration::from_secs(60);
+
 /// A question to the witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Question {
@@ -74,6 +80,8 @@ struct Ruling {
     phase: Phase,
     /// The record of the witness.
     known: Option<WitnessRecord>,
+    /// The witness has not kept the name of the sync.
+    forgets_names: bool,
 }
 
 /// The time for which this node has had no connection.
@@ -108,6 +116,8 @@ pub(crate) struct Arbitration<'a> {
     not_before: Duration,
     /// The moment of the next question without a need.
     look_at: Duration,
+    /// The moment before which the secondary is not protected, because the witness does not keep the name of the sync.
+    forgets_until: Option<Duration>,
 }
 
 impl<'a> Arbitration<'a> {
@@ -127,6 +137,7 @@ impl<'a> Arbitration<'a> {
             silence: Silence::of(&datastore.session(), now),
             not_before: now,
             look_at: now,
+            forgets_until: None,
         })
     }
 
@@ -231,7 +242,10 @@ impl<'a> Arbitration<'a> {
                         if both_ask
                             && is_connected
                             && session.term.peer.is_complete()
-                            && !engine.witness.protects() =>
+                            && !engine.witness.protects()
+                            && self
+                                .forgets_until
+                                .is_none_or(|until| engine.host.now() >= until) =>
                     {
                         Some(Question::Protect)
                     }
@@ -275,11 +289,14 @@ impl<'a> Arbitration<'a> {
                 let protects = ruling
                     .known
                     .is_some_and(|known| self.lets_secondary_take_over(mine, known));
-                let is_empty = ruling.known.is_none();
-                if engine
-                    .witness
-                    .note_answer(protects, is_empty.then_some(EMPTY_WITNESS))
-                {
+                if question == Question::Protect {
+                    self.note_forgetting(ruling.forgets_names, now);
+                }
+                let trouble = match ruling.known {
+                    None => Some(EMPTY_WITNESS),
+                    Some(_) => self.forgets_until.map(|_| FORGETS_NAMES),
+                };
+                if engine.witness.note_answer(protects, trouble) {
                     tracing::info!(datastore = engine.name(), "the witness answers again");
                 }
                 self.not_before = now + self.pause_after(question, &ruling);
@@ -293,6 +310,14 @@ impl<'a> Arbitration<'a> {
                 self.not_before = now + self.times.beat();
             }
         }
+    }
+
+    /// Notes whether the witness has kept the name of the sync in the last claim.
+    fn note_forgetting(&mut self, forgets_names: bool, now: Duration) {
+        if forgets_names && self.forgets_until.is_none() {
+            tracing::warn!(datastore = self.datastore.name(), "{FORGETS_NAMES}");
+        }
+        self.forgets_until = forgets_names.then(|| now + FORGETS_AGAIN);
     }
 
     /// Time before the next question. A question whose answer has changed nothing is asked again, but not at once.
@@ -348,11 +373,15 @@ impl<'a> Arbitration<'a> {
                 return Ok(look(calls.told));
             }
             queue = machine.handle(RoleEvent::WitnessAnswered(now));
+            if calls.forgets_names && must_know {
+                break; // the machine would make the same claim again
+            }
         }
         Ok(Ruling {
             record: queue.iter().find_map(recorded),
             phase: machine.phase(),
             known: calls.told,
+            forgets_names: calls.forgets_names,
         })
     }
 
@@ -521,6 +550,7 @@ const fn look(known: Option<WitnessRecord>) -> Ruling {
         record: None,
         phase: Phase::Unsure,
         known,
+        forgets_names: false,
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) struct NamedCalls<'a> {
     pub has_told: bool,
     /// The record that the witness has told last.
     pub told: Option<WitnessRecord>,
+    /// The witness has granted a claim, and does not keep the name of the sync: its version is too old.
+    pub forgets_names: bool,
 }
 
 impl<'a> NamedCalls<'a> {
@@ -32,6 +34,7 @@ impl<'a> NamedCalls<'a> {
             must_know,
             has_told: false,
             told: None,
+            forgets_names: false,
         }
     }
 
@@ -53,6 +56,11 @@ impl<'a> NamedCalls<'a> {
         };
         self.told = self.line.claim(&named)?;
         self.has_told = true;
+        let nameless = WitnessRecord {
+            sync: None,
+            ..named.new
+        };
+        self.forgets_names = named.new.sync.is_some() && self.told == Some(nameless);
         Ok(self.seen())
     }
 
@@ -92,11 +100,15 @@ mod tests {
 
     use super::*;
 
-    struct Shelf(Mutex<Option<WitnessRecord>>);
+    struct Shelf {
+        record: Mutex<Option<WitnessRecord>>,
+        /// As an earlier version, which does not know the field.
+        forgets_names: bool,
+    }
 
     impl Witness for Shelf {
         fn read(&self, _limit: Duration) -> Result<Option<WitnessRecord>, WitnessError> {
-            Ok(*self.0.lock())
+            Ok(*self.record.lock())
         }
 
         fn claim(
@@ -104,15 +116,28 @@ mod tests {
             claim: &Claim,
             _limit: Duration,
         ) -> Result<Option<WitnessRecord>, WitnessError> {
-            let mut record = self.0.lock();
+            let mut record = self.record.lock();
             *record = claim.apply(*record);
+            if self.forgets_names
+                && let Some(record) = &mut *record
+            {
+                record.sync = None;
+            }
             Ok(*record)
         }
     }
 
     fn line(record: Option<WitnessRecord>) -> WitnessLine {
+        line_to(record, false)
+    }
+
+    fn line_to(record: Option<WitnessRecord>, forgets_names: bool) -> WitnessLine {
+        let record = Mutex::new(record);
         WitnessLine {
-            witness: Arc::new(Shelf(Mutex::new(record))),
+            witness: Arc::new(Shelf {
+                record,
+                forgets_names,
+            }),
             me: Member::First,
             limit: Duration::from_secs(1),
         }
@@ -148,6 +173,26 @@ mod tests {
         };
         assert_eq!(calls.claim(&claim).unwrap(), Some(claim.new), "granted");
         assert_eq!(calls.told.unwrap().sync, sync(3));
+    }
+
+    #[test]
+    fn a_witness_that_does_not_keep_the_name_is_noticed() {
+        for forgets_names in [false, true] {
+            let line = line_to(Some(record(None)), forgets_names);
+            let mut calls = NamedCalls::new(&line, SyncNames::settled(sync(3)), true);
+            let seen = calls.read().unwrap();
+            assert!(!calls.forgets_names, "nothing is claimed yet");
+            let new = WitnessRecord {
+                change: 5,
+                ..record(None)
+            };
+            let claim = Claim {
+                expected: seen,
+                new,
+            };
+            calls.claim(&claim).unwrap();
+            assert_eq!(calls.forgets_names, forgets_names);
+        }
     }
 
     #[test]
