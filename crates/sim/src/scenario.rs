@@ -4,6 +4,7 @@
 //! be in sync. When the clients have ended too, the nodes must be identical and idle. The checkers
 //! then judge all requests and answers. The data that a stopped node leaves is checked at once.
 
+mod at_rest;
 mod baseline;
 mod bounds;
 mod clients;

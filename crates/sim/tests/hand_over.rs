@@ -12,7 +12,7 @@ use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{
     ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings, Users,
 };
-use lockstep_sim::workload::{Generator, Options};
+use lockstep_sim::workload::Options;
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
 
 /// Number of seeds in each test.
@@ -37,11 +37,7 @@ fn cluster(seed: u64) -> Cluster {
         clients: 2,
         ..Options::default()
     };
-    let users = Users {
-        clients: options.clients,
-        pause_max: Duration::from_millis(2),
-        source: Box::new(Generator::new(options, random.fork())),
-    };
+    let users = Users::random(options, Duration::from_millis(2), random.fork());
     let mut cluster = Cluster::new(&settings, users, 10, random.fork());
     cluster.start_both();
     cluster
@@ -52,14 +48,6 @@ fn is_marked_by_primary_alone(cluster: &mut Cluster) -> bool {
     let is_synced = |cluster: &Cluster| cluster.state(PRIMARY) == Some(State::Synced);
     cluster.until(IN_SYNC_WITHIN, is_synced).unwrap();
     cluster.state(SECONDARY) == Some(State::SecondaryResyncing)
-}
-
-fn end_well(cluster: &mut Cluster) {
-    cluster.apply_fault(Fault::Heal).unwrap();
-    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
-    cluster.stop_clients();
-    cluster.settle().unwrap();
-    cluster.final_check().unwrap();
 }
 
 #[test]
@@ -79,7 +67,7 @@ fn a_secondary_that_was_never_complete_gets_no_role_and_costs_no_durable_operati
         cluster.apply_fault(both).unwrap();
         cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
         assert_eq!(cluster.role_changes(), 0, "seed {seed}");
-        end_well(&mut cluster);
+        cluster.end_in_sync().unwrap();
     }
     assert!(met > SEEDS / 2, "only {met} seeds meet the moment");
 }
@@ -92,7 +80,7 @@ fn a_failover_before_the_mark_of_the_secondary_waits_for_the_mark() {
         cluster.apply_fault(Fault::HandOver).unwrap();
         cluster.run_for(WHILE).unwrap();
         assert_eq!(cluster.role_changes(), 1, "seed {seed}");
-        end_well(&mut cluster);
+        cluster.end_in_sync().unwrap();
     }
 }
 
@@ -107,6 +95,6 @@ fn after_a_failover_whose_record_cannot_be_written_the_secondary_follows() {
         cluster.apply_fault(Fault::HandOver).unwrap();
         cluster.run_and_check(WHILE / 10).unwrap();
         assert_eq!(cluster.role_changes(), 0, "seed {seed}");
-        end_well(&mut cluster);
+        cluster.end_in_sync().unwrap();
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, Settings, Users};
-use lockstep_sim::workload::{Generator, Options};
+use lockstep_sim::workload::Options;
 use lockstep_sim::world::Hang;
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
 
@@ -79,11 +79,7 @@ fn new_cluster(seed: u64, settings: Settings) -> Cluster {
         operations_max: 2000,
         ..Options::default()
     };
-    let users = Users {
-        clients: options.clients,
-        pause_max: Duration::from_millis(100),
-        source: Box::new(Generator::new(options, random.fork())),
-    };
+    let users = Users::random(options, Duration::from_millis(100), random.fork());
     Cluster::new(&settings, users, 10, random.fork())
 }
 
@@ -99,10 +95,7 @@ fn end_well(cluster: &mut Cluster) {
     cluster.apply_fault(Fault::Heal).unwrap();
     cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
     assert!(answers_in_a_while(cluster) > 0);
-    cluster.stop_clients();
-    cluster.settle().unwrap();
-    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
-    cluster.final_check().unwrap();
+    cluster.end_in_sync().unwrap();
 }
 
 #[test]

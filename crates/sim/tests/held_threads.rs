@@ -10,7 +10,7 @@ use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{
     ANSWER_LIMIT, Cluster, Fault, HeldThread, IN_SYNC_WITHIN, Settings, Users,
 };
-use lockstep_sim::workload::{Generator, Options};
+use lockstep_sim::workload::Options;
 use lockstep_sim::world::ThreadRole;
 use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
@@ -48,11 +48,7 @@ fn cluster(seed: u64) -> Cluster {
         operations_max: 2000,
         ..Options::default()
     };
-    let users = Users {
-        clients: options.clients,
-        pause_max: Duration::from_millis(20),
-        source: Box::new(Generator::new(options, random.fork())),
-    };
+    let users = Users::random(options, Duration::from_millis(20), random.fork());
     let mut cluster = Cluster::new(&settings, users, 10, random.fork());
     cluster.start_both();
     cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
@@ -68,16 +64,6 @@ fn take_over(cluster: &mut Cluster) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets everything go on: no acknowledged operation was lost, and both nodes become identical.
-fn end_well(cluster: &mut Cluster) -> Result<(), String> {
-    cluster.apply_fault(Fault::Heal)?;
-    cluster.until_in_sync(IN_SYNC_WITHIN)?;
-    cluster.stop_clients();
-    cluster.settle()?;
-    cluster.until_in_sync(IN_SYNC_WITHIN)?;
-    cluster.final_check()
-}
-
 /// The secondary asks the witness, which answers late. Meanwhile the connection is lost.
 fn a_slow_witness(seed: u64) -> Result<(), String> {
     let mut cluster = cluster(seed);
@@ -89,7 +75,7 @@ fn a_slow_witness(seed: u64) -> Result<(), String> {
     cluster.run_for(SLOWNESS.saturating_sub(BEFORE_THE_END))?;
     cluster.apply_fault(Fault::Isolate(Role::Primary))?;
     take_over(&mut cluster)?;
-    end_well(&mut cluster)
+    cluster.end_in_sync()
 }
 
 /// A thread of the secondary stands still. Meanwhile the connection is lost.
@@ -103,7 +89,7 @@ fn a_held_thread(seed: u64, thread: ThreadRole) -> Result<(), String> {
     cluster.run_for(HELD.saturating_sub(BEFORE_THE_END))?;
     cluster.apply_fault(Fault::Isolate(Role::Primary))?;
     take_over(&mut cluster)?;
-    end_well(&mut cluster)
+    cluster.end_in_sync()
 }
 
 #[test]

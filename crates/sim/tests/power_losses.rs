@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, Settings, Users};
-use lockstep_sim::workload::{Generator, Options};
+use lockstep_sim::workload::Options;
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
 
 /// Number of seeds in each test.
@@ -38,11 +38,7 @@ fn cluster(seed: u64, durability: Durability) -> Cluster {
         operations_max: 2000,
         ..Options::default()
     };
-    let users = Users {
-        clients: options.clients,
-        pause_max: Duration::from_millis(20),
-        source: Box::new(Generator::new(options, random.fork())),
-    };
+    let users = Users::random(options, Duration::from_millis(20), random.fork());
     let mut cluster = Cluster::new(&settings, users, 10, random.fork());
     cluster.start_both();
     cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
@@ -59,16 +55,6 @@ fn leave_the_secondary(cluster: &mut Cluster) {
     cluster.run_for(TAKEN_OVER_WITHIN).unwrap();
 }
 
-/// The other node comes back: no acknowledged operation was lost, and both nodes become identical.
-fn end_well(cluster: &mut Cluster) {
-    cluster.apply_fault(Fault::Heal).unwrap();
-    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
-    cluster.stop_clients();
-    cluster.settle().unwrap();
-    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
-    cluster.final_check().unwrap();
-}
-
 #[test]
 fn a_secondary_that_always_syncs_serves_after_both_have_lost_power() {
     for seed in 0..SEEDS {
@@ -78,7 +64,7 @@ fn a_secondary_that_always_syncs_serves_after_both_have_lost_power() {
         let before = cluster.answered();
         cluster.run_for(WHILE).unwrap();
         assert!(cluster.answered() > before, "seed {seed}: clients wait");
-        end_well(&mut cluster);
+        cluster.end_in_sync().unwrap();
     }
 }
 
@@ -89,6 +75,6 @@ fn a_secondary_that_lost_power_takes_nothing_over_otherwise() {
         let mut cluster = cluster(seed, Durability::Posix);
         leave_the_secondary(&mut cluster);
         assert_eq!(cluster.role_changes(), 0, "seed {seed}");
-        end_well(&mut cluster);
+        cluster.end_in_sync().unwrap();
     }
 }

@@ -18,7 +18,8 @@ use super::standby_program;
 use super::witness::Witness;
 use crate::history::{CallId, Outcome, leaves_doubt};
 use crate::op::Op;
-use crate::workload::Source;
+use crate::random::Random;
+use crate::workload::{Generator, Options, Source};
 use crate::world::{self, Side, Wait};
 
 /// The interval between two attempts to enter a node that does not serve.
@@ -35,6 +36,15 @@ pub struct Users {
 }
 
 impl Users {
+    /// Returns clients with random requests.
+    pub fn random(options: Options, pause_max: Duration, random: Random) -> Self {
+        Self {
+            clients: options.clients,
+            pause_max,
+            source: Box::new(Generator::new(options, random)),
+        }
+    }
+
     /// Returns no clients, for a test that uses the mount itself.
     pub fn none() -> Self {
         Self {

@@ -28,8 +28,6 @@ use crate::world::{Hang, Side, Surroundings, World};
 
 /// The interval between two looks at a state that the cluster waits for.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Long enough for every watermark to arrive and for garbage to be removed.
-const SETTLE_TIME: Duration = Duration::from_secs(4);
 /// The longest time until a process starts again, in microseconds.
 const DOWN_MAX_US: u64 = 20_000;
 /// After so long, an operator who has accepted a loss or exchanged a disk promotes one of two nodes of which none leads.
@@ -588,24 +586,6 @@ impl Cluster {
             in_time::check(waited, limit, self.nodes.states())
                 .map_err(|violation| violation.to_string())?;
         }
-    }
-
-    /// Runs the world until all work in the background is done. A planned crash may still come, and the work then begins anew.
-    pub fn settle(&mut self) -> Result<(), String> {
-        loop {
-            let before = self.witness.lock().starts();
-            self.run_for(SETTLE_TIME)?;
-            if self.witness.lock().starts() == before {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Checks everything at the end of a schedule.
-    pub fn final_check(&mut self) -> Result<(), String> {
-        let clients = self.clients.count();
-        self.checks
-            .check_at_end(&self.nodes, &self.world.network, clients)
     }
 
     /// Returns a digest of both disks, the time, and the number of steps.

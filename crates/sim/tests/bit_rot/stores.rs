@@ -7,7 +7,7 @@ use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{
     ANSWER_LIMIT, Baseline, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, Settings, Users,
 };
-use lockstep_sim::workload::{Generator, Mix, Options};
+use lockstep_sim::workload::{Mix, Options};
 use lockstep_sim::world::Side;
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
 
@@ -63,11 +63,11 @@ fn requests(is_large: bool) -> Options {
 
 fn users(clients: u32, is_large: bool, random: Random) -> Users {
     let pause_max = if is_large { 1 } else { 20 };
-    Users {
+    let options = Options {
         clients,
-        pause_max: Duration::from_millis(pause_max),
-        source: Box::new(Generator::new(requests(is_large), random)),
-    }
+        ..requests(is_large)
+    };
+    Users::random(options, Duration::from_millis(pause_max), random)
 }
 
 impl Stores {
