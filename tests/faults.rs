@@ -23,6 +23,8 @@ mod chance;
 mod check;
 #[path = "faults/failed_disk.rs"]
 mod failed_disk;
+#[path = "faults/flapping.rs"]
+mod flapping;
 #[path = "faults/full_disk.rs"]
 mod full_disk;
 #[path = "faults/hung_disk.rs"]
@@ -205,6 +207,16 @@ fn a_lost_connection_beyond_the_pause_leaves_one_copy_and_is_made_good() {
             run_with_fault(&mut load, fault, "out of sync", &mut chance);
         }
     }
+}
+
+#[test]
+fn a_link_that_comes_and_goes_is_few_pauses_and_one_time_alone() {
+    if rounds().is_none() {
+        return;
+    }
+    let pauses = flapping::lose_connections(&mut Chance::of_run());
+    // The first loss is one like any other. After the second one the primary waits for a steady link.
+    assert_eq!(pauses, 2);
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use lockstep_driver::config::{
     ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DISK_STALL_LIMIT_BOUNDS_MS, DatastoreConfig,
-    DiskStallLimit, FAILOVER_AFTER_BOUNDS_MS, FAILOVER_AFTER_DEFAULT, FUSE_THREADS_BOUNDS,
-    FUSE_THREADS_DEFAULT, PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS,
-    PEER_TIMEOUT_DEFAULT, PeerConfig, Policies,
+    DiskStallLimit, FAILOVER_AFTER_BOUNDS_MS, FAILOVER_AFTER_DEFAULT, FLAP_WAIT_MAX_BOUNDS_MS,
+    FUSE_THREADS_BOUNDS, FUSE_THREADS_DEFAULT, FlapWait, PAUSE_LIMIT_BOUNDS_MS,
+    PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT, PeerConfig, Policies,
 };
 use lockstep_fs::InoRanges;
 use lockstep_types::DatastoreUuid;
@@ -42,6 +42,7 @@ pub(super) const DATASTORE_KEYS: &[&str] = &[
     "peer_timeout_ms",
     "answer_limit_ms",
     "disk_stall_limit_ms",
+    "flap_wait_max_ms",
     "failover_after_ms",
     "fuse_threads",
     "peer",
@@ -234,6 +235,7 @@ fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> Policies
         on_power_loss: read_choice(problems, section, "on_power_loss"),
         standby: read_choice(problems, section, "standby"),
         disk_stall_limit: read_stall_limit(problems, section),
+        flap_wait_max: read_flap_wait(problems, section),
     }
 }
 
@@ -244,6 +246,14 @@ fn read_stall_limit(problems: &mut Problems<'_>, section: &Section<'_>) -> DiskS
     };
     let default = DiskStallLimit::default();
     section.optional(problems, "disk_stall_limit_ms", default, limit)
+}
+
+fn read_flap_wait(problems: &mut Problems<'_>, section: &Section<'_>) -> FlapWait {
+    let longest = |value: &DeValue<'_>| {
+        let longest = value::millis_or_off(value, FLAP_WAIT_MAX_BOUNDS_MS)?;
+        Ok(FlapWait::new(longest))
+    };
+    section.optional(problems, "flap_wait_max_ms", FlapWait::default(), longest)
 }
 
 fn read_choice<T: Choice + Default>(

@@ -1,6 +1,7 @@
 //! Every kind of mistake in a configuration, and its message.
 
 mod drafts;
+mod limits;
 mod witness;
 
 use std::time::Duration;
@@ -106,6 +107,7 @@ fn a_missing_key_has_its_default() {
     assert_eq!(beta.answer_limit, ANSWER_LIMIT_DEFAULT);
     let stall = beta.policies.disk_stall_limit.get();
     assert_eq!(stall, Some(Duration::from_secs(30)));
+    assert_eq!(beta.policies.flap_wait_max.get(), Duration::from_secs(60));
     assert_eq!(beta.fuse_threads, FUSE_THREADS_DEFAULT);
     assert_eq!(beta.peer, None);
 }
@@ -226,24 +228,16 @@ fn a_number_that_is_none_or_out_of_bounds_is_refused() {
         "from 1000 to 600000",
     );
     for wrong in ["1", "999", "600001"] {
-        refused(
-            "pause_limit_ms = 10000",
-            &format!("disk_stall_limit_ms = {wrong}"),
-            15,
-            "disk_stall_limit_ms",
-            wrong,
-            "to 600000",
-        );
-    }
-}
-
-#[test]
-fn the_watch_over_the_disk_has_a_limit_or_is_off() {
-    for (written, expected) in [("0", None), ("1000", Some(Duration::from_secs(1)))] {
-        let line = format!("disk_stall_limit_ms = {written}");
-        let config = read(&good().replace("pause_limit_ms = 10000", &line)).unwrap();
-        let limit = config.datastore("alpha").unwrap().policies.disk_stall_limit;
-        assert_eq!(limit.get(), expected);
+        for key in ["disk_stall_limit_ms", "flap_wait_max_ms"] {
+            refused(
+                "pause_limit_ms = 10000",
+                &format!("{key} = {wrong}"),
+                15,
+                key,
+                wrong,
+                "to 600000",
+            );
+        }
     }
 }
 

@@ -212,9 +212,7 @@ pub(super) fn millis_or_off(value: &DeValue<'_>, bounds: (u64, u64)) -> Read<Opt
         0 => Ok(None),
         millis if millis < least => Err(Rejection::new(
             format!("{millis} is out of bounds"),
-            format!(
-                "write a whole number from {least} to {most}, without quotes, or 0 for no watch over the disk"
-            ),
+            format!("write a whole number from {least} to {most}, without quotes, or 0 for none"),
         )),
         millis => Ok(Some(Duration::from_millis(millis))),
     }

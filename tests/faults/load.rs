@@ -11,7 +11,7 @@ use crate::programs::Programs;
 use crate::writers::Writers;
 
 /// The log text of a primary that loses the connection while in sync.
-const PAUSED: &str = "state=\"synced and disconnected, acknowledgements paused\"";
+pub const PAUSED: &str = "state=\"synced and disconnected, acknowledgements paused\"";
 
 /// The nodes, the clients and the programs of a test.
 pub struct Load {

@@ -56,6 +56,7 @@ pub struct Settings {
     pub peer_timeout_ms: u64,
     pub answer_limit_ms: u64,
     pub disk_stall_limit_ms: u64,
+    pub flap_wait_max_ms: u64,
     /// `continue` or `freeze`.
     pub on_peer_loss: &'static str,
     /// `wait` or `serve`.
@@ -76,6 +77,7 @@ pub const PATIENT: Settings = Settings {
     peer_timeout_ms: 500,
     answer_limit_ms: 60_000,
     disk_stall_limit_ms: 30_000,
+    flap_wait_max_ms: 0,
     on_peer_loss: "continue",
     on_power_loss: "wait",
     standby: "wait",
@@ -395,7 +397,7 @@ impl Pair {
         let rest = format!(
             "uuid = \"{UUID}\"\n\
              on_peer_loss = \"{}\"\non_power_loss = \"{}\"\nstandby = \"{}\"\npause_limit_ms = {}\npeer_timeout_ms = {}\n\
-             answer_limit_ms = {}\ndisk_stall_limit_ms = {}\n\
+             answer_limit_ms = {}\ndisk_stall_limit_ms = {}\nflap_wait_max_ms = {}\n\
              durability = \"{}\"\n\n\
              [datastore.peer]\nencryption = \"{}\"",
             settings.on_peer_loss,
@@ -405,6 +407,7 @@ impl Pair {
             settings.peer_timeout_ms,
             settings.answer_limit_ms,
             settings.disk_stall_limit_ms,
+            settings.flap_wait_max_ms,
             settings.durability,
             settings.encryption
         );

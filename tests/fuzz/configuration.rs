@@ -30,6 +30,7 @@ pause_limit_ms = 10000
 peer_timeout_ms = 3000
 answer_limit_ms = 60000
 disk_stall_limit_ms = 30000
+flap_wait_max_ms = 60000
 fuse_threads = 8
 
 [datastore.peer]
@@ -280,7 +281,8 @@ fn write_rest(text: &mut String, datastore: &DatastoreConfig) {
     writeln!(
         text,
         "role = \"{}\"\ndurability = \"{}\"\non_peer_loss = \"{}\"\npause_limit_ms = {}\n\
-         peer_timeout_ms = {}\nanswer_limit_ms = {}\ndisk_stall_limit_ms = {}\nfuse_threads = {}",
+         peer_timeout_ms = {}\nanswer_limit_ms = {}\ndisk_stall_limit_ms = {}\n\
+         flap_wait_max_ms = {}\nfuse_threads = {}",
         role.word(),
         datastore.policies.durability.word(),
         loss.word(),
@@ -288,6 +290,7 @@ fn write_rest(text: &mut String, datastore: &DatastoreConfig) {
         datastore.peer_timeout.as_millis(),
         datastore.answer_limit.as_millis(),
         stall.map_or(0, |limit| limit.as_millis()),
+        datastore.policies.flap_wait_max.get().as_millis(),
         datastore.fuse_threads
     )
     .unwrap();

@@ -30,6 +30,10 @@ pub const ANSWER_LIMIT_BOUNDS_MS: (u64, u64) = (1000, 600_000);
 const DISK_STALL_LIMIT_DEFAULT: Duration = Duration::from_secs(30);
 /// Bounds of `disk_stall_limit_ms`, in milliseconds. Zero is allowed, too: it ends the watch.
 pub const DISK_STALL_LIMIT_BOUNDS_MS: (u64, u64) = (1000, 600_000);
+/// Default of [`FlapWait`].
+const FLAP_WAIT_MAX_DEFAULT: Duration = Duration::from_secs(60);
+/// Bounds of `flap_wait_max_ms`, in milliseconds. Zero is allowed, too: no connection must stand for a time.
+pub const FLAP_WAIT_MAX_BOUNDS_MS: (u64, u64) = (1000, 600_000);
 /// The longest time between two pings.
 const BEAT_MAX: Duration = Duration::from_millis(500);
 /// Default of [`DatastoreConfig::fuse_threads`]: the fastest number for eight jobs on two cores.
@@ -101,6 +105,32 @@ impl Default for DiskStallLimit {
     }
 }
 
+/// The longest time for which a connection must stand before it ends the time alone of a primary whose link comes and goes
+/// (rule P23). Default 60 s, bounds [`FLAP_WAIT_MAX_BOUNDS_MS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlapWait(Option<Duration>);
+
+impl FlapWait {
+    /// A primary takes its secondary back at once.
+    pub const OFF: Self = Self(None);
+
+    /// A longest time, or none.
+    pub const fn new(longest: Option<Duration>) -> Self {
+        Self(longest)
+    }
+
+    /// The longest time; zero if a primary takes its secondary back at once.
+    pub fn get(self) -> Duration {
+        self.0.unwrap_or_default()
+    }
+}
+
+impl Default for FlapWait {
+    fn default() -> Self {
+        Self(Some(FLAP_WAIT_MAX_DEFAULT))
+    }
+}
+
 /// The promise of a datastore to its clients, and its behaviour in trouble.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policies {
@@ -114,6 +144,8 @@ pub struct Policies {
     pub standby: Standby,
     /// When the disk of this node hangs. Default [`DiskStallLimit::default`].
     pub disk_stall_limit: DiskStallLimit,
+    /// How long a connection must stand at most after losses of earlier ones. Default [`FlapWait::default`].
+    pub flap_wait_max: FlapWait,
 }
 
 impl DatastoreConfig {

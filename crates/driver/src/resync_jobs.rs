@@ -351,7 +351,10 @@ impl ResyncJobs {
         }
         let connection = self.term.peer.current().filter(|_| state.is_in_sync());
         let connection = connection.ok_or_else(|| CommandFailure {
-            cause: format!("the nodes are not in sync ({})", state.describe()),
+            cause: format!(
+                "the nodes are not in sync ({})",
+                self.engine.notes.in_words(state)
+            ),
             cure: "wait until `lockstep status` says in sync, then verify again".to_owned(),
         })?;
         Ok(self.remote_peer(connection))

@@ -121,6 +121,14 @@ impl StatusNotes {
         }
     }
 
+    /// The state as a refused command tells it: with the reason, as far as that is known.
+    pub fn in_words(&self, state: State) -> String {
+        match shown_reason(&self.notes.lock(), state) {
+            Some(reason) => format!("{}: {reason}", state.describe()),
+            None => state.describe().to_owned(),
+        }
+    }
+
     /// Remembers a reason for which an operator has to act: waiting for the other node does not help.
     pub fn set_obstacle(&self, reason: &str) {
         let (datastore, reason) = (&self.name, &plain(reason));

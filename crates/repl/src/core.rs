@@ -14,6 +14,7 @@
 mod clock;
 mod event;
 mod link_pace;
+mod link_watch;
 mod meta_queue;
 mod mirrored_writes;
 mod op_table;
@@ -33,6 +34,7 @@ use crate::message::Message;
 use crate::state::{Action, ServiceMode, State, Trigger};
 use clock::CoreClock;
 pub use event::{ConnectionId, Effect, Effects, Event, OpKind, Transfer};
+use link_watch::LinkWatch;
 use meta_queue::MetaQueue;
 use mirrored_writes::MirroredWrites;
 pub use op_table::LockCounts;
@@ -44,6 +46,11 @@ use send_room::SendRoom;
 pub struct CoreConfig {
     /// How long acknowledgements wait for a lost peer, in milliseconds.
     pub pause_limit_ms: u64,
+    /// How long all pauses of a series of losses may last together before a witness is asked at once, in milliseconds.
+    pub pauses_max_ms: u64,
+    /// How long a connection must stand at most before it ends the time alone of this node, in milliseconds. Zero: no
+    /// connection must (rule P23).
+    pub flap_wait_max_ms: u64,
     /// How many beats an operation waits for the answer of a connected peer.
     pub answer_limit: u64,
     /// The policy after either limit.
@@ -85,8 +92,7 @@ pub struct Core {
     config: CoreConfig,
     clock: CoreClock,
     state: State,
-    /// The last connection that stood.
-    connection: ConnectionId,
+    link: LinkWatch,
     ops: OpTable,
     next_osn: Osn,
     writes: MirroredWrites,
@@ -129,7 +135,7 @@ impl Core {
             config,
             clock,
             state: start.state,
-            connection: ConnectionId(0),
+            link: LinkWatch::new(config.flap_wait_max_ms),
             ops: OpTable::new(start.interrupted_writes),
             next_osn: start.first_osn,
             writes: MirroredWrites::default(),
@@ -192,6 +198,16 @@ impl Core {
         self.ops.lock_counts()
     }
 
+    /// Whether the pauses of the series of losses have lasted for so long together that the witness is to be asked at once
+    /// whether this node may serve alone (rule P23).
+    pub fn are_pauses_used_up(&self) -> bool {
+        let left_ms = self
+            .config
+            .pauses_max_ms
+            .saturating_sub(self.link.paused_ms());
+        self.config.flap_wait_max_ms > 0 && self.clock.is_pause_over(left_ms)
+    }
+
     /// Takes in an event at `now_ms` (monotonic) and appends the effects.
     pub fn handle(&mut self, now_ms: u64, event: Event, effects: &mut Effects) {
         self.clock.set(now_ms);
@@ -221,7 +237,7 @@ impl Core {
                 in_sync,
                 peer_applied,
             } => {
-                self.connection = connection;
+                self.link.connection = connection;
                 self.room.begin_connection(now_ms);
                 self.link_up(in_sync, peer_applied, effects);
             }
@@ -252,6 +268,13 @@ impl Core {
             Trigger::LinkUpOutOfSync
         };
         let before = self.state;
+        if before == State::OutOfSync
+            && let Some(wait_ms) = self.link.begin_standing(trigger, self.clock.now_ms())
+        {
+            let losses = self.link.losses();
+            effects.push(Effect::AwaitSteadyLink { losses, wait_ms });
+            return;
+        }
         self.trigger(trigger, effects);
         if before != State::CatchingUp && self.state == State::CatchingUp {
             self.start_recovery(peer_applied, effects);
@@ -273,8 +296,10 @@ impl Core {
         }
         self.image = ImageFlags::default();
         if !matches!(next, State::Paused | State::CatchingUp) {
-            self.clock.end_pause();
+            self.link.note_pause(self.clock.end_pause());
         }
+        self.link
+            .follow(self.state, trigger, next, self.clock.now_ms());
         let changed = next != self.state;
         self.state = next;
         if changed {
@@ -312,11 +337,14 @@ impl Core {
     }
 
     fn transfer(&self, transfer: Transfer, effects: &mut Effects) {
-        effects.push(Effect::Transfer(transfer, self.connection));
+        effects.push(Effect::Transfer(transfer, self.link.connection));
     }
 
     fn tick(&mut self, effects: &mut Effects) {
-        if self.state == State::Paused && self.clock.is_pause_over(self.config.pause_limit_ms) {
+        // The pauses of a series count together (rule P23).
+        let limit_ms = self.config.pause_limit_ms;
+        let left_ms = limit_ms.saturating_sub(self.link.paused_ms());
+        if self.state == State::Paused && self.clock.is_pause_over(left_ms) {
             let trigger = match self.config.on_peer_loss {
                 OnPeerLoss::Continue => Trigger::PauseOverContinue,
                 OnPeerLoss::Freeze => Trigger::PauseOverFreeze,
@@ -327,6 +355,9 @@ impl Core {
 
     fn beat(&mut self, effects: &mut Effects) {
         self.clock.beat();
+        if let Some(trigger) = self.link.stood(self.clock.now_ms()) {
+            self.trigger(trigger, effects);
+        }
         if self.config.on_peer_loss == OnPeerLoss::Continue && self.is_answer_overdue() {
             effects.push(Effect::NoteOverdue);
             self.trigger(Trigger::PeerFailed, effects);

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use lockstep_driver::config::FlapWait;
 use lockstep_repl::state::State;
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
@@ -30,6 +31,7 @@ fn cluster(seed: u64) -> Cluster {
         peer_timeout: Duration::from_millis(500),
         answer_limit: ANSWER_LIMIT,
         failover_after: None,
+        flap_wait_max: FlapWait::OFF,
         clock_excess: [0; 2],
     };
     let mut random = Random::new(seed);

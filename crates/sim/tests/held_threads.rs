@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use lockstep_driver::config::FlapWait;
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{
     ANSWER_LIMIT, Cluster, Fault, HeldThread, IN_SYNC_WITHIN, Settings, Users,
@@ -40,6 +41,7 @@ fn cluster(seed: u64) -> Cluster {
         peer_timeout: Duration::from_millis(500),
         answer_limit: ANSWER_LIMIT,
         failover_after: Some(FAILOVER_AFTER),
+        flap_wait_max: FlapWait::OFF,
         clock_excess: [0; 2],
     };
     let mut random = Random::new(seed);

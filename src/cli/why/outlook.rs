@@ -37,6 +37,7 @@ const PAUSE: &str = "changes wait up to the pause limit (pause_limit_ms); then t
 const FREEZE: &str =
     "changes wait until the nodes are connected again (on_peer_loss = \"freeze\"); reads go on";
 const ALONE: &str = "this node serves alone; the resync begins again when the nodes are connected";
+const STEADYING: &str = "nothing changes: this node serves alone already; the time begins anew when the nodes are connected";
 const PRIMARY_PAUSES: &str = "the primary lets changes wait, and then goes on alone or waits on (its on_peer_loss); this node does not serve";
 const PROMOTABLE: &str = "nothing acknowledged is lost; nothing serves until the primary is back, or until `lockstep promote NAME` on this node";
 const NOT_PROMOTABLE: &str = "nothing serves until the primary is back: this copy is not complete; if the primary's disk is lost, see \"The primary is dead\" in docs/operations.md";
@@ -151,6 +152,13 @@ const fn serving(situation: Situation, policy: OnPeerLoss, fit: FitCopies) -> Ou
             this_fails,
             loss(policy),
             loss(policy),
+        ),
+        Situation::Steadying => (
+            "the nodes are connected, and the other copy lacks changes; connections were lost before, and programs waited each time",
+            "a connection that stands for the time that the reason names; the resync then begins by itself",
+            ONLY_COPY,
+            STEADYING,
+            STEADYING,
         ),
         Situation::Resyncing => (
             "the nodes are connected, and the other copy is being brought up to date",

@@ -27,6 +27,8 @@ pub(super) enum Situation {
     LeavingSync,
     /// Primary; changes wait for a short work of both nodes, or for a record on this disk.
     Settling,
+    /// Primary, which serves alone; the secondary is connected, and the resync begins once the connection has stood for a time.
+    Steadying,
     /// Primary; the secondary is connected, and its copy is not complete yet.
     Resyncing,
     /// Primary without a connection, which serves alone.
@@ -62,6 +64,7 @@ impl Situation {
             | Self::Paused
             | Self::LeavingSync
             | Self::Settling
+            | Self::Steadying
             | Self::Resyncing
             | Self::Alone => SituationPart::Serving,
             Self::Following
@@ -116,6 +119,7 @@ impl Situation {
             // Without a connection, only a primary of a complete secondary makes changes wait for long.
             (ServiceStatus::Waiting, false) if store.sync.copy.marked_in_sync => Self::Paused,
             (ServiceStatus::Waiting, _) => Self::Settling,
+            (_, true) if store.sync.state == State::OutOfSync.describe() => Self::Steadying,
             (_, true) => Self::Resyncing,
             (_, false) => Self::Alone,
         }

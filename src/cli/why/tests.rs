@@ -33,6 +33,12 @@ fn leaving_sync() -> DatastoreStatus {
     store
 }
 
+fn steadying() -> DatastoreStatus {
+    let mut store = primary(ServiceStatus::Alone, true, false);
+    store.sync.state = "out of sync".to_owned();
+    store
+}
+
 fn with_failed_disk(mut store: DatastoreStatus) -> DatastoreStatus {
     store.poisoned = Some(PoisonStatus {
         reason: "cannot flush".to_owned(),
@@ -150,6 +156,11 @@ fn primaries() -> Vec<Case> {
             ["brought up to date", ONLY_COPY, "serves alone"],
         ),
         (
+            Situation::Steadying,
+            steadying(),
+            ["were lost before", ONLY_COPY, "serves alone already"],
+        ),
+        (
             Situation::Alone,
             primary(Alone, false, false),
             ["lacks changes", ONLY_COPY, "serves alone already"],
@@ -233,7 +244,10 @@ fn no_incomplete_copy_is_offered_for_a_promotion() {
             situation,
             Situation::BeingResynced | Situation::Incomplete | Situation::SecondaryFailedDisk
         );
-        let other_is_behind = matches!(situation, Situation::Resyncing | Situation::Alone);
+        let other_is_behind = matches!(
+            situation,
+            Situation::Steadying | Situation::Resyncing | Situation::Alone
+        );
         if is_behind || other_is_behind {
             assert!(!text.contains("promote"), "{situation:?}:\n{text}");
         }

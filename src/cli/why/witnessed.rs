@@ -172,7 +172,9 @@ const fn serving(
             },
             ..in_sync
         },
-        Situation::Resyncing | Situation::Alone => alone(base, situation, word),
+        Situation::Steadying | Situation::Resyncing | Situation::Alone => {
+            alone(base, situation, word)
+        }
         _ => in_sync,
     }
 }
@@ -180,7 +182,7 @@ const fn serving(
 /// A primary with the only complete copy.
 const fn alone(base: Outlook, situation: Situation, word: WitnessWord) -> Outlook {
     match situation {
-        Situation::Resyncing => Outlook {
+        Situation::Steadying | Situation::Resyncing => Outlook {
             witness_fails: match word {
                 WitnessWord::Silent => WITNESS_IS_SILENT,
                 _ => {

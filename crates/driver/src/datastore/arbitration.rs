@@ -233,7 +233,8 @@ impl<'a> Arbitration<'a> {
                     State::Paused
                         if !freezes
                             && self.disk_answers()
-                            && self.has_been_silent(self.times.alone()) =>
+                            && (self.has_been_silent(self.times.alone())
+                                || session.term.core.lock().are_pauses_used_up()) =>
                     {
                         Some(Question::Alone)
                     }

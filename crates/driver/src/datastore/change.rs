@@ -121,7 +121,10 @@ impl Datastore {
                 ))
             }
             Session::Primary(_) => Err(CommandFailure::new(
-                format!("the nodes are not in sync ({})", state.describe()),
+                format!(
+                    "the nodes are not in sync ({})",
+                    self.engine.notes.in_words(state)
+                ),
                 "wait until `lockstep status` says in sync, then try again",
             )),
         }

@@ -8,6 +8,7 @@ use lockstep_fs::{Store, StoreError};
 use lockstep_repl::core::{Core, CoreConfig, CoreStart};
 use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::settings::OnPeerLoss;
 use lockstep_types::time::millis;
 use lockstep_types::{Generation, Osn, limits};
 
@@ -183,6 +184,12 @@ fn core_config(config: &DatastoreConfig, host: &dyn Host) -> CoreConfig {
             u64::MAX
         } else {
             millis(config.pause_limit)
+        },
+        pauses_max_ms: millis(config.pause_limit),
+        // One copy is not enough there: the secondary is to be back as soon as it can be.
+        flap_wait_max_ms: match config.policies.on_peer_loss {
+            OnPeerLoss::Freeze => 0,
+            OnPeerLoss::Continue => millis(config.policies.flap_wait_max.get()),
         },
         answer_limit: config.answer_limit_beats(),
         on_peer_loss: config.policies.on_peer_loss,

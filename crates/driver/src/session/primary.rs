@@ -199,6 +199,9 @@ impl PrimarySession {
             Effect::Finish { op, result } => self.finish(op, result),
             Effect::Mark { in_sync } => self.spawn_mark(in_sync),
             Effect::NoteOverdue => self.note_overdue(),
+            Effect::AwaitSteadyLink { losses, wait_ms } => {
+                self.engine.notes.set_reason(&unsteady(losses, wait_ms));
+            }
             Effect::DropLink => self.term.close_connection(),
             Effect::Transfer(transfer, connection) => self.jobs.begin(connection, transfer),
             Effect::Entered(state) => self.note_state(state),
@@ -556,6 +559,15 @@ impl CoreDriver for PrimarySession {
             self.handle_event(ThreadKind::MayWait, event);
         }
     }
+}
+
+/// Why a primary does not take the secondary back yet (rule P23).
+fn unsteady(losses: u32, wait_ms: u64) -> String {
+    let seconds = wait_ms.div_ceil(1000);
+    format!(
+        "the connection was lost {losses} times, and programs waited each time: the secondary is brought up to date once the \
+         connection has stood for {seconds} s"
+    )
 }
 
 /// Whether the secondary could not do what this node has done: its copy may differ in anything.

@@ -34,8 +34,10 @@ impl CoreClock {
         self.paused_since_ms = Some(self.now_ms);
     }
 
-    pub const fn end_pause(&mut self) {
-        self.paused_since_ms = None;
+    /// Ends the pause, if there is one. Returns how long it has lasted, in milliseconds.
+    pub fn end_pause(&mut self) -> u64 {
+        let since = self.paused_since_ms.take();
+        since.map_or(0, |since| self.now_ms.saturating_sub(since))
     }
 
     /// Whether there is a pause that has lasted for `limit_ms`.

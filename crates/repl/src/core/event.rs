@@ -151,6 +151,14 @@ pub enum Effect {
     },
     /// The peer has let an operation wait for too long, and is given up for it: note why.
     NoteOverdue,
+    /// This node serves alone until the connection has stood for a time, because connections were lost one after the
+    /// other (rule P23): note why.
+    AwaitSteadyLink {
+        /// Number of the losses.
+        losses: u32,
+        /// The time, in milliseconds.
+        wait_ms: u64,
+    },
     /// Close the connection.
     DropLink,
     /// Do a task of more than one message, over the given connection only. A late transfer over the next connection

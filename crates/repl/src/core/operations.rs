@@ -120,7 +120,7 @@ impl Core {
             self.ops.set_peer(id, NodePart::Pending);
         }
         self.writes.begin(osn, id);
-        let connection = self.connection;
+        let connection = self.link.connection;
         effects.push(Effect::SendWrite {
             op: id,
             osn,

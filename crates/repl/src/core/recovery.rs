@@ -16,7 +16,10 @@ impl Core {
         self.recovery = Some(RecoveryStep::Metadata);
         self.ops.forget_sent();
         self.metas.forget_sent();
-        self.discard_acks();
+        // Writes of which only the peer is done are sent again too, for the reason of `accepts_acks`.
+        for (_, id) in self.writes.iter() {
+            self.ops.set_peer(id, NodePart::Pending);
+        }
         let unknown = self.metas.commit_through(peer_applied);
         effects.extend(unknown.into_iter().map(|osn| Effect::ResendMeta { osn }));
         self.commit_ready(effects);
@@ -53,14 +56,6 @@ impl Core {
     /// their files, which do not show writes in flight (rule P8).
     pub(super) fn accepts_acks(&self) -> bool {
         matches!(self.recovery, None | Some(RecoveryStep::Writes))
-    }
-
-    /// Forgets the acks of writes that only the peer is done with. Those writes are sent again too, for the same
-    /// reason.
-    fn discard_acks(&mut self) {
-        for (_, id) in self.writes.iter() {
-            self.ops.set_peer(id, NodePart::Pending);
-        }
     }
 
     fn any_write_failed(&self) -> bool {
@@ -107,7 +102,7 @@ impl Core {
     }
 
     fn resend(&self, op: OpId, osn: Osn, effects: &mut Effects) {
-        let connection = self.connection;
+        let connection = self.link.connection;
         effects.push(Effect::ResendWrite {
             op,
             osn,

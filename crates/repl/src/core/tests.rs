@@ -1,6 +1,7 @@
 //! Scenarios of the core, each from one rule of the protocol.
 
 mod disconnect;
+mod flapping;
 mod overdue;
 mod pairs;
 mod poison;
@@ -29,6 +30,8 @@ fn osn(sequence: u64) -> Osn {
 fn core(state: State) -> Core {
     let config = CoreConfig {
         pause_limit_ms: 1000,
+        pauses_max_ms: 1000,
+        flap_wait_max_ms: 0,
         answer_limit: LIMIT,
         on_peer_loss: OnPeerLoss::Continue,
         writes_max: 4,

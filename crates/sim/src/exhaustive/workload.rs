@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use lockstep_driver::config::FlapWait;
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss};
 
 use super::script::{Script, Step, TreeMaker};
@@ -143,6 +144,7 @@ const fn settings(durability: Durability, waits_for_peer: bool) -> Settings {
         peer_timeout: Duration::from_secs(2),
         answer_limit: ANSWER_LIMIT,
         failover_after: None,
+        flap_wait_max: FlapWait::OFF,
         clock_excess: [0; 2],
     }
 }

@@ -115,6 +115,15 @@ const PUT_BACK: Feature = Feature {
     salt: 0x6261_636b_7570,
     percent: 10,
 };
+/// A link that comes and goes.
+const FLAPPING_LINK: Feature = Feature {
+    salt: 0x666c_6170,
+    percent: 10,
+};
+/// Most losses of such a link.
+const FLAPS_MAX: u64 = 8;
+/// The longest time for which such a link is up, and for which it is down, in microseconds.
+const FLAP_MAX_US: u64 = 2_000_000;
 /// Distinguishes the random source of the details of faults.
 const DETAILS_SALT: u64 = 0x6465_7461_696c;
 
@@ -210,6 +219,11 @@ impl Plan {
             }
         } else {
             put_copies_back(&mut faults, &mut PUT_BACK.source(seed));
+        }
+        let mut flapping = FLAPPING_LINK.source(seed);
+        if flapping.percent(FLAPPING_LINK.percent) {
+            settings.wait_for_steady_link(&mut flapping);
+            flap(&mut faults, &mut flapping);
         }
         settings.on_power_loss = changes_roles.unwrap_or(settings.on_power_loss);
         let mut details = Random::new(seed ^ DETAILS_SALT);
@@ -396,6 +410,25 @@ fn cut_unseen(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
     faults.push((cut, Fault::Isolate(Role::Primary)));
     let healed = Duration::from_micros(random.below(UNSEEN_CUT_MAX_US));
     faults.push((healed, Fault::Heal));
+}
+
+/// Lets the link come and go at the end.
+fn flap(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
+    let mut soon = || Duration::from_micros(random.below(FLAP_MAX_US));
+    let times: Vec<_> = (0..FLAPS_MAX).map(|_| (soon(), soon())).collect();
+    for (up, down) in times
+        .into_iter()
+        .skip(usize::try_from(random.below(FLAPS_MAX - 1)).unwrap_or(0))
+    {
+        let role = *random.pick(&[Role::Primary, Role::Secondary]);
+        let lost = if random.percent(50) {
+            Fault::Mute(role)
+        } else {
+            Fault::Disconnect
+        };
+        faults.push((up, lost));
+        faults.push((down, Fault::Heal));
+    }
 }
 
 /// Adds the acts of an operator who copies the secondary's store, and puts the copy back, in some schedules.

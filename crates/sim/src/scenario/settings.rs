@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockstep_driver::config::FlapWait;
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss};
 
 use crate::random::Random;
@@ -31,12 +32,17 @@ pub struct Settings {
     pub answer_limit: Duration,
     /// With a witness: the time from the loss of the connection to the takeover.
     pub failover_after: Option<Duration>,
+    /// The longest time for which a connection must stand after losses of earlier ones.
+    pub flap_wait_max: FlapWait,
     /// The excess of the rate of each machine's clock, in thousandths.
     pub clock_excess: [i64; 2],
 }
 
 /// The largest excess of a clock, in thousandths. The driver allows for more between two clocks.
 const CLOCK_EXCESS_MAX: u64 = 40;
+
+/// The longest wait for a steady link is at most a second longer, in milliseconds.
+const FLAP_WAIT_MAX_MS: u64 = 7000;
 
 impl Settings {
     /// Adds a witness, and clocks that run at different rates.
@@ -47,6 +53,12 @@ impl Settings {
             let drawn = random.below(2 * CLOCK_EXCESS_MAX + 1);
             i64::try_from(drawn).unwrap_or(0) - i64::try_from(CLOCK_EXCESS_MAX).unwrap_or(0)
         });
+    }
+
+    /// Lets a primary wait for a steady link.
+    pub fn wait_for_steady_link(&mut self, random: &mut Random) {
+        let longest = Duration::from_millis(1000 + random.below(FLAP_WAIT_MAX_MS));
+        self.flap_wait_max = FlapWait::new(Some(longest));
     }
 
     /// Draws the settings of a schedule.
@@ -68,6 +80,7 @@ impl Settings {
             peer_timeout: Duration::from_millis(200 + random.below(1000)),
             answer_limit: ANSWER_LIMIT,
             failover_after: None,
+            flap_wait_max: FlapWait::OFF,
             clock_excess: [0; 2],
         }
     }

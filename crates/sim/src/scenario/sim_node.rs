@@ -79,6 +79,7 @@ fn config(side: Side, role: Role, settings: &Settings) -> DatastoreConfig {
         peer_timeout,
         answer_limit,
         failover_after,
+        flap_wait_max,
         clock_excess: _,
     } = *settings;
     DatastoreConfig {
@@ -93,6 +94,7 @@ fn config(side: Side, role: Role, settings: &Settings) -> DatastoreConfig {
             on_power_loss,
             // A test that wants a watch says so.
             disk_stall_limit: DiskStallLimit::OFF,
+            flap_wait_max,
             ..Policies::default()
         },
         pause_limit,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockstep_driver::config::FlapWait;
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{
@@ -35,6 +36,7 @@ fn settings(random: &mut Random) -> Settings {
         peer_timeout: Duration::from_secs(1),
         answer_limit: ANSWER_LIMIT,
         failover_after: None,
+        flap_wait_max: FlapWait::OFF,
         clock_excess: [0; 2],
     }
 }

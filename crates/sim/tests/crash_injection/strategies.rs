@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockstep_driver::config::FlapWait;
 use lockstep_sim::disk::{CallClass, Verdict};
 use lockstep_sim::history::Stop;
 use lockstep_sim::scenario::{
@@ -61,6 +62,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             peer_timeout: Duration::from_millis(timeout_ms),
             answer_limit: ANSWER_LIMIT,
             failover_after: None,
+            flap_wait_max: FlapWait::OFF,
             clock_excess: [0; 2],
         },
     )

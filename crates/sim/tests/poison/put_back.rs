@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use lockstep_driver::config::FlapWait;
 use lockstep_repl::state::State;
 use lockstep_sim::disk::Disk;
 use lockstep_sim::scenario::{Cluster, PRIMARY, SECONDARY, Settings};
@@ -79,6 +80,7 @@ fn a_copy_of_the_secondary_that_is_put_back_while_out_of_sync_gets_everything() 
             peer_timeout: Duration::from_secs(1),
             answer_limit: Duration::from_secs(3),
             failover_after: None,
+            flap_wait_max: FlapWait::OFF,
             clock_excess: [0; 2],
         });
         start_in_sync(&mut cluster);
@@ -129,6 +131,7 @@ fn a_copy_that_is_put_back_while_its_node_is_alone_does_not_lead() {
             peer_timeout: Duration::from_secs(1),
             answer_limit: Duration::from_secs(3),
             failover_after: Some(Duration::from_secs(2)),
+            flap_wait_max: FlapWait::OFF,
             clock_excess: [0; 2],
         });
         start_in_sync(&mut cluster);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockstep_driver::config::FlapWait;
 use lockstep_driver::report::DatastoreStatus;
 use lockstep_fs::poison::MARKER_FILE;
 use lockstep_repl::state::State;
@@ -34,6 +35,7 @@ pub fn two_nodes_with(on_peer_loss: OnPeerLoss, on_power_loss: OnPowerLoss) -> C
         peer_timeout: Duration::from_secs(1),
         answer_limit: Duration::from_secs(3),
         failover_after: None,
+        flap_wait_max: FlapWait::OFF,
         clock_excess: [0; 2],
     })
 }

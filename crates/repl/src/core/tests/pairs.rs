@@ -100,9 +100,9 @@ fn effect_of(core: &Core, action: Action) -> Option<Effect> {
         Action::MarkInSync => Effect::Mark { in_sync: true },
         Action::MarkOutOfSync => Effect::Mark { in_sync: false },
         Action::DropLink => Effect::DropLink,
-        Action::SendImage => Effect::Transfer(Transfer::SendImage, core.connection),
-        Action::SendContent => Effect::Transfer(Transfer::SendContent, core.connection),
-        Action::TellInSync => Effect::Transfer(Transfer::TellInSync, core.connection),
+        Action::SendImage => Effect::Transfer(Transfer::SendImage, core.link.connection),
+        Action::SendContent => Effect::Transfer(Transfer::SendContent, core.link.connection),
+        Action::TellInSync => Effect::Transfer(Transfer::TellInSync, core.link.connection),
         // The effects depend on the operations in flight, or come later.
         Action::StartPause
         | Action::Recover

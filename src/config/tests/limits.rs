@@ -1,0 +1,23 @@
+//! Limits that have bounds, or are switched off.
+
+use super::*;
+
+#[test]
+fn the_wait_for_a_steady_link_has_a_bound_or_is_off() {
+    for (written, expected) in [("0", Duration::ZERO), ("2500", Duration::from_millis(2500))] {
+        let line = format!("flap_wait_max_ms = {written}");
+        let config = read(&good().replace("pause_limit_ms = 10000", &line)).unwrap();
+        let wait = config.datastore("alpha").unwrap().policies.flap_wait_max;
+        assert_eq!(wait.get(), expected);
+    }
+}
+
+#[test]
+fn the_watch_over_the_disk_has_a_limit_or_is_off() {
+    for (written, expected) in [("0", None), ("1000", Some(Duration::from_secs(1)))] {
+        let line = format!("disk_stall_limit_ms = {written}");
+        let config = read(&good().replace("pause_limit_ms = 10000", &line)).unwrap();
+        let limit = config.datastore("alpha").unwrap().policies.disk_stall_limit;
+        assert_eq!(limit.get(), expected);
+    }
+}
