@@ -281,6 +281,13 @@ fn names_overtake_large_writes_on_a_slow_link() {
 }
 
 #[test]
+fn names_overtake_a_resync_on_a_slow_link() {
+    if rounds().is_some() {
+        bulk::names_overtake_a_resync();
+    }
+}
+
+#[test]
 fn memory_of_writes_that_wait_is_bounded_and_given_back() {
     if rounds().is_some() {
         memory::of_writes_that_wait_for_a_stopped_secondary();

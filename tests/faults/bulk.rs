@@ -1,4 +1,4 @@
-//! Names beside many large writes over a slow link: few bytes go ahead of each (rule P19).
+//! Names beside many large writes, or beside a resync, over a slow link: few bytes go ahead of each (rule P19).
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
-use crate::nodes::{NodeEnvironment, PATIENT, Pair, Settings, await_that};
+use crate::network::Fault;
+use crate::nodes::{IMPATIENT, NodeEnvironment, PATIENT, Pair, Settings, await_that};
 use crate::slow::{WRITE_BYTES, open, start};
 
 /// Programs that write.
@@ -20,6 +21,15 @@ const WARM_UP_BYTES: u64 = 32 << 20;
 const NAMES: usize = 8;
 /// Most bytes of the writers that end while a name is made. All writers together wait with four times as many.
 const AHEAD_MAX: u64 = 8 << 20;
+
+/// A link of 20 Mbit/s, for a resync.
+const RESYNC_BYTES_PER_SEC: u64 = 2_500_000;
+/// Bytes that the resync sends.
+const RESYNC_BYTES: usize = 32 << 20;
+/// Bytes that the resync sends before names are looked at: its pace is known then.
+const RESYNC_WARM_UP_BYTES: u64 = 12 << 20;
+/// Most bytes of the resync that are sent while a name is made. Without a pace 4 MiB are under way.
+const RESYNC_AHEAD_MAX: u64 = 2 << 20;
 
 /// Programs that write to files of their own until this is stopped.
 struct Bulk {
@@ -97,5 +107,49 @@ pub fn names_overtake_bulk() {
         assert!(ahead <= AHEAD_MAX, "{ahead} bytes went ahead");
     }
     bulk.stop();
+    pair.stop();
+}
+
+/// Bytes that the resync under way has sent; `None` after its end.
+fn resynced(pair: &Pair) -> Option<u64> {
+    Some(pair.primary.status()?.resync?.bytes_sent)
+}
+
+/// See the head of this file.
+pub fn names_overtake_a_resync() {
+    let settings = Settings {
+        bytes_per_sec: Some(RESYNC_BYTES_PER_SEC),
+        ..IMPATIENT
+    };
+    let mut pair = start(
+        settings,
+        [NodeEnvironment::default(), NodeEnvironment::default()],
+    );
+    let directory = pair.mount().join("directory");
+    fs::create_dir(&directory).unwrap();
+    pair.network.apply_fault(Fault::Cut);
+    pair.await_state("out of sync");
+    fs::write(pair.mount().join("changed"), vec![7; RESYNC_BYTES]).unwrap();
+    pair.network.heal();
+    pair.await_status("a resync that has found its pace", |status| {
+        let resync = status.resync.as_ref();
+        resync.is_some_and(|resync| resync.bytes_sent >= RESYNC_WARM_UP_BYTES)
+    });
+    let mut looked_at = 0;
+    while looked_at < NAMES
+        && let Some(before) = resynced(&pair)
+    {
+        make_and_look(&directory, looked_at);
+        let Some(after) = resynced(&pair) else { break };
+        let ahead = after - before;
+        println!(
+            "name {looked_at}: {} KiB of the resync went ahead",
+            ahead >> 10
+        );
+        assert!(ahead <= RESYNC_AHEAD_MAX, "{ahead} bytes went ahead");
+        looked_at += 1;
+    }
+    assert!(looked_at > 0, "the resync was over too soon");
+    pair.await_in_sync();
     pair.stop();
 }

@@ -1,6 +1,7 @@
 //! The peer: how a connection is made, kept and used.
 
-pub(crate) mod coalesce;
+mod bulk_pace;
+mod coalesce;
 pub(crate) mod connection;
 pub(crate) mod dial;
 pub(crate) mod greeting;

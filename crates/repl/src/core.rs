@@ -34,6 +34,7 @@ use crate::message::Message;
 use crate::state::{Action, ServiceMode, State, Trigger};
 use clock::CoreClock;
 pub use event::{ConnectionId, Effect, Effects, Event, OpKind, Transfer};
+pub use link_pace::{Dispatch, LinkPace};
 use link_watch::LinkWatch;
 use meta_queue::MetaQueue;
 use mirrored_writes::MirroredWrites;

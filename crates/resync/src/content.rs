@@ -57,6 +57,9 @@ const REQUESTS_MAX: usize = 48;
 /// Most bytes of content under way, and so locked against writes.
 const BYTES_MAX: u64 = 4 << 20;
 
+/// Most blocks of one request that changes them: 256 KiB.
+const PART_BLOCKS: usize = (256 << 10) / BLOCK_BYTES;
+
 /// Most changes of one piece under way.
 const CHANGES_MAX: usize = 8;
 
@@ -426,7 +429,7 @@ impl<'a> ContentSender<'a> {
         Ok(JobStep::Comparing(ino, piece, data, answer))
     }
 
-    /// Sends runs of blocks. At most [`CHANGES_MAX`] runs are under way.
+    /// Sends runs of blocks, in parts: names of clients go over the same way. At most [`CHANGES_MAX`] parts are under way.
     fn send_runs(
         &self,
         ino: Ino,
@@ -437,7 +440,7 @@ impl<'a> ContentSender<'a> {
         // The zeros that fill up the last block are no part of the file.
         let length = usize::try_from(piece.length).unwrap_or(usize::MAX);
         let mut changes: VecDeque<PendingAnswer<'a>> = VecDeque::new();
-        for run in runs {
+        for run in runs.iter().flat_map(parts) {
             let end = (run.end * BLOCK_BYTES).min(length);
             let Some(bytes) = data.get(run.start * BLOCK_BYTES..end) else {
                 continue;
@@ -527,6 +530,13 @@ fn uniform_runs(differing: &[u8], data: &[u8]) -> Vec<Range<usize>> {
     let mut runs = [runs_of(false), runs_of(true)].concat();
     runs.sort_unstable_by_key(|run| run.start);
     runs
+}
+
+/// The parts of a run of blocks, each of which is one request at most.
+fn parts(run: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    let run = run.clone();
+    let starts = run.clone().step_by(PART_BLOCKS);
+    starts.map(move |start| start..(start + PART_BLOCKS).min(run.end))
 }
 
 /// Waits until fewer than [`CHANGES_MAX`] changes are under way.

@@ -73,7 +73,7 @@ impl Peer for RemotePeer {
         let what = describe(&request);
         let limit = self.beats_allowed(&request);
         let host = &*self.term.engine.host;
-        let awaited = self.requests.begin(host, limit, |id| {
+        let awaited = self.requests.begin(host, limit, payload.len(), |id| {
             let message = Message::Request { id, request };
             let connection = &self.connection;
             self.term

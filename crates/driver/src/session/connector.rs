@@ -422,7 +422,10 @@ impl<'a, M: Meets> Connector<'a, M> {
             }
             // The arrival is the whole meaning of this message.
             Message::Alive => return,
-            Message::Response { id, response } => return session.requests.complete(id, response),
+            Message::Response { id, response } => {
+                let host = &*session.engine.host;
+                return session.requests.complete(host, id, response);
+            }
             Message::Refuse { reason } => return notes.set_reason(&reason),
             _ => {
                 let peer = &session.term.peer;

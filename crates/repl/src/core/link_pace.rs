@@ -1,4 +1,5 @@
-//! The pace of the way to the peer (rule P19): how many bytes in flight keep the way busy without a long queue.
+//! The pace of the way to the peer (rule P19): how many bytes in flight keep the way busy without a long queue. Mirrored
+//! operations have one, and the bulk of a resync has another one.
 //!
 //! The way carries some rate, measured from the operations that end while others wait for room. Bytes in flight beyond
 //! that rate times the round trip only wait somewhere on the way, and every later operation waits behind them. The bound
@@ -19,7 +20,7 @@ const SLOW_MS: u64 = 10_000;
 
 /// How an operation began its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Dispatch {
+pub struct Dispatch {
     /// The time.
     pub at_ms: u64,
     /// No other operation was on the way.
@@ -27,7 +28,7 @@ pub(super) struct Dispatch {
 }
 
 /// See the head of this file.
-pub(super) struct LinkPace {
+pub struct LinkPace {
     bytes_max: u64,
     limit: u64,
     /// The round trip, once an operation has made it.
