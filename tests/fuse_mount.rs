@@ -384,3 +384,35 @@ fn the_mount_says_that_reading_changes_no_access_time() {
     mount.expect("echo x > f; touch -a -d @5 f; cat f");
     assert_eq!(accessed(), 5);
 }
+
+/// The answer to the look of another program has the old size, and reaches the kernel after the read. The writer has no answer yet.
+#[test]
+fn a_size_is_not_smaller_than_what_a_read_has_shown_before() {
+    let Some((mount, service)) = mount_faulty() else {
+        return;
+    };
+    fs::write(mount.path("f"), "old").unwrap();
+    let [reader, writer] = [(); 2].map(|()| {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .open(mount.path("f"))
+            .unwrap()
+    });
+    let size = || reader.metadata().unwrap().len();
+    thread::scope(|scope| {
+        let mut look = None;
+        service.hold_attributes(|| look = Some(scope.spawn(size)));
+        service.hold_answers(|| {
+            scope.spawn(|| writer.write_all_at(b"new", 3).unwrap());
+        });
+        let mut bytes = [0; 10];
+        assert_eq!(reader.read_at(&mut bytes, 0).unwrap(), 6);
+        service.give_attributes();
+        assert_eq!(look.unwrap().join().unwrap(), 3);
+        assert_eq!(size(), 6);
+        service.give_answers();
+    });
+    assert_eq!(size(), 6);
+}

@@ -126,6 +126,7 @@ impl CacheDropper {
     fn drop_all(&self) -> io::Result<Arc<Invalidator>> {
         // A kernel without epochs keeps names for a second only.
         let expired = self.device.expire_names();
+        self.page_cache.changes().forget_sizes();
         let invalidator = self.invalidator()?;
         let known = self.known_ranges();
         tracing::debug!(

@@ -37,9 +37,9 @@ pub(super) fn read_form(
     }
 }
 
-/// Reads; fewer bytes only at the end of the file.
+/// Reads; fewer bytes only at the end of the file. A program that has read bytes of an append sees the new size from then on.
 pub(super) fn read(
-    context: &Context,
+    context: &Arc<Context>,
     node: INodeNo,
     offset: u64,
     size: u32,
@@ -54,11 +54,25 @@ pub(super) fn read(
         let bytes = offset..offset.saturating_add(size.into());
         context.page_cache().changes().page_read(ino, bytes);
     }
-    let done = Box::new(|outcome: Result<&[u8], Errno>| match outcome {
-        Ok(bytes) => reply.data(bytes),
+    let shared = Arc::clone(context);
+    let done = Box::new(move |outcome: Result<&[u8], Errno>| match outcome {
+        Ok(bytes) => {
+            show_size(&shared, ino, offset.saturating_add(bytes.len() as u64));
+            reply.data(bytes);
+        }
         Err(errno) => reply.refuse(errno),
     });
     context.service().read(ino, offset, size as usize, done);
+}
+
+/// Makes the kernel show no smaller size of a file than `end`. Call it while no other request can cut the file.
+fn show_size(context: &Context, ino: Ino, end: u64) {
+    let changes = context.page_cache().changes();
+    if changes.hides_growth(ino, end) {
+        context.kernel_cache().expire(ino);
+        // Another read must not rely on this one earlier.
+        changes.size_shown(ino, end);
+    }
 }
 
 /// Syncs a file or a directory.

@@ -233,10 +233,10 @@ impl Context {
     }
 
     /// How long the kernel may cache names that it is answered now, and attributes that it has asked for. Every change of them comes
-    /// through this mount, so the kernel knows of it. There are two exceptions. A change of content clears set-id bits: then
-    /// [`KernelCache::expire`] notifies the kernel. And the other node may serve: before that the kernel drops its caches
-    /// (`mount_role`, `guard`), and keeps nothing of an answer that comes later. On a kernel that cannot drop all names, they end at
-    /// the end of the lease.
+    /// through this mount, so the kernel knows of it. There are three exceptions. A change of content clears set-id bits, and a read
+    /// shows the end of an append before the kernel knows it: then [`KernelCache::expire`] notifies the kernel. And the other node
+    /// may serve: before that the kernel drops its caches (`mount_role`, `guard`), and keeps nothing of an answer that comes later.
+    /// On a kernel that cannot drop all names, they end at the end of the lease.
     pub fn lifetime(&self) -> Duration {
         let longest = self.parts.lifetime;
         if longest > SHORT_LIFETIME && self.service.serves() {

@@ -104,6 +104,9 @@ pub(super) fn set_attr(
     };
     let shared = Arc::clone(context);
     let done = Box::new(move |outcome: Result<_, Errno>| {
+        if request.size.is_some() {
+            shared.page_cache().changes().resized(ino);
+        }
         let attr = outcome.and_then(|attr| shared.attributes(ino, attr));
         reply::uncached_attributes(reply, attr);
     });

@@ -33,6 +33,43 @@ pub struct Faulty {
     awaits_followers: AtomicBool,
     no_follower: AtomicBool,
     unreadable: Mutex<Option<Ino>>,
+    answers: Arc<AnswerGate>,
+    attributes: AnswerGate,
+}
+
+/// Holds answers to requests that are done.
+#[derive(Default)]
+struct AnswerGate {
+    is_closed: AtomicBool,
+    held: AtomicUsize,
+}
+
+impl AnswerGate {
+    /// Waits while the gate is closed.
+    fn pass(&self) {
+        self.held.fetch_add(1, Ordering::SeqCst);
+        let start = Instant::now();
+        while self.is_closed.load(Ordering::SeqCst) {
+            assert!(start.elapsed() < TIMEOUT, "nobody opens the gate");
+            thread::yield_now();
+        }
+        self.held.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Closes the gate, runs `ask`, and waits until the gate holds the answer to it.
+    fn hold(&self, ask: impl FnOnce()) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        ask();
+        let start = Instant::now();
+        while self.held.load(Ordering::SeqCst) == 0 {
+            assert!(start.elapsed() < TIMEOUT, "no answer comes");
+            thread::yield_now();
+        }
+    }
+
+    fn open(&self) {
+        self.is_closed.store(false, Ordering::SeqCst);
+    }
 }
 
 impl Faulty {
@@ -46,6 +83,8 @@ impl Faulty {
             awaits_followers: AtomicBool::new(false),
             no_follower: AtomicBool::new(false),
             unreadable: Mutex::default(),
+            answers: Arc::default(),
+            attributes: AnswerGate::default(),
         })
     }
 
@@ -88,6 +127,26 @@ impl Faulty {
     /// From now on the attributes of this inode cannot be read.
     pub fn lose_attributes(&self, ino: Ino) {
         *self.unreadable.lock() = Some(ino);
+    }
+
+    /// Has `ask` ask for attributes, and holds the answer, and all further ones.
+    pub fn hold_attributes(&self, ask: impl FnOnce()) {
+        self.attributes.hold(ask);
+    }
+
+    /// Gives the held attributes.
+    pub fn give_attributes(&self) {
+        self.attributes.open();
+    }
+
+    /// Has `ask` write, does the write, and holds its answer, and all further ones.
+    pub fn hold_answers(&self, ask: impl FnOnce()) {
+        self.answers.hold(ask);
+    }
+
+    /// Gives the held answers to writes.
+    pub fn give_answers(&self) {
+        self.answers.open();
     }
 
     /// From now on writes wait.
@@ -137,7 +196,9 @@ impl FileService for Faulty {
         if *self.unreadable.lock() == Some(ino) {
             return Err(Errno::Io);
         }
-        self.model.getattr(ino)
+        let attr = self.model.getattr(ino);
+        self.attributes.pass();
+        attr
     }
 
     fn readlink(&self, _ino: Ino) -> Result<Vec<u8>, Errno> {
@@ -152,6 +213,11 @@ impl FileService for Faulty {
         self.poll_for_followers(options);
         let (model, data) = (Arc::clone(&self.model), data.to_vec());
         let (durable, drop_set_id) = (options.durable, options.drop_set_id);
+        let answers = Arc::clone(&self.answers);
+        let done: Done<()> = Box::new(move |outcome| {
+            answers.pass();
+            done(outcome);
+        });
         let write = move |outcome| {
             if let Err(errno) = outcome {
                 return done(Err(errno));

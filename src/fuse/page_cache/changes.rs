@@ -11,6 +11,9 @@
 //!   No write-back of the byte reaches the file in that time: the page was read before the change.
 //! - Two direct changes, or two write-backs, do not wait for each other here.
 //!
+//! The table knows besides which files may be longer than the kernel knows: the thread of a program takes the new size up
+//! some time after the answer to its write, and an answer with the old size may be on its way to another thread.
+//!
 //! This file does no input or output and parks no thread.
 
 use std::collections::{HashMap, VecDeque};
@@ -108,6 +111,10 @@ struct FileChanges {
     stale: RangeSet<u64>,
     /// Stale bytes of changes that ended before the drop of all pages of the file began.
     dropping: RangeSet<u64>,
+    /// The kernel shows no program a smaller size than this.
+    shown_size: u64,
+    /// The highest end of the changes that are over and may have made the file longer.
+    grown_to: u64,
 }
 
 /// Where the opens and cached pages of a file come from.
@@ -127,6 +134,8 @@ struct RunningChange {
     id: u64,
     kind: ChangeKind,
     pages: Range<u64>,
+    /// The end of a change that may make the file longer than the kernel knows.
+    grows_to: Option<u64>,
 }
 
 struct WaitingChange {
@@ -157,6 +166,7 @@ impl ChangeTable {
         }
         FileChanges {
             cached: true,
+            grown_to: u64::MAX,
             origin: FileOrigin::Unsettled,
             ..FileChanges::default()
         }
@@ -221,6 +231,36 @@ impl ChangeTable {
         known.unwrap_or_else(|| self.is_inherited(ino))
     }
 
+    /// Whether the kernel may show a smaller size of a file than `end`, where a read is about to show the bytes before `end`.
+    /// Then the kernel has to forget the attributes of the file first, and the caller calls [`Self::size_shown`].
+    pub fn hides_growth(&self, ino: Ino, end: u64) -> bool {
+        let shard = self.shard(ino).lock();
+        shard.get(&ino).is_some_and(|file| file.hides(end))
+    }
+
+    /// Notes that the kernel shows no smaller size of a file from now on. Nothing has cut the file since
+    /// [`Self::hides_growth`].
+    pub fn size_shown(&self, ino: Ino, end: u64) {
+        if let Some(file) = self.shard(ino).lock().get_mut(&ino) {
+            file.shown_size = file.shown_size.max(end);
+        }
+    }
+
+    /// Notes that the size of a file was set. The answer comes after this call.
+    pub fn resized(&self, ino: Ino) {
+        if let Some(file) = self.shard(ino).lock().get_mut(&ino) {
+            file.shown_size = 0;
+        }
+    }
+
+    /// Forgets which sizes the kernel shows: the other node may set others.
+    pub fn forget_sizes(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.values_mut().for_each(|file| file.shown_size = 0);
+        }
+    }
+
     /// Begins a change. Returns `None` if the change has to wait ([`Self::wait`]).
     pub fn begin(&self, ino: Ino, kind: ChangeKind, bytes: Range<u64>) -> Option<ContentChange> {
         let mut shard = self.shard(ino).lock();
@@ -270,7 +310,7 @@ impl ChangeTable {
                 ready: Vec::new(),
             };
         };
-        file.running.retain(|running| running.id != change.id);
+        file.end(change.id);
         let is_cached = file.cached && change.kind == ChangeKind::Direct;
         if is_cached && succeeded && !change.bytes.is_empty() {
             file.stale.insert(change.bytes.clone());
@@ -352,14 +392,33 @@ impl FileChanges {
     fn run(&mut self, ino: Ino, kind: ChangeKind, bytes: Range<u64>) -> ContentChange {
         let id = self.next_id;
         self.next_id += 1;
-        let pages = pages_of(&bytes);
-        self.running.push(RunningChange { id, kind, pages });
+        self.running.push(RunningChange {
+            id,
+            kind,
+            pages: pages_of(&bytes),
+            grows_to: (kind == ChangeKind::Direct && bytes.end > self.shown_size)
+                .then_some(bytes.end),
+        });
         ContentChange {
             ino,
             kind,
             bytes,
             id,
         }
+    }
+
+    fn end(&mut self, id: u64) {
+        let ended = self.running.iter().position(|running| running.id == id);
+        if let Some(ended) = ended.map(|place| self.running.swap_remove(place)) {
+            self.grown_to = self.grown_to.max(ended.grows_to.unwrap_or(0));
+        }
+    }
+
+    /// See [`ChangeTable::hides_growth`].
+    fn hides(&self, end: u64) -> bool {
+        let running = self.running.iter().filter_map(|running| running.grows_to);
+        let grown_to = running.fold(self.grown_to, u64::max);
+        self.shown_size < end && self.shown_size < grown_to
     }
 
     /// Begins the queued changes that need not wait any longer, in the order of their arrival.

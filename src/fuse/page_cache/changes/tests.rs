@@ -214,3 +214,49 @@ fn a_page_that_is_read_during_the_drop_stays_known() {
     changes.end_drop(FILE);
     assert!(changes.is_cached(FILE));
 }
+
+/// What a read does that shows the bytes before `end`. Returns whether it has told the kernel.
+fn show(changes: &ChangeTable, end: u64) -> bool {
+    let hides = changes.hides_growth(FILE, end);
+    if hides {
+        assert!(
+            changes.hides_growth(FILE, end),
+            "the kernel does not know yet"
+        );
+        changes.size_shown(FILE, end);
+    }
+    hides
+}
+
+#[test]
+fn a_read_that_shows_an_append_first_tells_the_kernel_once() {
+    let changes = open();
+    assert!(!show(&changes, 10), "nothing was written");
+    let append = begin(&changes, ChangeKind::Direct, 10..20);
+    assert!(show(&changes, 10), "the end is not known");
+    assert!(!show(&changes, 10));
+    // The service may have done the write: its answer is on the way.
+    assert!(show(&changes, 20));
+    assert!(changes.finish(&append, true).ready.is_empty());
+    assert!(!show(&changes, 20));
+    let other = begin(&changes, ChangeKind::Direct, 5..15);
+    assert!(changes.finish(&other, true).ready.is_empty());
+    assert!(!show(&changes, 25), "no write can have made it so long");
+}
+
+#[test]
+fn a_file_that_was_cut_may_grow_again() {
+    let changes = open();
+    let append = || begin(&changes, ChangeKind::Direct, 10..20);
+    assert!(changes.finish(&append(), true).ready.is_empty());
+    assert!(show(&changes, 20));
+    for forget in [&(|| changes.resized(FILE)) as &dyn Fn(), &|| {
+        changes.forget_sizes();
+    }] {
+        assert!(changes.finish(&append(), true).ready.is_empty());
+        assert!(!show(&changes, 20), "the kernel knows");
+        forget();
+        assert!(changes.finish(&append(), true).ready.is_empty());
+        assert!(show(&changes, 20));
+    }
+}
