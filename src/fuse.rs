@@ -38,6 +38,7 @@ mod admission;
 mod attributes;
 mod cache_drop;
 mod caller_thread;
+mod child_process;
 mod connection_abort;
 mod content;
 mod context;

@@ -1,5 +1,9 @@
 //! The signals that request a clean shutdown of a process.
 
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Returns the signals that request a clean shutdown. A closed terminal sends SIGHUP: it is one of these signals
@@ -11,6 +15,18 @@ pub fn stop_signals() -> Vec<i32> {
         signals.push(SIGHUP);
     }
     signals
+}
+
+/// Ignores the signals of [`stop_signals`] in a helper process. A signal to the whole unit or terminal is for the node, which
+/// needs its helpers until it has unmounted.
+///
+/// # Errors
+/// If a signal cannot be handled.
+pub fn leave_to_the_node() -> io::Result<()> {
+    for signal in stop_signals() {
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+    }
+    Ok(())
 }
 
 /// Whether `/proc/PID/status` shows a signal as ignored.

@@ -4,13 +4,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use lockstepfs::fuse::run_guard;
-use lockstepfs::signals::stop_signals;
+use lockstepfs::signals::leave_to_the_node;
 
 /// Have the kernel drop its caches of a mount at the end of a lease, for the node that has started this process
 #[derive(Debug, Args)]
@@ -21,11 +19,7 @@ pub(crate) struct GuardArgs {
 }
 
 pub(crate) fn run(_: &GuardArgs) -> Result<ExitCode> {
-    // A signal to the whole unit is for the node, which needs this process until it has unmounted.
-    for signal in stop_signals() {
-        let ignored = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register(signal, ignored).context("cannot handle signals")?;
-    }
+    leave_to_the_node().context("cannot handle signals")?;
     run_guard(std::io::stdin())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -28,8 +28,8 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::child_process::hidden_command;
 use super::connection_abort::ConnectionAbort;
 use super::device::Device;
 use super::guard_sweep::GuardSweep;
@@ -84,20 +84,14 @@ impl GuardedMount {
     }
 
     fn spawn(&self) -> io::Result<Child> {
-        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-        let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+        let (socket, theirs) = packet::open_pair()?;
         let number = self.memory.guard_words().next_number()?;
         // The packet is there before the process begins: this process may be suspended at any moment.
         let descriptors = [self.device.as_fd(), self.memory.as_fd()];
         packet::send(&socket, number.to_string().as_bytes(), &descriptors)?;
-        Command::new(&self.program)
-            .arg0("lockstep")
-            .arg(COMMAND)
+        hidden_command(&self.program, COMMAND)
             .arg(&self.mount_point)
             .stdin(theirs)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .current_dir("/")
             // A stop of the node's process group is for the node.
             .process_group(0)
             .spawn()

@@ -11,9 +11,8 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -23,8 +22,8 @@ use lockstep_types::Ino;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::child_process::hidden_command;
 use super::device::Device;
 use super::file_pages::FilePages;
 use super::invalidation::Invalidation;
@@ -158,15 +157,8 @@ fn note_end(error: &io::Error) {
 impl Helper {
     /// A child process.
     fn start(device: &Device, program: &Path) -> io::Result<Self> {
-        let (socket, theirs) = sockets()?;
-        let process = Command::new(program)
-            .arg0("lockstep")
-            .arg(COMMAND)
-            .stdin(theirs)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .current_dir("/")
-            .spawn()?;
+        let (socket, theirs) = packet::open_pair()?;
+        let process = hidden_command(program, COMMAND).stdin(theirs).spawn()?;
         let helper = Self::new(socket, Some(process));
         if let Some(socket) = &helper.socket {
             packet::send(socket, DEVICE, &[device.as_fd()])?;
@@ -176,7 +168,7 @@ impl Helper {
 
     /// Threads of this process.
     fn here(device: &Device) -> io::Result<Self> {
-        let (socket, theirs) = sockets()?;
+        let (socket, theirs) = packet::open_pair()?;
         let callers = Callers::new(theirs, device.again()?);
         callers.start_one()?;
         Ok(Self::new(socket, None))
@@ -247,11 +239,6 @@ impl Helper {
             code => Err(Errno::from_raw_os_error(code)),
         }))
     }
-}
-
-fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-    Ok(socketpair(AddressFamily::UNIX, kind, flags, None)?)
 }
 
 impl Drop for Helper {

@@ -13,13 +13,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{Builder, JoinHandle};
 
 use fuser::{Config, Notifier, Session, SessionACL};
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use rustix::net::{SendFlags, send};
 
 use super::adaptor::Adaptor;
 use super::context::Context;
 use super::device::Device;
 use super::reader_start::{GateState, NO_NODE, ReaderStart, SocketStage, StartGate};
 use super::request_queue::RequestQueue;
+use crate::hold::packet;
 
 /// Unique number of the made-up requests: the kernel counts from two in steps of two.
 const MADE_UP_UNIQUE: u64 = 1 << 62;
@@ -60,12 +61,7 @@ impl ReaderThreads {
         device: &Device,
         context: &Arc<Context>,
     ) -> io::Result<(Receiver<()>, OwnedFd)> {
-        let (ours, socket) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (ours, socket) = packet::open_pair()?;
         let (ready, is_ready) = channel();
         let start = ReaderStart::new(SocketStage {
             socket: socket.as_raw_fd(),

@@ -8,13 +8,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use lockstep_driver::threads;
+
+use super::child_process::hidden_command;
 
 /// The name of the command of the child process.
 const COMMAND: &str = "write-back";
@@ -70,16 +70,7 @@ pub fn write_back(mount_point: &Path) -> io::Result<()> {
 }
 
 fn write_back_in_child(program: &Path, mount_point: &Path) -> io::Result<()> {
-    let mut child = Command::new(program)
-        .arg0("lockstep")
-        .arg(COMMAND)
-        .arg(mount_point)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .current_dir("/")
-        .spawn()?;
-    let status = child.wait()?;
+    let status = hidden_command(program, COMMAND).arg(mount_point).status()?;
     if status.success() {
         Ok(())
     } else {

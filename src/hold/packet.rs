@@ -10,7 +10,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    recvmsg, sendmsg, sendmsg_addr, socket_with,
+    recvmsg, sendmsg, sendmsg_addr, socket_with, socketpair,
 };
 
 /// Most descriptors of one packet. The kernel passes at most 253.
@@ -29,6 +29,12 @@ pub(crate) fn open_socket() -> io::Result<OwnedFd> {
         flags,
         None,
     )?)
+}
+
+/// Two connected sockets whose packets have borders.
+pub(crate) fn open_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    Ok(socketpair(AddressFamily::UNIX, kind, flags, None)?)
 }
 
 /// Lets neither side wait for the other without limit.
