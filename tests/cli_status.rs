@@ -13,7 +13,7 @@ use std::sync::Arc;
 use lockstep_driver::report::{
     CommandFailure, Difference, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
 };
-use lockstepfs::config::Role;
+use lockstepfs::config::{Role, Standby};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleChange};
 use pretended::{alpha, node_with};
 
@@ -80,6 +80,11 @@ impl ControlService for PretendedNode {
             address: None,
             as_of: None,
             witness_unaware: false,
+            standby: Some(if role == Role::Primary {
+                Standby::Wait
+            } else {
+                Standby::Erofs
+            }),
         })
     }
 
@@ -174,7 +179,8 @@ fn a_change_of_the_role_is_printed() {
         (
             true,
             &["failover", "alpha"][..],
-            "alpha: node a is the secondary now (generation 2); the other node serves; requests waited 12 ms\n",
+            "alpha: node a is the secondary now (generation 2); the other node serves; requests waited 12 ms\n\
+             standby: programs that go on here get EROFS until this node serves\n",
         ),
         (
             true,

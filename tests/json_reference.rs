@@ -16,7 +16,7 @@ use lockstep_driver::report::{
     TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
-use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role};
+use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
 use lockstepfs::control::NodeStatus;
 use serde_json::Value;
 
@@ -176,6 +176,7 @@ const fn change_of_role() -> RoleReport {
         }),
         as_of: Some(String::new()),
         witness_unaware: false,
+        standby: Some(Standby::Erofs),
     }
 }
 

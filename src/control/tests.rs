@@ -13,7 +13,7 @@ use lockstep_driver::report::{
 };
 
 use super::*;
-use crate::config::{Durability, Encryption, OnPeerLoss, Role};
+use crate::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
 
 struct FakeNode;
 
@@ -251,6 +251,7 @@ fn fake_change(change: RoleChange) -> RoleReport {
         }),
         as_of: Some("2025-11-20T02:13:05Z".to_owned()),
         witness_unaware: false,
+        standby: Some(Standby::Wait),
     }
 }
 

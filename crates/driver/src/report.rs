@@ -4,7 +4,7 @@ mod cluster;
 mod copy;
 mod fitness;
 
-use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
+use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss, Role, Standby};
 use lockstep_types::time::millis;
 use serde::{Deserialize, Serialize};
 
@@ -450,6 +450,9 @@ pub struct RoleReport {
     /// The witness does not know of a forced promotion: the other node must not serve until it does.
     #[serde(default)]
     pub witness_unaware: bool,
+    /// What programs that go on at this node meet while it does not serve.
+    #[serde(default)]
+    pub standby: Option<Standby>,
 }
 
 /// How the cluster address left this server before a planned failover.

@@ -206,6 +206,7 @@ impl Datastore {
             address: None,
             as_of: None,
             witness_unaware: self.engine.witness.debt(record.generation).is_some(),
+            standby: Some(self.engine.config.policies.standby),
         }
     }
 
