@@ -136,6 +136,7 @@ fn status() -> NodeStatus {
             identical: false,
             differences_total: 0,
             differences: Vec::new(),
+            only_touched: false,
         }),
         lost_found: vec![LostFoundStatus {
             generation: 1,

@@ -255,7 +255,12 @@ pub(super) fn standby_text(store: &DatastoreStatus) -> Option<String> {
 
 fn verified_text(verified: &VerifiedStatus) -> String {
     if verified.identical {
-        return format!("identical at {}", verified.time);
+        let of = if verified.only_touched {
+            " (what the last resync has touched)"
+        } else {
+            ""
+        };
+        return format!("identical at {}{of}", verified.time);
     }
     format!(
         "found {} differences at {}: {}",

@@ -144,6 +144,7 @@ fn fake_status() -> NodeStatus {
             identical: false,
             differences_total: 2,
             differences: vec!["/a: size".to_owned()],
+            only_touched: true,
         }),
         lost_found: vec![LostFoundStatus {
             generation: 1,

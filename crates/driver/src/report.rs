@@ -206,7 +206,7 @@ pub struct DatastoreStatus {
     /// Files in the mount directory itself, if there are any. They were written while nothing was mounted there.
     pub stray: Option<StrayStatus>,
     /// Result of the last comparison of both nodes since the start of the node; on the primary. A later resync makes
-    /// the result void.
+    /// the result void, but differences stay until everything is compared.
     pub verified: Option<VerifiedStatus>,
     /// What this node had alone when it lost its role, and a resync has set aside; one entry for each generation.
     #[serde(default)]
@@ -308,6 +308,9 @@ pub struct VerifiedStatus {
     pub differences_total: u64,
     /// The first differences, in words.
     pub differences: Vec<String>,
+    /// Only what the last resync has touched was compared.
+    #[serde(default)]
+    pub only_touched: bool,
 }
 
 /// The service for changes of clients.

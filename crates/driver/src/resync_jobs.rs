@@ -1,8 +1,11 @@
 //! Jobs that carry data to the secondary outside clients' operations: distributed recovery, resync, and the
-//! comparison of `lockstep verify`. They run on threads that may wait.
+//! comparison of `lockstep verify`. They run on threads that may wait. The comparison that follows a resync is in
+//! `resync_jobs/touched.rs`.
 //!
 //! Invariant: a job runs over the connection that it was decided for. A job that begins after the loss of its
 //! connection does nothing.
+
+mod touched;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +27,7 @@ use crate::peer::remote::RemotePeer;
 use crate::peer::requests::PendingRequests;
 use crate::report::{CommandFailure, Difference, ResyncStatus, VerifyProgress, VerifyReport};
 use crate::term::Term;
+use touched::TouchedInodes;
 
 /// The locks of the core, and the time of its host.
 struct CoreLocks<'a> {
@@ -84,6 +88,9 @@ fn stopped(why: &str) -> ResyncError {
     }
 }
 
+/// Why a sync ends after a resync of what has changed.
+const DIFFERED: &str = "the secondary's copy differed in files that the last resync had touched: everything is compared";
+
 /// A job over a connection, and the event that follows from it.
 type TransferJob = fn(&ResyncJobs, &RemotePeer) -> Result<Event, ResyncError>;
 
@@ -98,6 +105,8 @@ pub(crate) struct ResyncJobs {
     tail: Mutex<Option<(ConnectionId, Promise<()>)>>,
     /// Progress of the resync of content.
     progress: JobProgress,
+    /// What the last resync has touched, and no comparison has seen since.
+    touched: TouchedInodes,
 }
 
 impl ResyncJobs {
@@ -117,6 +126,7 @@ impl ResyncJobs {
             content,
             tail: Mutex::default(),
             progress: JobProgress::default(),
+            touched: TouchedInodes::default(),
         }
     }
 
@@ -177,15 +187,20 @@ impl ResyncJobs {
         });
     }
 
-    /// Sends a request on another thread. If the secondary cannot serve the request, the sync ends.
+    /// Sends the request on another thread by which the secondary hears of the sync, and then compares what a resync has
+    /// touched. If the secondary cannot serve the request, the sync ends.
     fn spawn_request(self: &Arc<Self>, connection: ActiveConnection, request: Request) {
         let jobs = Arc::clone(self);
         let makes_complete = matches!(request, Request::InSync { .. });
         self.term.spawn(move || {
             let peer = jobs.remote_peer(connection);
             match peer.ask(request, &[]) {
-                Ok(_) if makes_complete => peer.connection.note_complete_peer(),
-                Ok(_) => {}
+                Ok(_) => {
+                    if makes_complete {
+                        peer.connection.note_complete_peer();
+                    }
+                    jobs.compare_touched(&peer);
+                }
                 Err(PeerError::Lost) => peer.end_lost(),
                 Err(error) => jobs.peer_failed(peer.connection.id, &error),
             }
@@ -194,7 +209,33 @@ impl ResyncJobs {
 
     /// The secondary could not do a step without which the nodes are not in sync (rule P15).
     fn peer_failed(&self, connection: ConnectionId, error: &PeerError) {
-        self.set_reason_on(connection, &error.to_string());
+        self.end_sync(connection, &error.to_string());
+    }
+
+    /// Compares what the last resync has touched, as far as no comparison has seen it (rule P21).
+    fn compare_touched(&self, peer: &RemotePeer) {
+        let connection = peer.connection.id;
+        match self.touched.compare(&self.term, peer, &self.core_locks()) {
+            Ok(None) | Err(ResyncError::Peer(PeerError::Lost) | ResyncError::Stopped { .. }) => {}
+            Ok(Some(report)) => {
+                let time = self.engine.host.time_of_day();
+                self.engine.notes.note_touched(&report, time);
+                // The core ends the trace as well, so everything is compared.
+                if !report.is_identical() {
+                    self.end_sync(connection, DIFFERED);
+                }
+            }
+            // A copy that cannot be read is not complete.
+            Err(ResyncError::Peer(failed)) => self.peer_failed(connection, &failed),
+            Err(error) => {
+                let datastore = self.engine.name();
+                tracing::warn!(datastore, %error, "cannot compare what the resync has touched");
+            }
+        }
+    }
+
+    fn end_sync(&self, connection: ConnectionId, reason: &str) {
+        self.set_reason_on(connection, reason);
         let failed = Event::Trigger(Trigger::PeerFailed);
         self.term.handle_event_on(connection, failed);
     }
@@ -271,8 +312,16 @@ impl ResyncJobs {
         trace_writes(&self.engine.store, self.content.admitted_writes());
         let locks = self.core_locks();
         let (store, base) = (&self.engine.store, peer.connection.peer_base);
+        let touched = base.and_then(|base| base.inodes(store));
         lockstep_resync::send_content(store, peer, &locks, &self.progress, base)?;
         self.log_resync();
+        match touched {
+            Some(touched) if !self.progress.is_whole() => self.touched.add(touched),
+            _ => {
+                self.touched.clear();
+                self.engine.notes.note_all_compared();
+            }
+        }
         self.content.paw.remove_old();
         Ok(Event::Trigger(Trigger::ContentDone))
     }

@@ -39,8 +39,18 @@ struct Reasons {
     unauthenticated: Option<String>,
     /// The result of the last comparison, unless a resync has made it void.
     verified: Option<VerifiedStatus>,
-    /// A resync compares everything.
-    is_resyncing: bool,
+    resync: ResyncNote,
+}
+
+/// The resync of the moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ResyncNote {
+    /// No resync is under way.
+    None,
+    /// A resync is under way.
+    UnderWay,
+    /// The resync that is under way has compared everything.
+    AllCompared,
 }
 
 impl Reasons {
@@ -66,7 +76,7 @@ impl StatusNotes {
             is_obstacle: false,
             unauthenticated: None,
             verified: None,
-            is_resyncing: false,
+            resync: ResyncNote::None,
         };
         Self {
             name,
@@ -94,12 +104,17 @@ impl StatusNotes {
     fn update_for(&self, state: State, now: Duration) -> String {
         let mut notes = self.notes.lock();
         notes.since = now;
-        if state.is_in_sync() && notes.is_resyncing {
-            notes.verified = None;
+        if state.is_in_sync() && notes.resync != ResyncNote::None {
+            // A resync of what has changed leaves other differences as they are.
+            let all_compared = notes.resync == ResyncNote::AllCompared;
+            notes
+                .verified
+                .take_if(|verified| all_compared || verified.identical);
         }
-        notes.is_resyncing = match state {
-            State::ResyncNamespace => true,
-            _ => notes.is_resyncing && is_on_the_way(state) && !state.is_in_sync(),
+        notes.resync = match state {
+            State::ResyncNamespace => ResyncNote::UnderWay,
+            _ if is_on_the_way(state) && !state.is_in_sync() => notes.resync,
+            _ => ResyncNote::None,
         };
         match state {
             State::ResyncNamespace => {
@@ -167,28 +182,49 @@ impl StatusNotes {
         }
     }
 
+    /// The resync that is under way has compared everything.
+    pub fn note_all_compared(&self) {
+        self.notes.lock().resync = ResyncNote::AllCompared;
+    }
+
     /// Remembers the result of a comparison of both nodes that ended at `time`.
     pub fn note_comparison(&self, report: &lockstep_verify::Report, time: Timestamp) {
-        let in_words = |difference: &lockstep_verify::InodeDifference| {
-            let path = difference.path.as_deref().unwrap_or("(no name)");
-            plain(&format!("{path}: {}", difference.what))
-        };
-        let first = report.differences.iter().take(DIFFERENCES_KEPT);
-        let verified = VerifiedStatus {
-            time: utc(time),
-            identical: report.is_identical(),
-            differences_total: report.total,
-            differences: first.map(in_words).collect(),
-        };
+        let verified = verified(report, time, false);
+        self.log_differences(&verified, "verify: the nodes hold different data");
+        self.notes.lock().verified = Some(verified);
+    }
+
+    /// Remembers the result of the comparison that follows a resync of what has changed. If nothing differs, the word of a
+    /// comparison of everything stays.
+    pub fn note_touched(&self, report: &lockstep_verify::Report, time: Timestamp) {
+        let verified = verified(report, time, true);
+        self.log_differences(
+            &verified,
+            "the comparison after a resync has found different data: the sync ends, and everything is compared",
+        );
+        if verified.identical {
+            tracing::info!(
+                datastore = self.name,
+                inodes = report.inodes,
+                bytes = report.bytes,
+                "what the resync has touched is the same on both nodes"
+            );
+        }
+        let mut notes = self.notes.lock();
+        if !verified.identical || notes.verified.is_none() {
+            notes.verified = Some(verified);
+        }
+    }
+
+    fn log_differences(&self, verified: &VerifiedStatus, what: &str) {
         if !verified.identical {
             tracing::error!(
                 datastore = self.name,
                 differences = verified.differences_total,
                 first = verified.differences.first(),
-                "verify: the nodes hold different data"
+                "{what}"
             );
         }
-        self.notes.lock().verified = Some(verified);
     }
 
     /// Adds the notes to a status of `state` at `now`.
@@ -203,6 +239,26 @@ impl StatusNotes {
             peer.disk_failed = notes.peer_disk_failed;
             peer.obstacle = notes.is_obstacle;
         }
+    }
+}
+
+/// The result of a comparison, as it is kept.
+fn verified(
+    report: &lockstep_verify::Report,
+    time: Timestamp,
+    only_touched: bool,
+) -> VerifiedStatus {
+    let in_words = |difference: &lockstep_verify::InodeDifference| {
+        let path = difference.path.as_deref().unwrap_or("(no name)");
+        plain(&format!("{path}: {}", difference.what))
+    };
+    let first = report.differences.iter().take(DIFFERENCES_KEPT);
+    VerifiedStatus {
+        time: utc(time),
+        identical: report.is_identical(),
+        differences_total: report.total,
+        differences: first.map(in_words).collect(),
+        only_touched,
     }
 }
 

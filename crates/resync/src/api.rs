@@ -48,6 +48,11 @@ impl PeerBase {
         store.trace().records(self.generation, self.applied)
     }
 
+    /// The inodes whose records or bytes may differ, under the same condition.
+    pub fn inodes(self, store: &Store) -> Option<BTreeSet<Ino>> {
+        store.trace().inodes(self.generation, self.applied)
+    }
+
     /// The bytes that may differ, under the same condition.
     pub(crate) fn content(self, store: &Store) -> Option<ChangedContent> {
         store.trace().content(self.generation, self.applied)

@@ -16,3 +16,5 @@ mod put_back;
 mod steps;
 #[path = "poison/store.rs"]
 mod store;
+#[path = "poison/touched.rs"]
+mod touched;

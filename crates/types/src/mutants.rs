@@ -118,6 +118,8 @@ mutants! {
     TraceForgetsUnapplied,
     /// A deposed node does not name its writes in flight (P21).
     RejoinWithoutPaw,
+    /// What a resync of what has changed has touched is not compared after it (P21).
+    TrustResync,
     /// A deposed node that lost power, or had served alone, is brought up to date like one that was in sync (P21).
     RejoinFromAnyCopy,
     /// A primary that starts serves at once, although its peer may have been promoted (R11).

@@ -1,6 +1,6 @@
 //! The primary's side of a comparison.
 //!
-//! The comparison walks the inodes by their numbers, in batches. Each batch holds the exclusive locks of its inodes, so
+//! The comparison walks the inodes by their numbers, in batches: all of them, or some. Each batch holds the exclusive locks of its inodes, so
 //! that no operation on them is under way on either node. An inode that is being created or freed just
 //! then may be on one node only; so each difference counts only after a second look.
 //!
@@ -39,20 +39,33 @@ pub fn compare(
 ) -> Result<Report, ResyncError> {
     let census = store.replica().census()?;
     progress.start(census.inodes, census.bytes);
-    let mut comparer = Comparer {
-        store,
-        peer,
-        locks,
-        progress,
-        report: Report::default(),
-    };
-    let mut from = Ino::ROOT.get();
-    while from < u64::MAX {
-        from = comparer.compare_batch(from)?;
+    let everything = Ino::ROOT.get()..u64::MAX;
+    Comparer::new(store, peer, locks, progress).report_on([everything])
+}
+
+/// Compares some inodes of both nodes, with everything that belongs to them; finds all differences.
+pub fn compare_inodes(
+    store: &Store,
+    peer: &dyn Peer,
+    locks: &dyn Locks,
+    inodes: &BTreeSet<Ino>,
+) -> Result<Report, ResyncError> {
+    let progress = JobProgress::default();
+    progress.start(inodes.len() as u64, 0);
+    Comparer::new(store, peer, locks, &progress).report_on(runs(inodes))
+}
+
+/// The runs of inodes with consecutive numbers.
+fn runs(inodes: &BTreeSet<Ino>) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for number in inodes.iter().map(|ino| ino.get()) {
+        let next = number.saturating_add(1);
+        match runs.last_mut().filter(|run| run.end == number) {
+            Some(run) => run.end = next,
+            None => runs.push(number..next),
+        }
     }
-    let mut report = comparer.report;
-    paths::add_paths(store, &mut report)?;
-    Ok(report)
+    runs
 }
 
 /// The state of a comparison.
@@ -75,14 +88,45 @@ struct DigestBatch {
     theirs: Vec<(u64, Hash128)>,
 }
 
+impl<'a> Comparer<'a> {
+    fn new(
+        store: &'a Store,
+        peer: &'a dyn Peer,
+        locks: &'a dyn Locks,
+        progress: &'a JobProgress,
+    ) -> Self {
+        Self {
+            store,
+            peer,
+            locks,
+            progress,
+            report: Report::default(),
+        }
+    }
+
+    /// Compares the inodes with numbers in these ranges.
+    fn report_on(
+        mut self,
+        ranges: impl IntoIterator<Item = Range<u64>>,
+    ) -> Result<Report, ResyncError> {
+        for Range { mut start, end } in ranges {
+            while start < end {
+                start = self.compare_batch(start, end)?;
+            }
+        }
+        paths::add_paths(self.store, &mut self.report)?;
+        Ok(self.report)
+    }
+}
+
 impl Comparer<'_> {
-    /// Compares the next inodes; returns the first inode number of the next batch.
-    fn compare_batch(&mut self, from: u64) -> Result<u64, ResyncError> {
-        let inodes = self.store.replica().inodes(from, u64::MAX, BATCH.inodes)?;
+    /// Compares the next inodes before number `end`; returns the first inode number of the next batch.
+    fn compare_batch(&mut self, from: u64, end: u64) -> Result<u64, ResyncError> {
+        let inodes = self.store.replica().inodes(from, end, BATCH.inodes)?;
         // The peer may have inodes beyond the last inode of this node.
         let to = match inodes.last() {
             Some((last, _)) if inodes.len() == BATCH.inodes => last.get().saturating_add(1),
-            _ => u64::MAX,
+            _ => end,
         };
         let alone = |&(ino, _): &(Ino, NodeKind)| (LockKey::File(ino), LockMode::Exclusive);
         let locks: LockSet = inodes.iter().map(alone).collect();

@@ -1,6 +1,6 @@
 //! The comparison of the two nodes of a datastore, while it is in use.
 //!
-//! [`compare()`] runs on the primary and asks; [`secondary`] answers. The comparison changes nothing on either
+//! [`compare()`] or [`compare_inodes()`] runs on the primary and asks; [`secondary`] answers. The comparison changes nothing on either
 //! node. Two inodes are equal if their digests are equal. Only different inodes are compared further,
 //! to name the differences.
 
@@ -11,7 +11,7 @@ mod paths;
 pub mod report;
 pub mod secondary;
 
-pub use compare::compare;
+pub use compare::{compare, compare_inodes};
 pub use digest::digest;
 pub use report::{DifferenceKind, InodeDifference, Report, Side};
 pub use secondary::answer;

@@ -370,6 +370,7 @@ fn nodes_with_differences_are_not_healthy() {
         identical: false,
         differences_total: 2,
         differences: vec!["/a: size 1 here, 2 there".to_owned()],
+        only_touched: false,
     };
     different.verified = Some(verified.clone());
     assert!(!is_healthy(&different));

@@ -318,6 +318,14 @@ impl ChangeTrace {
         })
     }
 
+    /// The inodes of the changed records and bytes, under the same condition.
+    pub fn inodes(&self, base: Generation, applied: Osn) -> Option<BTreeSet<Ino>> {
+        self.alone(base, applied, |changes| {
+            let of_records = changes.records.iter().filter_map(|key| keys::ino_of(key));
+            of_records.chain(changes.content.keys().copied()).collect()
+        })
+    }
+
     fn alone<T>(
         &self,
         base: Generation,

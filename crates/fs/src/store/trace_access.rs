@@ -72,4 +72,9 @@ impl TraceAccess<'_> {
     pub fn content(self, base: Generation, applied: Osn) -> Option<ChangedContent> {
         self.store.journal.trace().content(base, applied)
     }
+
+    /// The inodes of these records and bytes.
+    pub fn inodes(self, base: Generation, applied: Osn) -> Option<BTreeSet<Ino>> {
+        self.store.journal.trace().inodes(base, applied)
+    }
 }

@@ -8,6 +8,7 @@ use lockstep_driver::client::{
     DirEntry, Done, FileService, Inside, RequestKind, Standing, Tenure, WaitingRequests,
     WriteOptions,
 };
+use lockstep_driver::report::CommandFailure;
 use lockstep_types::{Attr, Errno, Ino};
 use lockstep_verify::Report;
 use parking_lot::Mutex;
@@ -56,6 +57,13 @@ impl Mount {
     pub fn compare(&self) -> Result<Report, String> {
         let compared = self.service.0.compare(&mut |_| ());
         compared.map_err(|failure| format!("the nodes cannot be compared: {}", failure.cause))
+    }
+
+    /// Compares both nodes, and remembers the result for the status. Returns whether they are identical.
+    pub fn verify(&self) -> Result<bool, String> {
+        let verified = self.service.0.verify(&mut |_| ());
+        let failed = |failure: CommandFailure| failure.cause;
+        verified.map(|report| report.identical).map_err(failed)
     }
 
     /// Returns a number for a new inode.

@@ -59,6 +59,16 @@ pub fn write(mount: &Mount, mark: Mark, durable: bool) -> Result<(), Errno> {
     })))
 }
 
+pub fn write_at(mount: &Mount, mark: Mark, offset: u64, length: u64) -> Result<(), Errno> {
+    done(mount.submit(&Op::Write(WriteOp {
+        ino: file(mount)?,
+        mark,
+        offset,
+        length,
+        durable: false,
+    })))
+}
+
 pub fn sync(mount: &Mount) -> Result<(), Errno> {
     done(mount.submit(&Op::Sync { ino: file(mount)? }))
 }
