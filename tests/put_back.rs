@@ -7,9 +7,13 @@ mod mirrored;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use mirrored::MirroredPlayground;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 fn copy(from: &Path, to: &Path) {
     let mut command = Command::new("cp");
@@ -34,6 +38,56 @@ fn a_store_of_the_secondary_from_a_backup_gets_what_came_later() {
     drop(playground);
     fs::remove_dir_all(&store).unwrap();
     copy(&backup, &store);
+    let playground = MirroredPlayground::start(&directory).unwrap();
+    playground.expect_identical();
+    assert_eq!(fs::read(playground.path("file")).unwrap(), b"new");
+}
+
+/// The status of the only datastore of a node; null while the node starts.
+fn status(config: &Path) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    let command = command.args(["status", "--json", "--config"]).arg(config);
+    let printed = command.output().unwrap().stdout;
+    let report: Value = serde_json::from_slice(&printed).unwrap_or_default();
+    report["datastores"][0].clone()
+}
+
+/// Without its primary, only the memory of the machine shows the age of the copy. A node that calls its copy complete takes
+/// over, or is promoted without a warning.
+#[test]
+fn a_store_of_the_secondary_from_a_backup_is_not_complete_while_it_is_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("play");
+    let Some(playground) = MirroredPlayground::start(&directory) else {
+        return;
+    };
+    let [[_, store], [_, config]] = ["store", "config"].map(|key| playground.of_nodes(key));
+    let backup = root.path().join("backup");
+    drop(playground);
+    copy(&store, &backup);
+    let playground = MirroredPlayground::start(&directory).unwrap();
+    fs::write(playground.path("file"), "new").unwrap();
+    drop(playground);
+    let is_complete = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        let command = command.args(["node", "--config"]).arg(&config);
+        let mut node = command.stderr(Stdio::null()).spawn().unwrap();
+        let complete = loop {
+            let found = status(&config);
+            if found["started"] == true {
+                break found["complete"].as_bool().unwrap();
+            }
+            assert!(node.try_wait().unwrap().is_none(), "the node has ended");
+            thread::sleep(Duration::from_millis(10));
+        };
+        kill_process(Pid::from_child(&node), Signal::TERM).unwrap();
+        node.wait().unwrap();
+        complete
+    };
+    assert!(is_complete(), "the present store");
+    fs::remove_dir_all(&store).unwrap();
+    copy(&backup, &store);
+    assert!(!is_complete(), "the older store");
     let playground = MirroredPlayground::start(&directory).unwrap();
     playground.expect_identical();
     assert_eq!(fs::read(playground.path("file")).unwrap(), b"new");

@@ -65,6 +65,7 @@ pub use datastore::stall::watch_disk;
 pub use host::{Gate, Host, Job, KeptLimits, OsHost, RoomLimits};
 pub use open::clear_poison::{ClearError, Cleared, Repair, clear_poison};
 pub use open::copy_status::caveats;
+pub use open::machine_count::MACHINE_COUNT_BYTES;
 pub use open::role_file::marks::RoleMarks;
 pub use open::tables::TableError;
 pub use open::{DatastoreError, Place, Prepared, make_store, make_store_on_this_machine, prepare};

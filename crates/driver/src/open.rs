@@ -7,6 +7,7 @@
 pub(crate) mod clear_poison;
 pub(crate) mod copy_status;
 mod error;
+pub(crate) mod machine_count;
 pub(crate) mod poison_marker;
 pub(crate) mod role_file;
 pub(crate) mod store_place;
@@ -26,7 +27,7 @@ use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
 use lockstep_intentlog::LogOptions;
 use lockstep_paw_saw::SyncCounter;
 use lockstep_roles::RoleRecord;
-use lockstep_types::backing::Backing;
+use lockstep_types::backing::{Backing, BackingTable};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::{Durability, OnPowerLoss};
 use lockstep_types::{BootId, StoreId};
@@ -67,6 +68,8 @@ pub struct Place {
     pub host: Arc<dyn Host>,
     /// A second place for the mark of a failed disk, if there is one.
     pub stamp: Option<Arc<dyn MarkerStore>>,
+    /// A second place for the count of the sync, in memory of the machine, if there is one.
+    pub machine_count: Option<Arc<dyn BackingTable>>,
 }
 
 impl Place {
@@ -83,6 +86,7 @@ impl Place {
             boot: boot_id(),
             host: Arc::new(host),
             stamp: Some(Arc::new(RunDirMarker::of(&config.store))),
+            machine_count: machine_count::of(config, boot_id()),
         })
     }
 
@@ -125,6 +129,8 @@ struct FoundStore {
     role: RoleState,
     /// The role record as this start finds it.
     record: RoleRecord,
+    /// What this copy has lost.
+    lost: Option<CopyLoss>,
 }
 
 /// Checks everything on the disk of the datastore of `config`. A store that is refused is refused here, and stays as
@@ -179,7 +185,7 @@ fn find(config: &DatastoreConfig, place: &Place) -> Result<Found, DatastoreError
             source: Box::new(source),
         });
     }
-    let found = look(config, disk, poison, place.boot)?;
+    let found = look(config, disk, poison, place)?;
     Ok(Found::Store(Box::new(found)))
 }
 
@@ -187,12 +193,13 @@ fn look(
     config: &DatastoreConfig,
     disk: Disk,
     poison: Arc<Poison>,
-    boot: BootId,
+    place: &Place,
 ) -> Result<FoundStore, DatastoreError> {
+    let boot = place.boot;
     let (options, backing) = (open_options(config, boot), &disk.backing);
     let checked = Store::check(Arc::clone(backing), &options).map_err(refused(config))?;
     let role = read_role(config, backing.as_ref())?;
-    let lost = found_loss(config, backing.as_ref(), role, boot)?;
+    let lost = found_loss(config, backing.as_ref(), role, place)?;
     let record = found_record(config, role, lost);
     let role = with_base(config, backing.as_ref(), role, boot);
     let role = match lost {
@@ -205,6 +212,7 @@ fn look(
         poison,
         role,
         record,
+        lost,
     })
 }
 
@@ -239,8 +247,9 @@ fn found_loss(
     config: &DatastoreConfig,
     backing: &dyn Backing,
     role: RoleState,
-    boot: BootId,
+    place: &Place,
 ) -> Result<Option<CopyLoss>, DatastoreError> {
+    let boot = place.boot;
     // An earlier start may have found the loss, and ended before it made new tables.
     let counts = config.peer.is_some() && role.is_in_sync() && role.record.complete;
     // A copy that has lost power, and is complete, has no tables that name anything.
@@ -248,6 +257,11 @@ fn found_loss(
         return Ok(None);
     }
     let lost = CopyLoss::of(role, backing, boot).map_err(table_refused(config))?;
+    // Only an operator knows whether the newer store of a primary comes back: the nodes tell when they meet (rule P17).
+    let machine = place.machine_count.as_deref();
+    let is_older = |machine| machine_count::shows_older(machine, &role, backing);
+    let is_older = !role.record.is_primary() && machine.is_some_and(is_older);
+    let lost = lost.or_else(|| is_older.then_some(CopyLoss::Older));
     if let Some(lost) = lost {
         let datastore = &config.name;
         if keeps_complete(role, lost) {
@@ -359,6 +373,7 @@ impl Prepared {
             poison,
             role,
             record,
+            lost,
         } = *found;
         let Disk { backing, reserve } = disk;
         let draw = || place.host.random_id();
@@ -372,6 +387,14 @@ impl Prepared {
         let count = count.map_err(table_refused(&config))?;
         let role_file = RoleFile::open(Arc::clone(&backing), role, place.boot, record);
         let role_file = role_file.map_err(failed(&config))?;
+        // An older copy is marked by now.
+        let count = match place.machine_count {
+            Some(beside) => {
+                machine_count::note_store(beside.as_ref(), role.store);
+                count.kept_beside(beside)
+            }
+            None => count,
+        };
         let opened = checked.open().map_err(refused(&config))?;
         kept::remove_left(backing.as_ref()).map_err(failed(&config))?;
         // The previous process may have used some of the reserve. A disk without room is no reason not to start.
@@ -386,6 +409,9 @@ impl Prepared {
             reserve,
         };
         let engine = engine(config, parts, place.host);
+        if let Some(lost @ CopyLoss::Older) = lost {
+            engine.notes.set_reason(&lost.to_string());
+        }
         let part = first_part(&engine.config, record);
         let session = build::session(&engine, part)?;
         Ok(Arc::new(Datastore::new(engine, session, part)))

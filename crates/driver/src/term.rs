@@ -256,8 +256,10 @@ impl Term {
 
     /// Sends a message outside the core's protocol, such as a greeting or an answer of a secondary.
     pub fn reply(&self, sender: &dyn SendFrames, message: Message, delivery: Delivery<'_>) -> bool {
-        let sync = self.engine.disk.count.count().of;
-        self.reply_in(sync, sender, message, delivery)
+        if is_counted(&message) {
+            self.engine.disk.count.note_answered_now();
+        }
+        deliver(sender, &self.envelope(Osn::ZERO, message), &[], delivery)
     }
 
     /// Sends an answer to an operation that came in the sync `sync`, which may be over (rule P17).
@@ -268,14 +270,7 @@ impl Term {
         message: Message,
         delivery: Delivery<'_>,
     ) -> bool {
-        if matches!(
-            message,
-            Message::WriteAck { failed: None, .. }
-                | Message::MetaAck {
-                    outcome: Ok(()),
-                    ..
-                }
-        ) {
+        if is_counted(&message) {
             self.engine.disk.count.note_answered(sync);
         }
         deliver(sender, &self.envelope(Osn::ZERO, message), &[], delivery)
@@ -310,4 +305,16 @@ impl Term {
             tracing::debug!(datastore, %refused, "dropped");
         }
     }
+}
+
+/// Whether the message answers an operation that this node has done (rule P17).
+const fn is_counted(message: &Message) -> bool {
+    matches!(
+        message,
+        Message::WriteAck { failed: None, .. }
+            | Message::MetaAck {
+                outcome: Ok(()),
+                ..
+            }
+    )
 }

@@ -7,6 +7,9 @@
 //! Invariants: the primary counts an operation before it sends the operation, and an answer when it has read the answer. The
 //! secondary counts an answer before it gives the answer. So the secondary has counted at least the answers that the primary
 //! has, and at most the operations that the primary has sent.
+//!
+//! A second table has the same, in memory of the machine that no copy of the store holds. It is changed after the first one. So a
+//! store whose count is lower than that is an older copy.
 
 use std::sync::Arc;
 
@@ -27,6 +30,11 @@ struct Counted {
 }
 
 impl Counted {
+    /// The place of the slot of this change.
+    const fn place(&self) -> usize {
+        if self.change % 2 == 1 { SLOT_BYTES } else { 0 }
+    }
+
     fn encode(&self) -> [u8; SLOT_BYTES] {
         let mut slot = [0; SLOT_BYTES];
         let Some(of) = self.count.of else {
@@ -77,7 +85,29 @@ impl Counted {
 /// See the head of this file. Safe to use from many threads at once.
 pub struct SyncCounter {
     table: Arc<dyn BackingTable>,
+    /// The table outside of the store, if there is one.
+    beside: Option<Arc<dyn BackingTable>>,
     counted: Mutex<Counted>,
+}
+
+/// The last count in the bytes of a table; not known if it cannot be read.
+pub fn count_in(bytes: &[u8]) -> SyncCount {
+    last_in(bytes).count
+}
+
+fn last_in(bytes: &[u8]) -> Counted {
+    let mut last = Counted::default();
+    let mut is_last_lost = false;
+    for slot in bytes.chunks(SLOT_BYTES) {
+        match Counted::decode(slot) {
+            Some(found) if found.change >= last.change => last = found,
+            Some(_) => {}
+            None => is_last_lost |= slot.iter().any(|&byte| byte != 0),
+        }
+    }
+    // The lost slot may have had the last change. That was an operation more.
+    last.count.reached = last.count.reached.saturating_add(is_last_lost.into());
+    last
 }
 
 impl SyncCounter {
@@ -85,20 +115,10 @@ impl SyncCounter {
     pub fn open(table: Arc<dyn BackingTable>) -> Self {
         let mut bytes = [0; COUNT_BYTES];
         table.load(0, &mut bytes);
-        let mut last = Counted::default();
-        let mut is_last_lost = false;
-        for slot in bytes.chunks(SLOT_BYTES) {
-            match Counted::decode(slot) {
-                Some(found) if found.change >= last.change => last = found,
-                Some(_) => {}
-                None => is_last_lost |= slot.iter().any(|&byte| byte != 0),
-            }
-        }
-        // The lost slot may have had the last change. That was an operation more.
-        last.count.reached = last.count.reached.saturating_add(is_last_lost.into());
         Self {
             table,
-            counted: Mutex::new(last),
+            beside: None,
+            counted: Mutex::new(last_in(&bytes)),
         }
     }
 
@@ -107,7 +127,20 @@ impl SyncCounter {
         table.store(0, &[0; COUNT_BYTES]);
         Self {
             table,
+            beside: None,
             counted: Mutex::default(),
+        }
+    }
+
+    /// Keeps the count in a table outside of the store, too, in place of what that table has.
+    #[must_use]
+    pub fn kept_beside(self, beside: Arc<dyn BackingTable>) -> Self {
+        let counted = *self.counted.lock();
+        beside.store(0, &[0; COUNT_BYTES]);
+        beside.store(counted.place(), &counted.encode());
+        Self {
+            beside: Some(beside),
+            ..self
         }
     }
 
@@ -138,13 +171,17 @@ impl SyncCounter {
         self.change(|count| count.acknowledged = count.acknowledged.saturating_add(1));
     }
 
+    /// Secondary: an operation of the present sync is about to be answered.
+    pub fn note_answered_now(&self) {
+        self.change(add_answer);
+    }
+
     /// Secondary: an operation is about to be answered that came in the sync `of`. An answer that is late, because a flush has
     /// outlived the sync, counts nothing in a later one: by then this node may be the primary.
     pub fn note_answered(&self, of: Option<SyncId>) {
         self.change(|count| {
             if count.of == of {
-                count.acknowledged = count.acknowledged.saturating_add(1);
-                count.reached = count.acknowledged;
+                add_answer(count);
             }
         });
     }
@@ -158,10 +195,17 @@ impl SyncCounter {
             return;
         }
         counted.change = counted.change.wrapping_add(1);
-        let second = counted.change % 2 == 1;
-        let at = if second { SLOT_BYTES } else { 0 };
-        self.table.store(at, &counted.encode());
+        let (at, slot) = (counted.place(), counted.encode());
+        self.table.store(at, &slot);
+        if let Some(beside) = &self.beside {
+            beside.store(at, &slot);
+        }
     }
+}
+
+const fn add_answer(count: &mut SyncCount) {
+    count.acknowledged = count.acknowledged.saturating_add(1);
+    count.reached = count.acknowledged;
 }
 
 #[cfg(test)]
@@ -247,10 +291,35 @@ mod tests {
     }
 
     #[test]
+    fn the_table_outside_of_the_store_has_the_same_count() {
+        let [inside, outside] = [(); 2].map(|()| Arc::new(Memory::default()));
+        let tables = || -> [Arc<dyn BackingTable>; 2] { [inside.clone(), outside.clone()] };
+        let count_of = |table: &dyn BackingTable| {
+            let mut bytes = [0; COUNT_BYTES];
+            table.load(0, &mut bytes);
+            count_in(&bytes)
+        };
+        let [table, beside] = tables();
+        let counter = SyncCounter::make(table).kept_beside(beside);
+        counter.begin(SyncId::next(None, [5; 16]));
+        counter.note_answered_now();
+        counter.note_answered_now();
+        assert_eq!(counter.count().acknowledged, 2);
+        assert_eq!(count_of(&*outside), counter.count());
+        outside.0.lock().fill(7);
+        let [table, beside] = tables();
+        let again = SyncCounter::open(table).kept_beside(beside);
+        assert_eq!(count_of(&*outside), again.count());
+        again.note_answered_now();
+        assert_eq!(count_of(&*outside).acknowledged, 3);
+        assert_eq!(count_of(&*inside), count_of(&*outside));
+    }
+
+    #[test]
     fn a_secondary_has_reached_what_it_has_answered() {
         let counter = SyncCounter::make(Arc::new(Memory::default()));
         counter.begin(SyncId::next(None, [5; 16]));
-        counter.note_answered(counter.count().of);
+        counter.note_answered_now();
         counter.note_answered(counter.count().of);
         let count = counter.count();
         assert_eq!((count.acknowledged, count.reached), (2, 2));

@@ -14,7 +14,7 @@ mod entry_list;
 mod recovery;
 mod table;
 
-pub use count::{COUNT_BYTES, SyncCounter};
+pub use count::{COUNT_BYTES, SyncCounter, count_in};
 pub use entry::{InFlightEntry, SLOT_BYTES};
 pub use entry_list::EntryHandle;
 pub use recovery::{RecoveryRange, recovery_ranges};

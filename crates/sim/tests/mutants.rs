@@ -19,8 +19,9 @@ use parking_lot::Mutex;
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that the random schedules find too seldom for each run of the tests.
 const RARE: [Mutant; 2] = [Mutant::StandUnrecorded, Mutant::ForgetNumbers];
-/// Mutants that the random schedules cannot find: no disk changes by itself in them. `poison/touched.rs` finds these.
-const SCRIPTED: [Mutant; 1] = [Mutant::TrustResync];
+/// Mutants that the random schedules cannot find: no disk changes by itself in them, and no copy is put back where roles change.
+/// `poison/touched.rs` and `poison/put_back.rs` find these.
+const SCRIPTED: [Mutant; 2] = [Mutant::TrustResync, Mutant::TrustLaterCopy];
 /// Maximum number of schedules for a rare mutant.
 const RARE_SCHEDULES_MAX: usize = 400_000;
 
@@ -116,7 +117,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::TrustAfterPowerLoss | Mutant::KeepLoserComplete => {
             &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, TABLE_DAMAGED, READS]
         }
-        Mutant::TrustOldCopy | Mutant::KeepNameOfSync => {
+        Mutant::TrustOldCopy | Mutant::TrustLaterCopy | Mutant::KeepNameOfSync => {
             &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE]
         }
         Mutant::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE, CLOSED],

@@ -63,6 +63,11 @@ impl BootId {
         Self(bytes)
     }
 
+    /// The bytes of the identity.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
     /// The identity of another run, which never took place.
     #[must_use]
     pub fn of_no_run(self) -> Self {
@@ -98,6 +103,11 @@ impl StoreId {
     /// The name with sixteen bytes that are `random`, so that no other store has them.
     pub const fn from_bytes(random: [u8; 16]) -> Self {
         Self(Uuid::from_bytes(random))
+    }
+
+    /// The bytes of the name.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
     }
 }
 

@@ -63,6 +63,8 @@ mutants! {
     ForgetLostPower,
     /// A copy is treated as in sync although another copy has replaced it since (P17).
     TrustOldCopy,
+    /// A copy of the present sync is trusted although its machine has answered more (P17).
+    TrustLaterCopy,
     /// A recovery keeps the name of the sync, and its count is not compared (P17).
     KeepNameOfSync,
     /// The primary acknowledges a durable write without a sync of its own disk (P11).
@@ -116,10 +118,10 @@ mutants! {
     TraceForgetsWrites,
     /// A new primary does not note the operations that the old one may not have applied (P21).
     TraceForgetsUnapplied,
-    /// A deposed node does not name its writes in flight (P21).
-    RejoinWithoutPaw,
     /// What a resync of what has changed has touched is not compared after it (P21).
     TrustResync,
+    /// A deposed node does not name its writes in flight (P21).
+    RejoinWithoutPaw,
     /// A deposed node that lost power, or had served alone, is brought up to date like one that was in sync (P21).
     RejoinFromAnyCopy,
     /// A primary that starts serves at once, although its peer may have been promoted (R11).

@@ -52,6 +52,7 @@ fn incomplete(role: RoleState, backing: &dyn Backing) -> Option<String> {
             "{lost}: what was not on stable storage may be missing from this copy"
         )),
         Ok(Some(lost @ CopyLoss::Tables)) => Some(format!("{lost} from this copy")),
+        Ok(Some(lost @ CopyLoss::Older)) => Some(lost.to_string()),
         Err(error) => Some(format!(
             "it cannot be told what was under way in this copy: {error}"
         )),
@@ -65,6 +66,11 @@ pub(crate) enum CopyLoss {
     Power,
     #[error("the tables of the writes that were under way are missing")]
     Tables,
+    #[error(
+        "this machine has answered operations that this copy lacks: an older copy of the store was put back; connect the nodes, or \
+         put the newer store back"
+    )]
+    Older,
 }
 
 impl CopyLoss {

@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use lockstep_fs::{Store, StoreError};
 use lockstep_paw_saw::{
-    COUNT_BYTES, Damage, InFlightEntry, InFlightTable, SyncCounter, TABLE_BYTES,
+    COUNT_BYTES, Damage, InFlightEntry, InFlightTable, SyncCounter, TABLE_BYTES, count_in,
 };
 use lockstep_repl::message::WriteMessage;
-use lockstep_types::Ino;
 use lockstep_types::backing::Backing;
+use lockstep_types::{Ino, SyncCount};
 use thiserror::Error;
 
 const DIRECTORY: &str = "tables";
@@ -102,6 +102,13 @@ pub(crate) fn open_count(
     } else {
         SyncCounter::make(table)
     })
+}
+
+/// The count that the last process left in the store. Changes nothing.
+pub(crate) fn left_count(backing: &dyn Backing) -> io::Result<SyncCount> {
+    let mut bytes = [0; COUNT_BYTES];
+    let length = backing.open(COUNT_FILE)?.read_at(0, &mut bytes)?;
+    Ok(count_in(bytes.get(..length).unwrap_or_default()))
 }
 
 fn has_count(backing: &dyn Backing) -> Result<bool, TableError> {

@@ -92,7 +92,11 @@ impl Place {
         Self { dir, config }
     }
 
-    fn backing(&self) -> Arc<dyn Backing> {
+    pub(crate) const fn config(&self) -> &DatastoreConfig {
+        &self.config
+    }
+
+    pub(crate) fn backing(&self) -> Arc<dyn Backing> {
         Arc::new(OsBacking::open(self.dir.path()).unwrap())
     }
 

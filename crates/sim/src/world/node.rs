@@ -138,6 +138,7 @@ impl Node {
             boot,
             host: Arc::new(ProcessHost(Arc::clone(process))),
             stamp: Some(self.run_dir.handle(Some(process))),
+            machine_count: Some(self.run_dir.count_table(process)),
         };
         let dialer = Dialer {
             side: self.side,

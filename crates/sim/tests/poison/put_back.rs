@@ -8,6 +8,7 @@ use lockstep_repl::state::State;
 use lockstep_sim::disk::Disk;
 use lockstep_sim::scenario::{Cluster, PRIMARY, SECONDARY, Settings};
 use lockstep_sim::world::Side;
+use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss};
 
 use super::program::{FIRST, LATER};
@@ -123,20 +124,7 @@ fn a_copy_of_the_primary_that_is_put_back_overwrites_nothing() {
 #[test]
 fn a_copy_that_is_put_back_while_its_node_is_alone_does_not_lead() {
     for side in Side::BOTH {
-        let mut cluster = Cluster::scripted(&Settings {
-            durability: Durability::Posix,
-            on_peer_loss: OnPeerLoss::Continue,
-            on_power_loss: OnPowerLoss::Wait,
-            pause_limit: Duration::from_secs(1),
-            peer_timeout: Duration::from_secs(1),
-            answer_limit: Duration::from_secs(3),
-            failover_after: Some(Duration::from_secs(2)),
-            flap_wait_max: FlapWait::OFF,
-            clock_excess: [0; 2],
-        });
-        start_in_sync(&mut cluster);
-        make_file(&mut cluster, FIRST);
-        until_protected(&mut cluster);
+        let mut cluster = protected(Durability::Posix);
         // A short absence, so that no node takes over.
         kill(&mut cluster, SECONDARY);
         let old = cluster.disk(side).fork();
@@ -162,6 +150,78 @@ fn a_copy_that_is_put_back_while_its_node_is_alone_does_not_lead() {
         cluster.run_for(Duration::from_secs(1)).unwrap();
         assert_eq!(read(&mut cluster), Ok(Some(LATER)), "{side:?}");
     }
+}
+
+/// Returns two nodes in sync, and a file. The witness lets the secondary take over.
+#[track_caller]
+fn protected(durability: Durability) -> Cluster {
+    let mut cluster = Cluster::scripted(&Settings {
+        durability,
+        on_peer_loss: OnPeerLoss::Continue,
+        on_power_loss: OnPowerLoss::Wait,
+        pause_limit: Duration::from_secs(1),
+        peer_timeout: Duration::from_secs(1),
+        answer_limit: Duration::from_secs(3),
+        failover_after: Some(Duration::from_secs(2)),
+        flap_wait_max: FlapWait::OFF,
+        clock_excess: [0; 2],
+    });
+    start_in_sync(&mut cluster);
+    make_file(&mut cluster, FIRST);
+    until_protected(&mut cluster);
+    cluster
+}
+
+/// Kills both nodes, and starts the secondary alone on a copy of the present sync. Returns its generation, which is 2 if it has
+/// taken over.
+#[track_caller]
+fn start_alone_on(cluster: &mut Cluster, copy: Disk) -> u64 {
+    kill(cluster, PRIMARY);
+    put_back(cluster, SECONDARY, copy);
+    start_until_it_runs(cluster, SECONDARY);
+    cluster.run_for(LONG).unwrap();
+    status(cluster, SECONDARY).work.generation
+}
+
+/// The witness knows the name of the sync, which the copy has. The machine has counted the operations that the copy lacks.
+#[test]
+fn a_copy_of_the_present_sync_does_not_lead_on_the_machine_that_went_on() {
+    for durability in [Durability::Posix, Durability::Always] {
+        let mut cluster = protected(durability);
+        let old = cluster.disk(SECONDARY).fork();
+        assert_eq!(write(&mut cluster, LATER, true), Ok(()));
+        assert_eq!(start_alone_on(&mut cluster, old), 1, "{durability:?}");
+        assert!(!is_stably_in_sync(&cluster, SECONDARY));
+        // A further start has nothing to compare.
+        restart(&mut cluster, SECONDARY);
+        cluster.run_for(LONG).unwrap();
+        assert_eq!(status(&cluster, SECONDARY).work.generation, 1);
+        cluster.start(PRIMARY);
+        until_protected(&mut cluster);
+        cluster.run_for(Duration::from_secs(1)).unwrap();
+        assert_eq!(read(&mut cluster), Ok(Some(LATER)), "{durability:?}");
+    }
+}
+
+#[test]
+fn a_copy_that_lacks_nothing_leads() {
+    let mut cluster = protected(Durability::Posix);
+    assert_eq!(write(&mut cluster, LATER, true), Ok(()));
+    let same = cluster.disk(SECONDARY).fork();
+    assert_eq!(start_alone_on(&mut cluster, same), 2);
+    assert_eq!(read(&mut cluster), Ok(Some(LATER)));
+}
+
+#[test]
+fn a_copy_of_the_present_sync_that_is_trusted_is_found() {
+    activate(Some(Mutant::TrustLaterCopy));
+    let mut cluster = protected(Durability::Posix);
+    let old = cluster.disk(SECONDARY).fork();
+    assert_eq!(write(&mut cluster, LATER, true), Ok(()));
+    let generation = start_alone_on(&mut cluster, old);
+    let found = read(&mut cluster);
+    activate(None);
+    assert_eq!((generation, found), (2, Ok(Some(FIRST))));
 }
 
 #[track_caller]

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use lockstep_driver::config::FlapWait;
 use lockstep_driver::report::VerifiedStatus;
 use lockstep_repl::state::State;
 use lockstep_sim::scenario::{Cluster, PRIMARY, SECONDARY, Settings};
@@ -29,6 +30,7 @@ fn settings(failover_after: Option<Duration>) -> Settings {
         peer_timeout: Duration::from_secs(1),
         answer_limit: Duration::from_secs(3),
         failover_after,
+        flap_wait_max: FlapWait::OFF,
         clock_excess: [0; 2],
     }
 }
