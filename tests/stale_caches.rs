@@ -26,15 +26,15 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
+use lockstep_driver::report::ServiceStatus;
 use rustix::io::Errno;
 
 use holder::Holder;
 use looks::{Files, Seen, change};
 use nodes::Which::{Primary as A, Secondary as B};
 use nodes::{NodeEnvironment, PATIENT, Pair, await_that, repetitions};
-use operator::{await_in_sync, await_status, cut};
-use witnessed::Witness;
+use operator::{await_in_sync, await_status};
+use witnessed::{Witness, await_protected, isolate};
 
 const FAILOVER_AFTER_MS: u64 = 1500;
 
@@ -45,19 +45,8 @@ fn start() -> Option<(Pair, Witness, Holder)> {
     let witness = Witness::start(&pair, FAILOVER_AFTER_MS);
     let holder = Holder::start(pair.node(A));
     pair.start();
-    await_status(pair.node(A), "protection by the witness", protects);
+    await_protected(&pair, A);
     Some((pair, witness, holder))
-}
-
-fn protects(status: &DatastoreStatus) -> bool {
-    let witness = status.witness.as_ref();
-    witness.is_some_and(|witness| witness.protects)
-}
-
-/// Cuts the way between A and both others, or heals it.
-fn isolate(pair: &Pair, witness: &Witness, is_cut: bool) {
-    witness.cut(A, is_cut);
-    cut(pair, is_cut);
 }
 
 /// Waits for the takeover, changes everything on B, and looks at it on A.
@@ -76,7 +65,7 @@ fn assert_nothing_old(pair: &Pair, files: &mut Files) {
 /// Waits until both nodes are in sync, with B as the primary, and A can answer.
 fn assert_all_new(pair: &mut Pair, files: &mut Files) {
     await_in_sync(pair, B, 2);
-    await_status(pair.node(B), "protection by the witness", protects);
+    await_protected(pair, B);
     operator::fail_over(pair, B, 2);
     await_that("new answers on A", || {
         files.look().iter().all(|(_, seen)| *seen == Seen::New)
@@ -133,11 +122,11 @@ fn a_primary_that_is_back_and_cut_off_shows_nothing_old() {
         return;
     };
     let mut files = Files::make(&pair.node(A).mount(), false);
-    isolate(&pair, &witness, true);
+    isolate(&pair, &witness, A, true);
     pair.node_mut(A).kill();
     pair.node_mut(A).start();
     assert_nothing_old(&pair, &mut files);
-    isolate(&pair, &witness, false);
+    isolate(&pair, &witness, A, false);
     assert_all_new(&mut pair, &mut files);
 }
 

@@ -59,7 +59,7 @@ use operator::{
 };
 use records::{Writer, assert_records};
 use server::{Failure, Server};
-use witnessed::Witness;
+use witnessed::{Witness, await_protected, isolate};
 
 /// The takeover comes this time after the loss of the connection. A busy machine may stop a node for a while.
 const FAILOVER_AFTER_MS: u64 = 1500;
@@ -87,20 +87,6 @@ fn start_both(settings: Settings, of_nodes: [NodeEnvironment; 2]) -> Option<(Pai
     Some((pair, witness))
 }
 
-/// Waits until the witness lets the other node take over from this one.
-fn await_protected(pair: &Pair, primary: Which) {
-    await_status(pair.node(primary), "protection by the witness", |status| {
-        protects(status)
-    });
-}
-
-fn protects(status: &DatastoreStatus) -> bool {
-    status
-        .witness
-        .as_ref()
-        .is_some_and(|witness| witness.protects)
-}
-
 fn has_no_answer(status: &DatastoreStatus) -> bool {
     status
         .witness
@@ -119,12 +105,6 @@ fn is_serving(status: &DatastoreStatus) -> bool {
         status.sync.service,
         ServiceStatus::Alone | ServiceStatus::Mirrored | ServiceStatus::WritesAlone
     )
-}
-
-/// Cuts the way between a node and both others, or heals it.
-fn isolate(pair: &Pair, witness: &Witness, which: Which, is_cut: bool) {
-    witness.cut(which, is_cut);
-    cut(pair, is_cut);
 }
 
 #[test]

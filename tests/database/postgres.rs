@@ -84,7 +84,7 @@ impl Cluster {
         run(initdb);
         let server = cluster.start(mount);
         server.ask(&format!(
-            "CREATE TABLE rows (n bigint PRIMARY KEY, filler text); \
+            "CREATE EXTENSION amcheck; CREATE TABLE rows (n bigint PRIMARY KEY, filler text); \
              INSERT INTO rows SELECT n, {FILLER} FROM generate_series(-1000, -1) n; CHECKPOINT"
         ));
         server.stop();
@@ -171,8 +171,12 @@ impl Server {
         run(command)
     }
 
-    /// Checks that the rows up to this number are there. Reads every page of the table.
+    /// Checks that the rows up to this number are there, and that table and index fit together. Reads every page of both.
     pub fn check(&self, acknowledged: u64) {
+        let damaged = self.ask(
+            "SELECT bt_index_parent_check('rows_pkey', true, true); SELECT * FROM verify_heapam('rows')",
+        );
+        assert_eq!(damaged, "", "the table is damaged");
         let wrong = self.ask(&format!(
             "SELECT count(*) FROM rows WHERE filler <> {FILLER}"
         ));
@@ -181,6 +185,12 @@ impl Server {
             "SELECT count(*) FROM rows WHERE n BETWEEN 1 AND {acknowledged}"
         ));
         assert_eq!(found, acknowledged.to_string(), "rows are lost");
+    }
+
+    /// The number of the last row.
+    pub fn last_row(&self) -> u64 {
+        let last = self.ask("SELECT greatest(max(n), 0) FROM rows");
+        last.parse().unwrap()
     }
 
     /// Kills all processes. Does not wait for those that wait for a node.
@@ -241,6 +251,11 @@ impl Client {
         });
     }
 
+    /// The number of the last row that is acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.rows.load(Ordering::SeqCst)
+    }
+
     /// Waits until the session has met an error.
     pub fn await_error(&self) {
         await_that("an error", || self.thread.is_finished());
@@ -250,14 +265,14 @@ impl Client {
     pub fn end(self) -> u64 {
         let _gone = kill_process_group(self.group, Signal::KILL);
         self.await_error();
-        self.rows.load(Ordering::SeqCst)
+        self.acknowledged()
     }
 
     /// Ends the session, and returns the acknowledged rows.
     pub fn stop(self) -> u64 {
         self.stop.store(true, Ordering::SeqCst);
         self.await_error();
-        self.rows.load(Ordering::SeqCst)
+        self.acknowledged()
     }
 }
 

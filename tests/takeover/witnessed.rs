@@ -17,8 +17,23 @@ use tempfile::TempDir;
 use crate::address::own_address;
 use crate::network::{Fault, Network};
 use crate::nodes::{Pair, UUID, WAIT_LIMIT, Which, await_that};
+use crate::operator::{await_status, cut};
 
 const BOTH: [Which; 2] = [Which::Primary, Which::Secondary];
+
+/// Waits until the witness lets the other node take over from this one.
+pub fn await_protected(pair: &Pair, primary: Which) {
+    await_status(pair.node(primary), "protection by the witness", |status| {
+        let witness = status.witness.as_ref();
+        witness.is_some_and(|witness| witness.protects)
+    });
+}
+
+/// Cuts the way between a node and both others, or heals it.
+pub fn isolate(pair: &Pair, witness: &Witness, which: Which, is_cut: bool) {
+    witness.cut(which, is_cut);
+    cut(pair, is_cut);
+}
 
 /// The witness of a pair.
 pub struct Witness {
