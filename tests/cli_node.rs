@@ -454,6 +454,72 @@ fn a_missing_store_is_not_made_by_the_node() {
     assert_eq!(again.status.code(), Some(1));
 }
 
+/// An operator removes the store under its node, and makes a new one too early.
+#[test]
+fn a_store_that_is_removed_under_its_node_ends_the_service_and_is_not_replaced() {
+    if !can_mount() {
+        return;
+    }
+    let mut node = Running::start();
+    let path = node.directory.path().to_owned();
+    let (store, config) = (path.join("store"), path.join("node.toml"));
+    std::fs::write(path.join("mount/file"), "data").unwrap();
+    // The node may make a file in the store meanwhile.
+    while store.exists() {
+        let _tried = std::fs::remove_dir_all(&store);
+    }
+    let config = config.to_str().unwrap();
+    let early = lockstep(&["create-store", "x", "--config", config]);
+    let error = String::from_utf8_lossy(&early.stderr).into_owned();
+    assert_eq!(early.status.code(), Some(2), "{error}");
+    assert!(
+        error.contains("is in use by another node process"),
+        "{error}"
+    );
+    let reason = loop {
+        let (_, report) = status(&path.join("a.sock"));
+        let poisoned = &report["datastores"][0]["poisoned"];
+        if let Some(reason) = poisoned["reason"].as_str() {
+            break reason.to_owned();
+        }
+        sleep(Duration::from_millis(10));
+    };
+    assert!(reason.contains("removed or replaced"), "{reason}");
+    let refused = std::fs::write(path.join("mount/later"), "data");
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(5));
+    kill(&node.process, Signal::TERM);
+    node.process.wait().unwrap();
+    make_store(&path, "x");
+}
+
+/// The node goes on with the files that it has open. Its next start would not find the store.
+#[test]
+fn a_store_that_is_moved_under_its_node_is_reported() {
+    if !can_mount() {
+        return;
+    }
+    let node = Running::start();
+    let path = node.directory.path().to_owned();
+    let (store, away) = (path.join("store"), path.join("away"));
+    let until_logged = |what: &str| {
+        while !node.log().contains(what) {
+            sleep(Duration::from_millis(10));
+        }
+    };
+    std::fs::rename(&store, &away).unwrap();
+    until_logged("the directory of the store was moved");
+    std::fs::write(path.join("mount/file"), "data").unwrap();
+    let config = path.join("node.toml");
+    let early = lockstep(&["create-store", "x", "--config", config.to_str().unwrap()]);
+    assert_eq!(early.status.code(), Some(2));
+    let removed = std::fs::remove_dir_all(&store);
+    assert!(removed.is_ok() || !store.exists(), "{removed:?}");
+    std::fs::rename(&away, &store).unwrap();
+    until_logged("the directory of the store is in its place again");
+    let (code, _) = status(&path.join("a.sock"));
+    assert_eq!(code, Some(0), "{}", node.log());
+}
+
 /// The log and the status report files that a program has written while nothing was mounted.
 #[test]
 fn files_in_the_bare_mount_directory_are_reported() {

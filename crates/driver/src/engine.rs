@@ -38,6 +38,8 @@ pub(crate) struct EngineDisk {
     pub failures: FailureLog,
     /// The role file at the opening; `None` if the disk cannot tell files apart.
     pub role_file: Option<FileIdentity>,
+    /// The directory of the store is not where its path leads to.
+    pub is_moved: AtomicBool,
     /// The operations of the sync that this copy is in (rule P17).
     pub count: SyncCounter,
 }

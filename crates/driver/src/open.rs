@@ -508,6 +508,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
             watch: DiskWatch::new(config.policies.disk_stall_limit.get()),
             failures: FailureLog::default(),
             role_file: role_identity,
+            is_moved: AtomicBool::new(false),
             count,
         },
         references: Arc::default(),

@@ -53,6 +53,11 @@ pub trait Backing: Send + Sync {
         Ok(None)
     }
 
+    /// Whether the path of the store leads to its directory; `None` if the backing cannot tell.
+    fn is_in_place(&self) -> io::Result<Option<bool>> {
+        Ok(None)
+    }
+
     /// The names in a directory, in no order; none when the directory is missing.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 

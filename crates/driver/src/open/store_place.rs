@@ -1,5 +1,8 @@
 //! Whether the store in use is still in its place. An operator may remove or replace a store under its node, which goes on with
-//! the files that it has open. Then the node promises nothing more, as after a failure of the disk (rule P16).
+//! the files that it has open. Then the node promises nothing more, as after a failure of the disk (rule P16). A store that is
+//! only moved has all its files: the node says so in its log, because its next start would not find the store.
+
+use std::sync::atomic::Ordering;
 
 use lockstep_types::backing::{Backing, FileIdentity};
 
@@ -23,6 +26,26 @@ pub(crate) fn look(engine: &Engine) {
     if found.is_some() && found != opened {
         tracing::error!(datastore = engine.name(), "{REPLACED}");
         backing.poison(REPLACED);
+    } else if let Ok(Some(is_in_place)) = backing.is_in_place() {
+        note_place(engine, is_in_place);
+    }
+}
+
+fn note_place(engine: &Engine, is_in_place: bool) {
+    let was_moved = engine.disk.is_moved.swap(!is_in_place, Ordering::Relaxed);
+    if was_moved != is_in_place {
+        return;
+    }
+    let (datastore, store) = (engine.name(), engine.config.store.display());
+    if is_in_place {
+        tracing::info!(datastore, %store, "the directory of the store is in its place again");
+    } else {
+        tracing::error!(
+            datastore,
+            %store,
+            "the directory of the store was moved, or hidden by a mount, while the node uses it: bring it back before the node is \
+             started again"
+        );
     }
 }
 

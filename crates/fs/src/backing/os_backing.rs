@@ -385,6 +385,17 @@ impl Backing for OsBacking {
         }
     }
 
+    fn is_in_place(&self) -> io::Result<Option<bool>> {
+        let own = rustix::fs::fstat(&self.dir).map_err(|errno| self.fail("stat", "", errno))?;
+        match retry(|| rustix::fs::stat(&*self.root)) {
+            Ok(found) => Ok(Some(
+                (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino),
+            )),
+            Err(OsErrno::NOENT | OsErrno::NOTDIR) => Ok(Some(false)),
+            Err(errno) => Err(self.fail("stat", "", errno)),
+        }
+    }
+
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
         if !path.is_empty() {
             self.check("list", path)?;

@@ -423,6 +423,10 @@ impl Backing for FencedBacking {
         self.below.identity(path)
     }
 
+    fn is_in_place(&self) -> io::Result<Option<bool>> {
+        self.below.is_in_place()
+    }
+
     /// `true` only once the markers are written.
     fn is_poisoned(&self) -> bool {
         self.poison.check().is_err()

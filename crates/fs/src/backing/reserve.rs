@@ -272,6 +272,10 @@ impl Backing for Reserved {
         self.below.identity(path)
     }
 
+    fn is_in_place(&self) -> io::Result<Option<bool>> {
+        self.below.is_in_place()
+    }
+
     fn is_poisoned(&self) -> bool {
         self.below.is_poisoned()
     }
