@@ -80,6 +80,7 @@ mod session_end;
 mod setattr;
 mod tenure_bond;
 mod unfinished_drops;
+mod waiting_notice;
 mod write;
 mod write_back;
 mod xattr_note;

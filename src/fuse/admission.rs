@@ -13,12 +13,12 @@
 //!   park it again.
 //! - A request of a killed program does not run: the program never gets the answer, and waits for the answer to end.
 //! - A write-back that may bring bytes from before the time of the other node does not run ([`UnfinishedDrops`]).
-//! - No lock is held while a request runs or the service is called.
+//! - No lock is held while a request runs or the service is called, except when the service is told how many requests wait.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use lockstep_driver::client::{FileService, Inside, RequestKind, Standing, Tenure};
 use lockstep_driver::threads;
@@ -33,6 +33,7 @@ use super::page_cache::Worker;
 use super::request_gate::{InFlightGuard, RequestGate};
 use super::tenure_bond::TenureBond;
 use super::unfinished_drops::UnfinishedDrops;
+use super::waiting_notice::WaitingNotice;
 
 /// Most bytes of parked writes of programs. Further ones are refused. The write-backs are not counted: the kernel itself
 /// limits them (`init::BACKGROUND_MAX`).
@@ -118,8 +119,7 @@ pub(super) struct Admissions {
     /// The write-backs that were let in since the mount began.
     admitted_write_backs: AtomicU64,
     state: Mutex<ParkedList>,
-    /// The log says that programs wait. Reset when the node serves.
-    is_told: AtomicBool,
+    notice: WaitingNotice,
     /// Runs the parked requests.
     worker: Worker,
 }
@@ -187,7 +187,7 @@ impl Admissions {
             gate: RequestGate::default(),
             admitted_write_backs: AtomicU64::new(0),
             state: Mutex::default(),
-            is_told: AtomicBool::new(false),
+            notice: WaitingNotice::default(),
             worker: Worker::start("fuse-standby")?,
         }))
     }
@@ -298,9 +298,9 @@ impl Admissions {
 
     /// Tells the service how many requests wait, and the log when programs begin to wait.
     fn note_waiting(&self) {
-        let waiting = self.state.lock().requests.len() as u64;
-        self.service.note_waiting(waiting);
-        if waiting > 0 && !self.is_told.swap(true, Ordering::Relaxed) {
+        let count = || self.state.lock().requests.len() as u64;
+        let tell = |waiting| self.service.note_waiting(waiting);
+        if self.notice.tell(count, tell) {
             let standing = self.service.standing();
             tracing::info!(
                 ?standing,
@@ -410,7 +410,7 @@ impl Admissions {
 
     fn run_parked(self: &Arc<Self>) {
         if self.service.serves() {
-            self.is_told.store(false, Ordering::Relaxed);
+            self.notice.reset();
         }
         let batch = std::mem::take(&mut self.state.lock().requests);
         let mut waiting = VecDeque::new();
