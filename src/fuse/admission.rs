@@ -39,7 +39,7 @@ use super::waiting_notice::WaitingNotice;
 /// limits them (`init::BACKGROUND_MAX`).
 const PARKED_BYTES_MAX: usize = 256 << 20;
 
-/// Time between two looks whether a program that waits was killed.
+/// The shortest time between two looks whether a program that waits was killed.
 const LOOK_AT_PROGRAMS: Duration = Duration::from_millis(100);
 
 /// What the admission of a request depends on.
@@ -320,11 +320,13 @@ impl Admissions {
         }
         let weak = Arc::downgrade(self);
         let watch = move || {
+            let mut begin = Instant::now();
             while weak
                 .upgrade()
                 .is_some_and(|admissions| admissions.release_killed())
             {
-                std::thread::sleep(LOOK_AT_PROGRAMS);
+                std::thread::sleep(pause_after(begin.elapsed()));
+                begin = Instant::now();
             }
         };
         if let Err(error) = threads::spawn("fuse-killed", watch) {
@@ -487,6 +489,11 @@ impl Admissions {
     }
 }
 
+/// The pause after a look that took `time`: however many programs wait, the looks take a tenth of a processor at most.
+fn pause_after(time: Duration) -> Duration {
+    LOOK_AT_PROGRAMS.max(time * 9)
+}
+
 impl ParkedList {
     /// Adds a request, or gives it back with the error of its answer, which is `no_room` if its bytes are too many.
     fn add(
@@ -562,6 +569,12 @@ mod tests {
         assert_eq!((taken.len(), list.requests.len(), list.bytes), (1, 1, 0));
         let one_more = request(RequestKind::Program, 1);
         assert!(list.add(one_more, Errno::ReadOnly).is_ok());
+    }
+
+    #[test]
+    fn looks_at_many_programs_leave_the_processor_to_others() {
+        assert_eq!(pause_after(Duration::from_millis(1)), LOOK_AT_PROGRAMS);
+        assert_eq!(pause_after(LOOK_AT_PROGRAMS), LOOK_AT_PROGRAMS * 9);
     }
 
     #[test]
