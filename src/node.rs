@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lockstep_driver::threads;
+use lockstep_driver::{DatastoreError, threads};
 use lockstep_link::WarningLimiter;
 use signal_hook::iterator::Signals;
 
@@ -161,7 +161,11 @@ impl RunningNode {
             }
         }
         if failures.len() == self.shared.slots.len() {
+            // The caller tells the error, or starts this node again every moment for a while.
             return Err(none_started(failures));
+        }
+        for slot in &self.shared.slots {
+            slot.log_failure(None);
         }
         let all_run = failures.is_empty();
         if let Some(link) = link {
@@ -243,7 +247,13 @@ fn none_started(mut failures: Vec<(&String, NodeError)>) -> NodeError {
         .map(|(name, error)| format!("\n  {name}: {}", one_line(&error.to_string())));
     NodeError::NoneStarted {
         failures: lines.collect(),
+        is_one_in_use: failures.iter().any(|(_, error)| is_in_use(error)),
     }
+}
+
+/// Whether another process uses the store.
+const fn is_in_use(error: &NodeError) -> bool {
+    matches!(error, NodeError::Datastore(DatastoreError::InUse { .. }))
 }
 
 fn join(threads: Vec<JoinHandle<()>>) {

@@ -68,6 +68,8 @@ pub enum NodeError {
     NoneStarted {
         /// A line for each datastore.
         failures: String,
+        /// Whether another process uses one of the stores.
+        is_one_in_use: bool,
     },
     /// A program other than this node has unmounted a datastore.
     #[error(

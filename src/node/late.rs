@@ -3,6 +3,7 @@
 //! A process that was killed keeps its port, its control socket and the lock of its store until the last of its threads has
 //! left the kernel. At boot an address may come after the node. So a start that meets one of these is tried again for a while.
 
+use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -20,17 +21,52 @@ const ADDRESS_LIMIT: Duration = Duration::from_secs(30);
 /// Pause between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The time for which a start that failed with this error is tried again; `None` if time does not help.
-fn limit(error: &NodeError) -> Option<Duration> {
-    match error {
-        NodeError::Listen { source, .. } => match source.kind() {
-            io::ErrorKind::AddrInUse => Some(PREDECESSOR_LIMIT),
-            io::ErrorKind::AddrNotAvailable => Some(ADDRESS_LIMIT),
+/// What a start waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Obstacle {
+    /// Another process has a port, the control socket or a store.
+    Predecessor,
+    /// This server does not have the address yet.
+    Address,
+}
+
+impl Obstacle {
+    /// What has made a start fail; `None` if time does not help.
+    fn of(error: &NodeError) -> Option<Self> {
+        match error {
+            NodeError::Listen { source, .. } => match source.kind() {
+                io::ErrorKind::AddrInUse => Some(Self::Predecessor),
+                io::ErrorKind::AddrNotAvailable => Some(Self::Address),
+                _ => None,
+            },
+            NodeError::Control(ControlError::InUse { .. })
+            | NodeError::Datastore(DatastoreError::InUse { .. })
+            | NodeError::NoneStarted {
+                is_one_in_use: true,
+                ..
+            } => Some(Self::Predecessor),
             _ => None,
-        },
-        NodeError::Control(ControlError::InUse { .. })
-        | NodeError::Datastore(DatastoreError::InUse { .. }) => Some(PREDECESSOR_LIMIT),
-        _ => None,
+        }
+    }
+
+    const fn limit(self) -> Duration {
+        match self {
+            Self::Predecessor => PREDECESSOR_LIMIT,
+            Self::Address => ADDRESS_LIMIT,
+        }
+    }
+}
+
+/// When each obstacle was met first. An address that comes late leaves a predecessor its time.
+#[derive(Default)]
+struct Patience(HashMap<Obstacle, Instant>);
+
+impl Patience {
+    /// The time that is left for an obstacle; `None` if that is over.
+    fn left(&mut self, obstacle: Obstacle, now: Instant) -> Option<Duration> {
+        let met = *self.0.entry(obstacle).or_insert(now);
+        let waited = now.saturating_duration_since(met);
+        obstacle.limit().checked_sub(waited)
     }
 }
 
@@ -39,14 +75,15 @@ pub(super) fn start<T>(
     signals: &mut Signals,
     mut start: impl FnMut() -> Result<T, NodeError>,
 ) -> Result<Option<T>, NodeError> {
-    let begin = Instant::now();
+    let mut patience = Patience::default();
     let mut is_told = false;
     loop {
         let error = match start() {
             Ok(node) => return Ok(Some(node)),
             Err(error) => error,
         };
-        let left = limit(&error).and_then(|limit| limit.checked_sub(begin.elapsed()));
+        let obstacle = Obstacle::of(&error);
+        let left = obstacle.and_then(|obstacle| patience.left(obstacle, Instant::now()));
         let Some(left) = left else {
             return Err(error);
         };
@@ -85,9 +122,27 @@ mod tests {
             NodeError::Datastore(DatastoreError::InUse {
                 path: "/s".to_owned(),
             }),
+            NodeError::NoneStarted {
+                failures: String::new(),
+                is_one_in_use: true,
+            },
         ];
         let started = start(&mut signals, || failures.pop().map_or(Ok(7), Err));
         assert_eq!(started.unwrap(), Some(7));
+    }
+
+    #[test]
+    fn each_obstacle_has_its_own_time() {
+        let (mut patience, start) = (Patience::default(), Instant::now());
+        let mut left = |obstacle, seconds| {
+            let now = start + Duration::from_secs(seconds);
+            patience.left(obstacle, now).map(|left| left.as_secs())
+        };
+        assert_eq!(left(Obstacle::Address, 0), Some(30));
+        assert_eq!(left(Obstacle::Address, 20), Some(10));
+        assert_eq!(left(Obstacle::Predecessor, 20), Some(5));
+        assert_eq!(left(Obstacle::Address, 21), Some(9));
+        assert_eq!(left(Obstacle::Predecessor, 26), None);
     }
 
     #[test]

@@ -109,7 +109,12 @@ impl NodeShared {
             }
             let stopped = self.slots.iter().filter(|slot| slot.running().is_none());
             let attempts: Vec<_> = stopped
-                .map(|slot| slot.start(self.identity.as_ref()))
+                .map(|slot| {
+                    let before = slot.reason();
+                    let started = slot.start(self.identity.as_ref());
+                    slot.log_failure(before.as_ref());
+                    started
+                })
                 .collect();
             if attempts.iter().all(Result::is_ok) {
                 return;

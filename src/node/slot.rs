@@ -110,7 +110,7 @@ impl DatastoreSlot {
         }
     }
 
-    /// Opens the store, mounts it, and starts its threads. Only one thread at a time
+    /// Opens the store, mounts it, and starts its threads. Logs no failure. Only one thread at a time
     /// may call this, and only while the datastore does not run.
     pub fn start(&self, identity: Option<&Arc<Identity>>) -> Result<(), NodeError> {
         match self.open_and_serve(identity) {
@@ -127,16 +127,18 @@ impl DatastoreSlot {
         }
     }
 
-    /// Stores the reason of a failed start, and logs the reason if it is a new one.
+    /// Stores the reason of a failed start.
     fn note_failure(&self, error: &NodeError) {
-        let reason = one_line(&error.to_string());
-        let SlotState::Stopped(stopped) = &mut *self.state.lock() else {
-            return;
-        };
-        if stopped.reason.as_ref() != Some(&reason) {
+        if let SlotState::Stopped(stopped) = &mut *self.state.lock() {
+            stopped.reason = Some(one_line(&error.to_string()));
+        }
+    }
+
+    /// Logs why the last start failed, unless that is the same as `before`.
+    pub fn log_failure(&self, before: Option<&String>) {
+        if let Some(reason) = self.reason().filter(|reason| Some(reason) != before) {
             let datastore = &self.config.name;
             tracing::error!(datastore, reason, "cannot start this datastore");
-            stopped.reason = Some(reason);
         }
     }
 
