@@ -3,6 +3,7 @@
 //! Invariants: a datastore that cannot be started does not stop the others. After a clean shutdown nothing is mounted,
 //! and all data is on stable storage.
 
+mod at_once;
 mod cluster_address;
 mod error;
 mod late;
@@ -27,6 +28,7 @@ use crate::control::{ControlServer, ControlService};
 use crate::hold::DescriptorStore;
 use crate::service_manager::one_line;
 use crate::signals::stop_signals;
+use at_once::at_once;
 use error::system;
 use listener::PeerListener;
 use notify::Notifier;
@@ -263,10 +265,8 @@ fn join(threads: Vec<JoinHandle<()>>) {
     }
 }
 
-/// Calls `step` for every datastore. Returns whether all calls succeeded.
+/// Calls `step` for every datastore, for all of them at once: one whose unmount waits for another program holds no other one up.
+/// Returns whether all calls succeeded.
 fn all(slots: &[DatastoreSlot], step: fn(&DatastoreSlot) -> bool) -> bool {
-    slots
-        .iter()
-        .map(step)
-        .fold(true, |all, succeeded| all & succeeded)
+    at_once(slots, step).into_iter().all(|succeeded| succeeded)
 }

@@ -9,6 +9,7 @@ use lockstep_driver::Datastore;
 use lockstep_driver::report::{CommandFailure, RoleReport, VerifyProgress, VerifyReport};
 use lockstep_link::{Identity, WarningLimiter};
 
+use super::at_once::at_once;
 use super::cluster_address::LEAVE_LIMIT;
 use super::slot::DatastoreSlot;
 use crate::control::{ControlService, NodeStatus, RoleChange};
@@ -144,7 +145,8 @@ impl NodeShared {
         let mut next = Instant::now();
         while !self.stopping.load(Ordering::Acquire) {
             if Instant::now() >= next {
-                self.slots.iter().for_each(DatastoreSlot::look_at_nfs);
+                // A server that hangs costs seconds, and the end of the node waits for this thread.
+                at_once(&self.slots, DatastoreSlot::look_at_nfs);
                 next = Instant::now() + NFS_LOOK_INTERVAL;
             }
             std::thread::sleep(POLL_INTERVAL);
