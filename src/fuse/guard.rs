@@ -44,7 +44,7 @@ const COMMAND: &str = "guard";
 /// The longest time between two looks at the words and at the mount.
 const LOOK_MAX: Duration = Duration::from_millis(20);
 
-/// Pause between two starts of a guard that ends by itself.
+/// Pause before another start of a guard.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
 /// The mount that a guard is for.
@@ -58,28 +58,26 @@ pub(super) struct GuardedMount {
 }
 
 impl GuardedMount {
-    /// Starts the guard, and starts it again if it ends before the mount does.
+    /// Starts the guard, and starts it again if it ends before the mount does, or cannot be started.
     pub fn start(self) -> io::Result<()> {
-        let guard = self.spawn()?;
+        let guard = self.spawn().inspect_err(note_failure).ok();
         let named = thread::Builder::new().name("fuse-guard".to_owned());
         named.spawn(move || self.keep(guard)).map(drop)
     }
 
-    fn keep(&self, mut guard: Child) {
+    fn keep(&self, mut guard: Option<Child>) {
         loop {
-            let ended = guard.wait();
+            let ended = guard.as_mut().map(Child::wait);
             if self.device.is_dead() {
                 return;
             }
-            tracing::warn!(
-                ?ended,
-                "the guard of the mount has ended: starting another one"
-            );
-            thread::sleep(RESTART_PAUSE);
-            match self.spawn() {
-                Ok(next) => guard = next,
-                Err(error) => return note_failure(&error),
+            if let Some(ended) = ended {
+                tracing::warn!(
+                    ?ended,
+                    "the guard of the mount has ended: starting another one"
+                );
             }
+            guard = start_again(RESTART_PAUSE, || self.device.is_dead(), || self.spawn());
         }
     }
 
@@ -95,6 +93,27 @@ impl GuardedMount {
             // A stop of the node's process group is for the node.
             .process_group(0)
             .spawn()
+    }
+}
+
+/// Starts a process after a pause, again and again until that succeeds. `None` once `is_over` says so. The system may be short of
+/// memory or processes for a moment: a guard that is given up would be missed at the next failover.
+fn start_again<T>(
+    pause: Duration,
+    is_over: impl Fn() -> bool,
+    mut start: impl FnMut() -> io::Result<T>,
+) -> Option<T> {
+    let mut is_told = false;
+    loop {
+        thread::sleep(pause);
+        if is_over() {
+            return None;
+        }
+        match start() {
+            Ok(started) => return Some(started),
+            Err(error) if !std::mem::replace(&mut is_told, true) => note_failure(&error),
+            Err(_) => {}
+        }
     }
 }
 
@@ -219,5 +238,29 @@ impl Guard {
             let _aborted = connection.abort();
         }
         std::process::exit(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_guard_that_cannot_be_started_is_tried_again_until_the_mount_is_gone() {
+        let failures = Cell::new(3);
+        let start = || {
+            failures.set(failures.get() - 1);
+            if failures.get() > 0 {
+                Err(io::ErrorKind::OutOfMemory.into())
+            } else {
+                Ok(7)
+            }
+        };
+        assert_eq!(start_again(Duration::ZERO, || false, start), Some(7));
+        failures.set(3);
+        let is_over = || failures.get() == 2;
+        assert_eq!(start_again(Duration::ZERO, is_over, start), None);
     }
 }
