@@ -19,10 +19,10 @@ use fuser::{
 };
 use lockstep_types::{Errno, Ino, MetaRequest, NodeKind};
 
-use super::attributes::{file_name, ino, kind_and_mode, permissions, rename_mode, timestamp};
+use super::attributes::{file_name, ino, kind_and_mode, permissions, timestamp};
 use super::caller_thread::CallerThread;
 use super::context::{Context, RequestForm};
-use super::create::{self, NewInode};
+use super::create::NewInode;
 use super::names::LookupTarget;
 use super::privileges::Caller;
 use super::reader_start::{NO_NODE, ReaderStart};
@@ -77,22 +77,24 @@ impl Adaptor {
         });
     }
 
-    /// Answers one request to change names.
+    /// Answers one request to change names. A request that waits is made when this node serves: a whiteout needs a number.
     fn change(
         &self,
         operation: &'static str,
         request: &Request,
         reply: ReplyEmpty,
-        change: impl FnOnce() -> Result<MetaRequest, Errno>,
+        change: impl FnOnce(&Context) -> Result<MetaRequest, Errno> + Send + 'static,
     ) {
-        let (delivery, change) = (self.context.delivery(request), change());
+        let delivery = self.context.delivery(request);
         let form = RequestForm::change(operation, delivery);
-        self.answer(request, form, reply, move |context, reply| match change {
-            Ok(change) => {
-                let done = |outcome| reply::empty(reply, outcome);
-                exchange::submit(context, delivery, change, Box::new(done));
+        self.answer(request, form, reply, move |context, reply| {
+            match change(context) {
+                Ok(change) => {
+                    let done = |outcome| reply::empty(reply, outcome);
+                    exchange::submit(context, delivery, change, Box::new(done));
+                }
+                Err(errno) => reply.refuse(errno),
             }
-            Err(errno) => reply.refuse(errno),
         });
     }
 
@@ -280,20 +282,18 @@ impl Filesystem for Adaptor {
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.change("unlink", request, reply, || {
-            Ok(MetaRequest::Unlink {
-                parent: ino(parent)?,
-                name: file_name(name)?,
-            })
+        let entry = names::entry(parent, name);
+        self.change("unlink", request, reply, move |_| {
+            let (parent, name) = entry?;
+            Ok(MetaRequest::Unlink { parent, name })
         });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.change("rmdir", request, reply, || {
-            Ok(MetaRequest::Rmdir {
-                parent: ino(parent)?,
-                name: file_name(name)?,
-            })
+        let entry = names::entry(parent, name);
+        self.change("rmdir", request, reply, move |_| {
+            let (parent, name) = entry?;
+            Ok(MetaRequest::Rmdir { parent, name })
         });
     }
 
@@ -307,14 +307,13 @@ impl Filesystem for Adaptor {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.change("rename", request, reply, || {
-            Ok(MetaRequest::Rename {
-                parent: ino(parent)?,
-                name: file_name(name)?,
-                new_parent: ino(new_parent)?,
-                new_name: file_name(new_name)?,
-                mode: rename_mode(flags, || create::whiteout(&self.context, request))?,
-            })
+        let (from, to) = (
+            names::entry(parent, name),
+            names::entry(new_parent, new_name),
+        );
+        let owner = (request.uid(), request.gid());
+        self.change("rename", request, reply, move |context| {
+            names::rename(context, from?, to?, flags, owner)
         });
     }
 

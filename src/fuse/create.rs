@@ -10,13 +10,10 @@ use super::attributes::{file_name, ino, permissions};
 use super::context::Context;
 use super::resent::RequestDelivery;
 
-/// The mode of a rename that leaves a whiteout, for a request.
-pub(super) fn whiteout(context: &Context, request: &Request) -> Result<RenameMode, Errno> {
-    Ok(RenameMode::Whiteout {
-        ino: context.service().next_ino()?,
-        uid: request.uid(),
-        gid: request.gid(),
-    })
+/// The mode of a rename that leaves a whiteout, which belongs to this user and group.
+pub(super) fn whiteout(context: &Context, (uid, gid): (u32, u32)) -> Result<RenameMode, Errno> {
+    let ino = context.service().next_ino()?;
+    Ok(RenameMode::Whiteout { ino, uid, gid })
 }
 
 /// An inode that a request asks for.

@@ -1,14 +1,15 @@
-//! `lookup` and `link` requests.
+//! The names in requests, and `lookup`, `link` and `rename` requests.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use fuser::{INodeNo, ReplyEntry};
+use fuser::{INodeNo, RenameFlags, ReplyEntry};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
 
-use super::attributes::{file_name, ino};
+use super::attributes::{file_name, ino, rename_mode};
 use super::context::Context;
+use super::create;
 use super::refuse::Refuse;
 use super::reply;
 use super::resent::RequestDelivery;
@@ -34,6 +35,28 @@ impl LookupTarget {
             _ => file_name(name).map(Self::Entry),
         }
     }
+}
+
+/// A name in a directory, as a request gives them.
+pub(super) fn entry(parent: INodeNo, name: &OsStr) -> Result<(Ino, FileName), Errno> {
+    Ok((ino(parent)?, file_name(name)?))
+}
+
+/// The change that a `rename` asks for, by a program of this user and group.
+pub(super) fn rename(
+    context: &Context,
+    (parent, name): (Ino, FileName),
+    (new_parent, new_name): (Ino, FileName),
+    flags: RenameFlags,
+    owner: (u32, u32),
+) -> Result<MetaRequest, Errno> {
+    Ok(MetaRequest::Rename {
+        parent,
+        name,
+        new_parent,
+        new_name,
+        mode: rename_mode(flags, || create::whiteout(context, owner))?,
+    })
 }
 
 /// Looks up an inode.

@@ -207,6 +207,10 @@ impl FileService for Faulty {
 
     forward_to_model!();
 
+    fn next_ino(&self) -> Result<Ino, Errno> {
+        self.model.next_ino()
+    }
+
     fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
         self.durable
             .fetch_add(usize::from(options.durable), Ordering::SeqCst);

@@ -49,10 +49,6 @@ macro_rules! forward_to_model {
             self.model.forgotten(ino, count);
         }
 
-        fn next_ino(&self) -> Result<Ino, Errno> {
-            self.model.next_ino()
-        }
-
         fn read(
             &self,
             ino: Ino,

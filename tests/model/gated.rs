@@ -223,6 +223,14 @@ impl FileService for Gated {
 
     forward_to_model!();
 
+    fn next_ino(&self) -> Result<Ino, Errno> {
+        let gate = self.gate.lock();
+        if gate.standing != Standing::Serving && gate.admitted_programs == 0 {
+            return Err(Errno::Io);
+        }
+        self.model.next_ino()
+    }
+
     fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
         let (model, data) = (Arc::clone(&self.model), data.to_vec());
         let (durable, drop_set_id) = (options.durable, options.drop_set_id);

@@ -3,13 +3,14 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use lockstep_driver::client::Standing;
 use lockstep_types::settings::Standby;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use crate::gated::Gated;
@@ -132,18 +133,21 @@ fn requests_that_change_something_wait_and_are_done_once() {
         return;
     };
     // The kernel lets one change into a directory at a time.
-    for directory in ["1", "2", "3", "4"] {
+    for directory in ["1", "2", "3", "4", "5"] {
         fs::create_dir(mount.path(directory)).unwrap();
     }
     fs::write(mount.path("4/gone"), "").unwrap();
+    fs::write(mount.path("5/old"), "moved").unwrap();
     service.stand(Standing::Undecided);
     let at = |name: &str| mount.path(name);
     let (new, link, directory, gone) = (at("1/new"), at("2/link"), at("3/made"), at("4/gone"));
+    let (old, moved) = (at("5/old"), at("5/moved"));
     let programs = [
         program(move || fs::write(new, "content")),
         program(move || symlink("target", link)),
         program(move || fs::create_dir(directory)),
         program(move || fs::remove_file(gone)),
+        program(move || Ok(renameat_with(CWD, old, CWD, moved, RenameFlags::WHITEOUT)?)),
     ];
     service.await_refused_programs(programs.len());
     service.stand(Standing::Serving);
@@ -153,4 +157,7 @@ fn requests_that_change_something_wait_and_are_done_once() {
     assert_eq!(fs::read(at("1/new")).unwrap(), b"content");
     assert_eq!(fs::read_link(at("2/link")).unwrap(), Path::new("target"));
     assert!(at("3/made").is_dir() && !at("4/gone").exists());
+    assert_eq!(fs::read(at("5/moved")).unwrap(), b"moved");
+    let whiteout = fs::symlink_metadata(at("5/old")).unwrap();
+    assert!(whiteout.file_type().is_char_device());
 }
