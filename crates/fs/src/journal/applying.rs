@@ -1,5 +1,7 @@
 //! State that changes as metadata operations are applied. The journal holds one lock around all of it.
 
+use std::collections::VecDeque;
+
 use lockstep_intentlog::Position;
 use lockstep_types::{MetaOp, Osn};
 
@@ -12,8 +14,8 @@ const EPOCH_SHIFT: u32 = 40;
 pub struct Applying {
     /// Highest OSN of a metadata operation applied or rolled back.
     pub(super) applied: Osn,
-    /// Intents logged and not yet committed or rolled back.
-    pending: Vec<PendingIntent>,
+    /// Intents logged and not yet committed or rolled back, in their order. The first one goes first: thousands may wait.
+    pending: VecDeque<PendingIntent>,
     /// How often the store was opened.
     pub(super) epoch: u32,
     /// The sequences below were given out since the store was opened.
@@ -36,7 +38,7 @@ impl Applying {
     pub fn new(applied: Osn, epoch: u32) -> Self {
         Self {
             applied,
-            pending: Vec::new(),
+            pending: VecDeque::new(),
             epoch,
             given_below: 0,
             changed: ChangedKeys::default(),
@@ -69,9 +71,9 @@ impl Applying {
 
     /// Adds an intent. Returns the metadata operation before it.
     pub(super) fn add_pending(&mut self, op: MetaOp, position: Position) -> Osn {
-        let last = self.pending.last().map(|intent| intent.op.osn);
+        let last = self.pending.back().map(|intent| intent.op.osn);
         let previous = last.unwrap_or(self.applied);
-        self.pending.push(PendingIntent {
+        self.pending.push_back(PendingIntent {
             op,
             previous,
             position,
@@ -93,7 +95,7 @@ impl Applying {
             .pending
             .iter()
             .position(|intent| intent.op.osn == osn)?;
-        Some((at, self.pending.remove(at)))
+        Some((at, self.pending.remove(at)?))
     }
 
     pub(super) fn put_back(&mut self, at: usize, intent: PendingIntent) {
