@@ -1,7 +1,8 @@
 //! The cluster address, by real keepalived: two servers, a client and a witness at a bridge, each in a network namespace of
 //! its own. `automatic` has the tests with the witness, where no operator acts.
 //!
-//! `machine` has a virtual machine whose disk lies on NFS at the address.
+//! `machine` has a virtual machine whose disk lies on NFS at the address, and whose kernel mounts NFS there. `waits` measures how
+//! long such a kernel waits.
 //!
 //! A client pings the address and writes through it all the time. An observer looks at both servers a thousand times a
 //! second: the address is never on both. At the end every acknowledged write is in the datastore.
@@ -35,6 +36,9 @@ mod server;
 #[cfg(target_arch = "x86_64")]
 #[path = "nfs/server_space.rs"]
 mod server_space;
+#[cfg(target_arch = "x86_64")]
+#[path = "cluster_ip/waits.rs"]
+mod waits;
 #[path = "cluster_ip/watch.rs"]
 mod watch;
 #[path = "cluster_ip/witness.rs"]
@@ -264,6 +268,17 @@ fn an_nfs_server_that_hangs_starts_anew_at_the_node_that_serves() {
 fn a_virtual_machine_on_nfs_at_the_address_goes_on_through_five_failovers() {
     if can_mount() {
         machine::a_guest_survives();
+    }
+}
+
+/// Prints a table for docs/hypervisors.md. `LOCKSTEP_NFS_TIMES` has values of `Lease_Lifetime` and `Grace_Period`
+/// (`10/20,4/8`), and `LOCKSTEP_NFS_ROUNDS` is the number of failovers of each kind.
+#[test]
+#[ignore = "a measurement of some minutes: it has no limit that could be missed"]
+#[cfg(target_arch = "x86_64")]
+fn how_long_a_kernel_client_waits_in_failovers() {
+    if can_mount() {
+        waits::measure();
     }
 }
 

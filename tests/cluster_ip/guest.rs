@@ -1,8 +1,10 @@
-//! A virtual machine whose disk lies on NFS: it boots a Debian kernel in software, and its only program (`guest/init.rs`)
-//! writes records.
+//! A virtual machine that uses NFS at the cluster address: by its disk, and by the NFS client of its kernel. It boots a Debian
+//! kernel in software, and its only program (`guest/init.rs`) writes records.
 //!
 //! Invariant: the virtual machine is gone when [`Guest`] is dropped, or when the test is killed.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -10,12 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::await_that;
-use crate::network::{ADDRESS, Host, Lan};
-use crate::record::{PLACES, RECORD_BYTES, WRITERS, describe, fill, offset};
+use crate::network::{ADDRESS, GuestPort, Host, Lan};
+use crate::record::{NAMES_KEPT, PLACES, RECORD_BYTES, WRITERS, describe, fill, offset};
 use crate::server_space::EXPORT;
 
 /// Kernel and modules, from `scripts/setup test`.
@@ -30,49 +33,39 @@ const KEEP_ALIVE: &str = concat!(
 );
 /// Name of the disk in the export.
 const DISK: &str = "disk";
-/// Lines of acknowledged records that a move of the service must not stop.
+/// Lines of acknowledged records that a move of the service must not stop: of all workers, and of each of them.
 const ENOUGH_LINES: usize = 40;
+const ENOUGH_OF_EACH: usize = 3;
+
+/// The disk, the network and the mounts of a virtual machine.
+pub struct Equipment {
+    /// Whether it has a disk at the cluster address.
+    pub has_disk: bool,
+    /// Its place in the network.
+    pub port: GuestPort,
+    /// The names and the options of its mounts of the cluster address.
+    pub mounts: Vec<(String, String)>,
+}
 
 /// A virtual machine.
 pub struct Guest {
     process: Child,
     input: ChildStdin,
     console: Arc<Mutex<Vec<String>>>,
+    workers: Vec<String>,
 }
 
 impl Guest {
-    /// Makes the disk at the cluster address, and starts the virtual machine beside the client. `directory` does not exist.
-    pub fn start(lan: &Lan, directory: &Path) -> Self {
-        fs::create_dir(directory).unwrap();
-        let (archive, library) = (boot_archive(directory), keep_alive(directory));
+    /// Makes the disk, and starts the virtual machine beside the client. `directory` is empty.
+    pub fn start(lan: &Lan, directory: &Path, equipment: &Equipment) -> Self {
         let url = format!("nfs://{ADDRESS}{EXPORT}/{DISK}");
-        let client = || lan.of(Host::Client).command();
-        let made = client()
-            .args(["qemu-img", "create", "-f", "raw", &url, "4M"])
-            .output();
-        let made = made.unwrap();
-        assert!(made.status.success(), "{made:?}");
-        let mut command = client();
-        command
-            .env("LD_PRELOAD", library)
-            .args(["qemu-system-x86_64", "-accel", "tcg", "-m", "192"])
-            .args([
-                "-nodefaults",
-                "-display",
-                "none",
-                "-no-reboot",
-                "-serial",
-                "stdio",
-            ])
-            .args(["-append", "console=ttyS0 quiet panic=-1", "-kernel"])
-            .arg(Path::new(KERNEL).join("vmlinuz"))
-            .arg("-initrd")
-            .arg(archive)
-            .arg("-drive")
-            .arg(format!("file={url},format=raw,if=virtio,cache=none"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap();
+        if equipment.has_disk {
+            let mut command = lan.of(Host::Client).command();
+            let command = command.args(["qemu-img", "create", "-f", "raw", &url, "4M"]);
+            let made = command.output().unwrap();
+            assert!(made.status.success(), "{made:?}");
+        }
+        let mut process = machine(lan, directory, &url, equipment).spawn().unwrap();
         let console = Arc::<Mutex<Vec<String>>>::default();
         let (output, lines) = (process.stdout.take().unwrap(), Arc::clone(&console));
         thread::spawn(move || {
@@ -85,22 +78,25 @@ impl Guest {
             input: process.stdin.take().unwrap(),
             process,
             console,
+            workers: equipment.workers(),
         };
         guest.await_progress();
         guest
     }
 
-    /// Waits until every writer has saved further records.
+    /// Waits until every worker has saved further records.
     pub fn await_progress(&mut self) {
         let begin = self.console.lock().len();
         await_that("the guest", || {
             self.assert_well();
             let lines = self.console.lock();
-            let has_gone_on = |writer| {
-                let start = format!("ack {writer} ");
-                lines[begin..].iter().any(|line| line.starts_with(&start))
+            let new = |worker: &String| {
+                let start = format!("ack {worker} ");
+                let new = lines[begin..].iter();
+                new.filter(|line| line.starts_with(&start)).count()
             };
-            lines.len() >= begin + ENOUGH_LINES && (0..WRITERS).all(has_gone_on)
+            lines.len() >= begin + ENOUGH_LINES
+                && self.workers.iter().all(|it| new(it) >= ENOUGH_OF_EACH)
         });
     }
 
@@ -123,8 +119,8 @@ impl Guest {
         );
     }
 
-    /// Ends the work, and returns the number of the last record of each writer.
-    pub fn end(mut self) -> Vec<u64> {
+    /// Ends the work, and returns the number of the last record of each worker.
+    pub fn end(mut self) -> Vec<(String, u64)> {
         writeln!(self.input, "stop").unwrap();
         await_that("the end of the guest", || {
             self.assert_well();
@@ -134,12 +130,33 @@ impl Guest {
             self.console.lock().iter().any(|line| line == "done")
         });
         let lines = self.console.lock();
-        let last = |writer: u64| {
-            let start = format!("end {writer} ");
+        let last = |worker: &String| {
+            let start = format!("end {worker} ");
             let line = lines.iter().find_map(|line| line.strip_prefix(&start));
-            line.expect("the last record").parse().unwrap()
+            (
+                worker.clone(),
+                line.expect("the last record").parse().unwrap(),
+            )
         };
-        (0..WRITERS).map(last).collect()
+        self.workers.iter().map(last).collect()
+    }
+
+    /// The number of lines of the console.
+    pub fn lines(&self) -> usize {
+        self.console.lock().len()
+    }
+
+    /// The longest pause of each worker in the console, from this line on.
+    pub fn pauses_since(&self, line: usize) -> BTreeMap<String, Duration> {
+        let mut pauses = BTreeMap::new();
+        for line in &self.console.lock()[line..] {
+            let words: Vec<&str> = line.split(' ').collect();
+            if let ["pause", worker, _, took] = words[..] {
+                let longest: &mut Duration = pauses.entry(worker.to_owned()).or_default();
+                *longest = (*longest).max(Duration::from_millis(took.parse().unwrap()));
+            }
+        }
+        pauses
     }
 }
 
@@ -150,18 +167,115 @@ impl Drop for Guest {
     }
 }
 
-/// Checks each record on the disk, in a mount of the datastore.
-pub fn assert_disk(mount: &Path, last: &[u64]) {
-    let disk = File::open(mount.join(DISK)).unwrap();
-    let (mut found, mut expected) = ([0; RECORD_BYTES], [0; RECORD_BYTES]);
-    for (writer, last) in (0..).zip(last) {
-        for number in last.saturating_sub(PLACES - 1).max(1)..=*last {
-            disk.read_exact_at(&mut found, offset(writer, number))
-                .unwrap();
-            fill(&mut expected, writer, number);
-            assert!(found == expected, "{}", describe(&found, writer, number));
+impl Equipment {
+    /// The names of all workers.
+    fn workers(&self) -> Vec<String> {
+        let writers = if self.has_disk { WRITERS } else { 0 };
+        let programs = self
+            .mounts
+            .iter()
+            .flat_map(|(mount, _)| ["data", "names"].map(|program| format!("{mount}.{program}")));
+        (0..writers)
+            .map(|writer| writer.to_string())
+            .chain(programs)
+            .collect()
+    }
+
+    /// The command line of the kernel, whose unknown words become variables of the program.
+    fn command_line(&self) -> String {
+        let own = self.port.ip();
+        let mut line = format!(
+            "console=ttyS0 quiet panic=-1 OWN_ADDRESS={own} SERVER={ADDRESS} EXPORT={EXPORT}"
+        );
+        if self.has_disk {
+            line += " HAS_DISK=1";
+        }
+        for (name, options) in &self.mounts {
+            write!(line, " MOUNT_{name}={options}").unwrap();
+        }
+        line
+    }
+}
+
+/// The command that starts a virtual machine beside the client.
+fn machine(lan: &Lan, directory: &Path, url: &str, equipment: &Equipment) -> Command {
+    let mut command = lan.of(Host::Client).command();
+    let (port, own) = (equipment.port.name(), equipment.port.hardware_address());
+    command
+        .env("LD_PRELOAD", keep_alive(directory))
+        .args(["qemu-system-x86_64", "-accel", "tcg", "-m", "192"])
+        .args(["-nodefaults", "-display", "none", "-no-reboot"])
+        .args(["-serial", "stdio", "-append", &equipment.command_line()])
+        .arg("-kernel")
+        .arg(Path::new(KERNEL).join("vmlinuz"))
+        .arg("-initrd")
+        .arg(boot_archive(directory))
+        .arg("-netdev")
+        .arg(format!("tap,id=lan,ifname={port},script=no,downscript=no"))
+        .args([
+            "-device",
+            &format!("virtio-net-pci,netdev=lan,mac={own},romfile="),
+        ]);
+    if equipment.has_disk {
+        let drive = format!("file={url},format=raw,if=virtio,cache=none");
+        command.args(["-drive", &drive]);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+}
+
+/// Checks, in a mount of the datastore, each record on the disk and each saved record and name of the programs of the mounts.
+pub fn assert_saved(mount: &Path, equipment: &Equipment, last: &[(String, u64)]) {
+    let last_of = |worker: &str| {
+        let found = last.iter().find(|(it, _)| it == worker);
+        found.expect(worker).1
+    };
+    if equipment.has_disk {
+        for writer in 0..WRITERS {
+            assert_records(&mount.join(DISK), writer, last_of(&writer.to_string()));
         }
     }
+    for (writer, (name, _)) in (0..).zip(&equipment.mounts) {
+        let directory = mount.join(name);
+        assert_records(
+            &directory.join("data"),
+            writer,
+            last_of(&format!("{name}.data")),
+        );
+        assert_names(&directory, writer, last_of(&format!("{name}.names")));
+    }
+}
+
+fn assert_records(path: &Path, writer: u64, last: u64) {
+    let disk = File::open(path).unwrap();
+    for number in last.saturating_sub(PLACES - 1).max(1)..=last {
+        assert_record(&disk, offset(writer, number), writer, number);
+    }
+}
+
+fn assert_record(file: &File, place: u64, writer: u64, number: u64) {
+    let (mut found, mut expected) = ([0; RECORD_BYTES], [0; RECORD_BYTES]);
+    file.read_exact_at(&mut found, place).unwrap();
+    fill(&mut expected, writer, number);
+    assert!(found == expected, "{}", describe(&found, writer, number));
+}
+
+/// Checks the names that the program of a mount has made, and the lines that it has appended.
+fn assert_names(directory: &Path, writer: u64, last: u64) {
+    let kept = last.saturating_sub(NAMES_KEPT - 1).max(1)..=last;
+    let names = kept.clone().map(|number| format!("kept-{number}"));
+    let others = ["data", "lock", "log"].map(str::to_owned);
+    let expected: BTreeSet<String> = names.chain(others).collect();
+    let found = fs::read_dir(directory).unwrap();
+    let found = found.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(found.collect::<BTreeSet<_>>(), expected);
+    for number in kept {
+        let file = File::open(directory.join(format!("kept-{number}"))).unwrap();
+        assert_record(&file, 0, writer, number);
+    }
+    let log = fs::read_to_string(directory.join("log")).unwrap();
+    let lines = log.lines().map(|line| line.parse::<u64>().unwrap());
+    assert!(lines.eq(1..=last), "appended lines: {log}");
 }
 
 /// Compiles a program or a library.

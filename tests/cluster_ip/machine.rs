@@ -1,4 +1,5 @@
-//! A virtual machine whose disk lies on NFS at the cluster address, through every kind of failover.
+//! A virtual machine whose disk lies on NFS at the cluster address, and whose kernel mounts NFS there, through every kind of
+//! failover.
 //!
 //! keepalived moves the address and has Ganesha restarted, by the configuration that the command prints. The test only
 //! breaks servers and links, starts dead servers again, and gives the planned failovers.
@@ -10,9 +11,9 @@ use lockstep_driver::report::DatastoreStatus;
 use lockstepfs::config::Role;
 use tempfile::TempDir;
 
-use crate::guest::{Guest, assert_disk};
+use crate::guest::{Equipment, Guest, assert_saved};
 use crate::network::Host::{self, A, B, Client as C, Witness as W};
-use crate::network::{ADDRESS, Lan};
+use crate::network::{ADDRESS, GuestPort, Lan};
 use crate::nfs_service::{self, NfsService};
 use crate::server::{self, Server};
 use crate::server_space::configuration;
@@ -28,8 +29,11 @@ const PORTS: [u16; 3] = [111, 2049, 20_048];
 /// The network of the clients.
 const CLIENTS: [&str; 2] = ["--clients", "192.0.2.0/24"];
 
+/// A change of the printed configuration of Ganesha.
+pub type Change = dyn Fn(String) -> String;
+
 /// Both servers with Ganesha and keepalived, and a witness. The fields end in this order.
-struct NfsSite {
+pub struct NfsSite {
     observer: Observer,
     servers: [Server; 2],
     services: [Option<NfsService>; 2],
@@ -40,8 +44,14 @@ struct NfsSite {
 
 impl NfsSite {
     fn start() -> Self {
+        Self::start_with(&|printed| printed)
+    }
+
+    /// The same, with changed configurations of Ganesha.
+    pub fn start_with(change: &Change) -> Self {
         let directory = tempfile::Builder::new().prefix("lsn.").tempdir().unwrap();
         let (lan, root) = (Lan::new(), directory.path());
+        lan.plug_in_guests();
         let prints = server::identify(root);
         let section = witness::make(root, &prints);
         let servers = server::pair(root, &prints, SETTINGS, &section);
@@ -54,7 +64,7 @@ impl NfsSite {
             directory,
         };
         for host in [A, B] {
-            site.install(host);
+            site.install(host, change);
             site.boot(host);
         }
         site.await_protected(A);
@@ -72,7 +82,7 @@ impl NfsSite {
         self.directory.path().join(format!("{host:?}"))
     }
 
-    fn install(&self, host: Host) {
+    fn install(&self, host: Host, change: &Change) {
         let (place, server) = (self.place(host), &self.servers[host as usize]);
         let program = server::program(self.directory.path());
         let text = configuration(
@@ -81,7 +91,7 @@ impl NfsSite {
             &server.mount(),
             &CLIENTS,
         );
-        fs::write(place.join("ganesha.conf"), text).unwrap();
+        fs::write(place.join("ganesha.conf"), change(text)).unwrap();
         nfs_service::write_program(&place);
     }
 
@@ -119,8 +129,35 @@ impl NfsSite {
         self.lan.cut(&others);
     }
 
+    /// The options of the mounts that the printed configuration names, by version.
+    pub fn mount_options(&self) -> Vec<(String, String)> {
+        let printed = fs::read_to_string(self.place(A).join("ganesha.conf")).unwrap();
+        let options = |line: &str| {
+            let options = line.strip_prefix("#   mount -t nfs -o ")?;
+            Some(options.split(' ').next().unwrap().to_owned())
+        };
+        let name = |options: &str| match options {
+            it if it.starts_with("vers=3,") => "v3",
+            it if it.starts_with("vers=4.") => "v4",
+            it => panic!("mount options {it}"),
+        };
+        let found = printed.lines().filter_map(options);
+        let found: Vec<_> = found.map(|it| (name(&it).to_owned(), it)).collect();
+        assert_eq!(found.len(), 2, "{printed}");
+        found
+    }
+
+    /// Starts a virtual machine.
+    pub fn start_guest(&self, equipment: &Equipment) -> Guest {
+        let name = equipment.port.name();
+        let place = tempfile::Builder::new()
+            .prefix(name)
+            .tempdir_in(self.directory.path());
+        Guest::start(&self.lan, &place.unwrap().keep(), equipment)
+    }
+
     /// The server of the primary loses its power, and its network with it.
-    fn kill(&mut self, host: Host, guest: &mut Guest) {
+    pub fn kill(&mut self, host: Host, guest: &mut Guest) {
         self.cut_off(host);
         let server = &mut self.servers[host as usize];
         server.kill_keepalived();
@@ -133,7 +170,7 @@ impl NfsSite {
     }
 
     /// The server of the primary reaches nobody, and works on.
-    fn isolate(&self, host: Host, guest: &mut Guest) {
+    pub fn isolate(&self, host: Host, guest: &mut Guest) {
         self.cut_off(host);
         let successor = other(host);
         self.assert_served_at(successor, guest);
@@ -145,14 +182,16 @@ impl NfsSite {
         self.await_protected(primary);
     }
 
-    fn fail_over(&self, from: Host, guest: &mut Guest) {
+    /// An operator gives the role to the other node.
+    pub fn fail_over(&self, from: Host, guest: &mut Guest) {
         self.servers[from as usize].fail_over(&self.lan);
         self.assert_served_at(other(from), guest);
         self.await_protected(other(from));
     }
 }
 
-const fn other(host: Host) -> Host {
+/// The other server.
+pub const fn other(host: Host) -> Host {
     match host {
         Host::A => B,
         _ => A,
@@ -176,22 +215,28 @@ pub fn a_hung_ganesha_starts_anew() {
     server.await_status("an NFS server that answers again", answers);
 }
 
-/// Five failovers, without an error in the virtual machine and without a lost record.
+/// Five failovers, without an error in the virtual machine and without a lost record, lock or name.
 pub fn a_guest_survives() {
     let mut site = NfsSite::start();
-    let mut guest = Guest::start(&site.lan, &site.directory.path().join("guest"));
+    let equipment = Equipment {
+        has_disk: true,
+        port: GuestPort::First,
+        mounts: site.mount_options(),
+    };
+    let mut guest = site.start_guest(&equipment);
     site.fail_over(A, &mut guest);
     site.kill(B, &mut guest);
     site.isolate(A, &mut guest);
     site.fail_over(B, &mut guest);
     site.kill(A, &mut guest);
     guest.await_progress();
+    println!("pauses: {:?}", guest.pauses_since(0));
     let last = guest.end();
     println!("records: {last:?}");
     let NfsSite {
         observer, servers, ..
     } = &site;
-    assert_disk(&servers[B as usize].mount(), &last);
+    assert_saved(&servers[B as usize].mount(), &equipment, &last);
     let verified = servers[B as usize].lockstep("verify", &[]);
     assert!(verified.status.success(), "{verified:?}");
     let holders = observer.holders();

@@ -46,6 +46,36 @@ impl Host {
     }
 }
 
+/// A place for a virtual machine beside the client, behind the same port of the bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestPort {
+    First,
+    Second,
+}
+
+impl GuestPort {
+    /// The interface for the virtual machine.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::First => "guest-1",
+            Self::Second => "guest-2",
+        }
+    }
+
+    /// The address of the virtual machine.
+    pub const fn ip(self) -> Ipv4Addr {
+        Ipv4Addr::new(192, 0, 2, 101 + self as u8)
+    }
+
+    /// The address of its interface.
+    pub const fn hardware_address(self) -> &'static str {
+        match self {
+            Self::First => "52:54:00:00:00:01",
+            Self::Second => "52:54:00:00:00:02",
+        }
+    }
+}
+
 /// Runs the words of a line as a command in a namespace, to its end and with success.
 fn run(namespace: &NetNamespace, line: &str) -> Output {
     let output = namespace.command().args(line.split(' ')).output().unwrap();
@@ -86,6 +116,25 @@ impl Lan {
         }
         run(own, &format!("ip address add {ip}/24 dev eth0"));
         run(own, "ip link set eth0 up");
+    }
+
+    /// Makes places for virtual machines beside the client.
+    pub fn plug_in_guests(&self) {
+        let (client, ip) = (self.of(Host::Client), Host::Client.ip());
+        let [first, second] = [GuestPort::First, GuestPort::Second].map(GuestPort::name);
+        for line in [
+            "ip link add guests type bridge",
+            &format!("ip tuntap add {first} mode tap"),
+            &format!("ip tuntap add {second} mode tap"),
+            &format!("ip link set {first} master guests up"),
+            &format!("ip link set {second} master guests up"),
+            &format!("ip address del {ip}/24 dev eth0"),
+            "ip link set eth0 master guests",
+            &format!("ip address add {ip}/24 dev guests"),
+            "ip link set guests up",
+        ] {
+            run(client, line);
+        }
     }
 
     /// The namespace of a host.

@@ -1,10 +1,11 @@
 //! The only program of a virtual machine: it writes numbered records to its disk, saves each of them, and reads them
-//! back from the disk.
+//! back from the disk. If the kernel is given mounts, the program uses them, too (`kernel_client`).
 //!
-//! The program is the first process of a Linux kernel. It prints to the console: `ready`, `ack WRITER NUMBER` after some
-//! of the saved records, `end WRITER NUMBER` for the last record of each writer, and `done`. A line that begins with
-//! `ERROR` says what went wrong. A line of input ends the work.
+//! The program is the first process of a Linux kernel. It prints to the console: `ready`, `ack WORKER NUMBER` after some
+//! of the saved records, `end WORKER NUMBER` for the last record of each worker, and `done`. A writer of the disk is a worker
+//! with its number as its name. A line that begins with `ERROR` gives the fault. A line of input ends the work.
 
+mod kernel_client;
 mod record;
 
 use std::ffi::{CString, c_char, c_int, c_long, c_ulong, c_void};
@@ -12,7 +13,9 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use record::{PLACES, RECORD_BYTES, WRITERS, describe, fill, offset};
@@ -23,13 +26,26 @@ const O_DIRECT: i32 = 0o40000;
 const FINIT_MODULE: c_long = 313;
 const POWER_OFF: c_int = 0x4321_fedc;
 /// In the order in which they depend on each other.
-const MODULES: [&str; 6] = [
+const MODULES: [&str; 19] = [
     "virtio_ring",
     "virtio",
     "virtio_pci_modern_dev",
     "virtio_pci_legacy_dev",
     "virtio_pci",
     "virtio_blk",
+    "failover",
+    "net_failover",
+    "virtio_net",
+    "sunrpc",
+    "netfs",
+    "fscache",
+    "grace",
+    "lockd",
+    "nfs",
+    "nfs_acl",
+    "nfsv3",
+    "dns_resolver",
+    "nfsv4",
 ];
 /// Records between two lines of the console.
 const ACK_EVERY: u64 = 8;
@@ -62,51 +78,86 @@ fn main() {
     unsafe { reboot(POWER_OFF) };
 }
 
+/// A thread that works until the end, and returns the number of its last record.
+type Worker = (String, JoinHandle<io::Result<u64>>);
+
 fn work() -> io::Result<()> {
     prepare()?;
+    let workers = start_workers()?;
     println!("ready");
-    let writers: Vec<_> = (0..WRITERS)
-        .map(|writer| std::thread::spawn(move || write(writer)))
-        .collect();
     let mut line = String::new();
     io::stdin().read_line(&mut line)?;
     STOP.store(true, Ordering::Relaxed);
-    for (writer, thread) in writers.into_iter().enumerate() {
+    for (name, thread) in workers {
         let last = thread.join().map_err(|_| io::Error::other("a panic"))??;
-        println!("end {writer} {last}");
+        println!("end {name} {last}");
     }
     println!("done");
     Ok(())
 }
 
-fn prepare() -> io::Result<()> {
+fn start_workers() -> io::Result<Vec<Worker>> {
+    let mut workers: Vec<Worker> = Vec::new();
+    if has_disk() {
+        let disk = |writer: u64| (writer.to_string(), thread::spawn(move || write(writer)));
+        workers.extend((0..WRITERS).map(disk));
+    }
+    if let Some(settings) = kernel_client::Settings::given() {
+        for program in settings.start()? {
+            workers.push((program.name.clone(), thread::spawn(move || program.work())));
+        }
+    }
+    Ok(workers)
+}
+
+/// Whether the command line of the kernel says that there is a disk.
+fn has_disk() -> bool {
+    std::env::var_os("HAS_DISK").is_some()
+}
+
+/// Whether the work is over.
+fn is_over() -> bool {
+    STOP.load(Ordering::Relaxed)
+}
+
+/// Mounts a file system.
+fn mount_file_system(kind: &str, source: &str, target: &Path, options: &str) -> io::Result<()> {
     let text = |text: &str| CString::new(text).unwrap();
-    let (devices, target) = (text("devtmpfs"), text("/dev"));
-    // SAFETY: the strings end with zero, and there are no data.
+    let (kind, source, data) = (text(kind), text(source), text(options));
+    let target = text(target.to_str().unwrap());
+    // SAFETY: the strings end with zero.
     let mounted = unsafe {
         mount(
-            devices.as_ptr(),
+            source.as_ptr(),
             target.as_ptr(),
-            devices.as_ptr(),
+            kind.as_ptr(),
             0,
-            std::ptr::null(),
+            data.as_ptr().cast(),
         )
     };
-    if mounted != 0 {
-        return Err(io::Error::last_os_error());
+    match mounted {
+        0 => Ok(()),
+        _ => Err(error_of(&format!("mount with {options}"))),
     }
-    let no_options = text("");
+}
+
+fn error_of(what: &str) -> io::Error {
+    let error = io::Error::last_os_error();
+    io::Error::other(format!("{what}: {error}"))
+}
+
+fn prepare() -> io::Result<()> {
+    mount_file_system("devtmpfs", "none", Path::new("/dev"), "")?;
     for module in MODULES {
         let file = File::open(format!("/{module}.ko"))?;
         // SAFETY: the descriptor is open, and the string ends with zero.
-        let loaded = unsafe { syscall(FINIT_MODULE, file.as_raw_fd(), no_options.as_ptr(), 0) };
+        let loaded = unsafe { syscall(FINIT_MODULE, file.as_raw_fd(), c"".as_ptr(), 0) };
         if loaded != 0 {
-            let error = io::Error::last_os_error();
-            return Err(io::Error::other(format!("cannot load {module}: {error}")));
+            return Err(error_of(&format!("cannot load {module}")));
         }
     }
-    while !std::path::Path::new(DISK).exists() {
-        std::thread::sleep(Duration::from_millis(10));
+    while has_disk() && !Path::new(DISK).exists() {
+        thread::sleep(Duration::from_millis(10));
     }
     Ok(())
 }
@@ -126,7 +177,7 @@ fn write_records(writer: u64) -> io::Result<u64> {
     let disk = options.open(DISK)?;
     let mut record = Box::new(Aligned([0; RECORD_BYTES]));
     let mut number = 0;
-    while !STOP.load(Ordering::Relaxed) {
+    while !is_over() {
         number += 1;
         fill(&mut record.0, writer, number);
         disk.write_all_at(&record.0, offset(writer, number))?;

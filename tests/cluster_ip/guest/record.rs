@@ -1,4 +1,4 @@
-//! The records that a guest writes to its disk: for the guest, and for the check of the disk from outside.
+//! The records that a guest writes to its disk and to its mounts: for the guest, and for the check from outside.
 //!
 //! A record has the number of its writer, its own number, and a checksum. All its bytes follow from the two numbers.
 
@@ -8,6 +8,9 @@ pub const RECORD_BYTES: usize = 4096;
 pub const WRITERS: u64 = 4;
 /// Places for the records of one writer. A later record overwrites an earlier one.
 pub const PLACES: u64 = 128;
+
+/// Names of saved records that a program of a mount keeps. It removes older ones.
+pub const NAMES_KEPT: u64 = 16;
 
 /// The place of a record on the disk, in bytes.
 pub const fn offset(writer: u64, number: u64) -> u64 {
