@@ -12,7 +12,7 @@ mod model;
 mod mounted;
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -415,4 +415,25 @@ fn a_size_is_not_smaller_than_what_a_read_has_shown_before() {
         service.give_answers();
     });
     assert_eq!(size(), 6);
+}
+
+/// The kernel marks attributes as valid a moment before it takes the size from them. A program that looks in this moment sees the
+/// size before, unless the kernel keeps none of the attributes.
+#[test]
+fn the_kernel_keeps_no_attributes_of_a_file_that_grows() {
+    let Some((mount, service)) = mount_faulty() else {
+        return;
+    };
+    let file = File::create(mount.path("f")).unwrap();
+    let asks = || {
+        let before = service.non_writes();
+        file.metadata().unwrap();
+        service.non_writes() - before
+    };
+    // On a busy machine a second may pass between the write and the second look.
+    let is_asked_twice = || {
+        (&file).write_all(b"x").unwrap();
+        [asks(), asks()] == [1, 1]
+    };
+    assert!((0..30).any(|_| is_asked_twice()));
 }

@@ -52,6 +52,9 @@ pub(super) fn no_entry(context: &Context, reply: ReplyEntry) {
 /// The attributes of an inode.
 pub(super) fn attributes(context: &Context, reply: ReplyAttr, outcome: Result<Attr, Errno>) {
     match outcome {
+        Ok(attr) if context.page_cache().changes().grows(attr.ino) => {
+            reply.attr(&NOT_AT_ALL, &file_attr(&attr));
+        }
         Ok(attr) => reply.attr(&context.lifetime(), &file_attr(&attr)),
         Err(errno) => reply.refuse(errno),
     }

@@ -20,6 +20,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use lockstep_driver::client::RequestKind;
 use lockstep_types::Ino;
@@ -52,6 +53,9 @@ impl ChangeKind {
         }
     }
 }
+
+/// Within so long after the answer to a write, the thread of the program gives the kernel the size that the write has made.
+const SETTLING: Duration = Duration::from_secs(1);
 
 /// A change that is under way, until [`ChangeTable::finish`].
 #[derive(Debug)]
@@ -115,6 +119,8 @@ struct FileChanges {
     shown_size: u64,
     /// The highest end of the changes that are over and may have made the file longer.
     grown_to: u64,
+    /// The end of the last such change.
+    grown_at: Option<Instant>,
 }
 
 /// Where the opens and cached pages of a file come from.
@@ -244,6 +250,13 @@ impl ChangeTable {
         if let Some(file) = self.shard(ino).lock().get_mut(&ino) {
             file.shown_size = file.shown_size.max(end);
         }
+    }
+
+    /// Whether the kernel may not know the size of a file yet. If it kept the attributes of an answer, another program could see
+    /// the size before: the kernel marks attributes as valid a moment before it takes the size from them.
+    pub fn grows(&self, ino: Ino) -> bool {
+        let shard = self.shard(ino).lock();
+        shard.get(&ino).is_some_and(FileChanges::grows)
     }
 
     /// Notes that the size of a file was set. The answer comes after this call.
@@ -409,9 +422,20 @@ impl FileChanges {
 
     fn end(&mut self, id: u64) {
         let ended = self.running.iter().position(|running| running.id == id);
-        if let Some(ended) = ended.map(|place| self.running.swap_remove(place)) {
-            self.grown_to = self.grown_to.max(ended.grows_to.unwrap_or(0));
+        let ended = ended.map(|place| self.running.swap_remove(place));
+        if let Some(grown_to) = ended.and_then(|ended| ended.grows_to) {
+            self.grown_to = self.grown_to.max(grown_to);
+            self.grown_at = Some(Instant::now());
         }
+    }
+
+    /// See [`ChangeTable::grows`].
+    fn grows(&self) -> bool {
+        let has_grown = |at: Instant| at.elapsed() < SETTLING;
+        self.running
+            .iter()
+            .any(|running| running.grows_to.is_some())
+            || self.grown_at.is_some_and(has_grown)
     }
 
     /// See [`ChangeTable::hides_growth`].

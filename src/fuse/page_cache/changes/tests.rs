@@ -232,6 +232,7 @@ fn show(changes: &ChangeTable, end: u64) -> bool {
 fn a_read_that_shows_an_append_first_tells_the_kernel_once() {
     let changes = open();
     assert!(!show(&changes, 10), "nothing was written");
+    assert!(!changes.grows(FILE));
     let append = begin(&changes, ChangeKind::Direct, 10..20);
     assert!(show(&changes, 10), "the end is not known");
     assert!(!show(&changes, 10));
@@ -239,6 +240,10 @@ fn a_read_that_shows_an_append_first_tells_the_kernel_once() {
     assert!(show(&changes, 20));
     assert!(changes.finish(&append, true).ready.is_empty());
     assert!(!show(&changes, 20));
+    assert!(
+        changes.grows(FILE),
+        "the program has its answer at this moment"
+    );
     let other = begin(&changes, ChangeKind::Direct, 5..15);
     assert!(changes.finish(&other, true).ready.is_empty());
     assert!(!show(&changes, 25), "no write can have made it so long");
