@@ -40,6 +40,8 @@ mod programs;
 #[path = "failover/records.rs"]
 #[allow(dead_code)] // the tests of takeovers use the rest
 mod records;
+#[path = "failover/stops.rs"]
+mod stops;
 #[path = "failover/views.rs"]
 mod views;
 

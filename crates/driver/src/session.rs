@@ -103,6 +103,9 @@ impl Session {
     /// Ends all work: nothing new begins, the connection is closed, queued jobs are done.
     pub fn stop(&self) {
         let term = self.term();
+        if let Self::Secondary(session) = self {
+            session.say_that_it_stops();
+        }
         term.peer.close("this node is stopping");
         match self {
             Self::Primary(session) => session.stop(),

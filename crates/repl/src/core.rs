@@ -45,8 +45,8 @@ use send_room::SendRoom;
 /// The decisions of an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreConfig {
-    /// How long acknowledgements wait for a lost peer, in milliseconds.
-    pub pause_limit_ms: u64,
+    /// How long acknowledgements wait for a lost peer, in milliseconds. `None`: until the witness has answered.
+    pub pause_limit_ms: Option<u64>,
     /// How long all pauses of a series of losses may last together before a witness is asked at once, in milliseconds.
     pub pauses_max_ms: u64,
     /// How long a connection must stand at most before it ends the time alone of this node, in milliseconds. Zero: no
@@ -238,12 +238,13 @@ impl Core {
                 in_sync,
                 peer_applied,
             } => {
-                self.link.connection = connection;
+                self.link.connected(connection);
                 self.room.begin_connection(now_ms);
                 self.link_up(in_sync, peer_applied, effects);
             }
             Event::NamesBehind(is_behind) => self.names_behind(is_behind, effects),
             Event::RangesRecovered => self.ranges_recovered(effects),
+            Event::PeerStops => self.link.peer_stops(),
             Event::Trigger(trigger) => self.trigger(trigger, effects),
             Event::Beat => self.beat(effects),
             Event::Tick => self.tick(effects),
@@ -253,6 +254,10 @@ impl Core {
 
     /// Restores the conditions that hold between events.
     fn restore_invariants(&mut self, effects: &mut Effects) {
+        let decides_itself = self.config.pause_limit_ms.is_some();
+        if decides_itself && self.waits_for_stopped_peer() {
+            self.trigger(Trigger::PauseOverContinue, effects);
+        }
         if self.image.is_tail_due && self.metas.is_empty() {
             self.image.is_tail_due = false;
             self.transfer(Transfer::SendTail, effects);
@@ -343,9 +348,13 @@ impl Core {
 
     fn tick(&mut self, effects: &mut Effects) {
         // The pauses of a series count together (rule P23).
-        let limit_ms = self.config.pause_limit_ms;
-        let left_ms = limit_ms.saturating_sub(self.link.paused_ms());
-        if self.state == State::Paused && self.clock.is_pause_over(left_ms) {
+        let paused_ms = self.link.paused_ms();
+        let left_ms = self
+            .config
+            .pause_limit_ms
+            .map(|limit_ms| limit_ms.saturating_sub(paused_ms));
+        let is_over = left_ms.is_some_and(|left_ms| self.clock.is_pause_over(left_ms));
+        if self.state == State::Paused && is_over {
             let trigger = match self.config.on_peer_loss {
                 OnPeerLoss::Continue => Trigger::PauseOverContinue,
                 OnPeerLoss::Freeze => Trigger::PauseOverFreeze,
@@ -354,12 +363,27 @@ impl Core {
         }
     }
 
+    /// Whether operations wait for a peer that has said that it stops, and need not wait for the pause limit (rule R1).
+    /// While no operation waits, this node need not leave the sync: a peer that is back soon needs no resync then.
+    pub fn waits_for_stopped_peer(&self) -> bool {
+        let is_over = self.state == State::Paused && self.link.has_peer_stopped();
+        let has_waiting = || self.held() > 0 || !self.metas.is_empty() || self.ops.has_unanswered();
+        is_over && self.config.on_peer_loss == OnPeerLoss::Continue && has_waiting()
+    }
+
     fn beat(&mut self, effects: &mut Effects) {
         self.clock.beat();
         if let Some(trigger) = self.link.stood(self.clock.now_ms()) {
             self.trigger(trigger, effects);
         }
-        if self.config.on_peer_loss == OnPeerLoss::Continue && self.is_answer_overdue() {
+        let is_connected =
+            self.state.service_mode() == ServiceMode::Mirrored || self.state == State::CatchingUp;
+        let is_over = |sent: u64| self.clock.age(sent) >= self.config.answer_limit;
+        // The peer is connected, and lets an operation wait for too long (rule P15).
+        let is_overdue = is_connected
+            && (self.accepts_acks() && self.ops.is_overdue(is_over)
+                || self.metas.is_overdue(is_over));
+        if self.config.on_peer_loss == OnPeerLoss::Continue && is_overdue {
             effects.push(Effect::NoteOverdue);
             self.trigger(Trigger::PeerFailed, effects);
         }
@@ -380,16 +404,6 @@ impl Core {
             _ => {}
         }
         self.done_below()
-    }
-
-    /// Whether the peer is connected and lets an operation wait for too long (rule P15).
-    fn is_answer_overdue(&self) -> bool {
-        let is_connected =
-            self.state.service_mode() == ServiceMode::Mirrored || self.state == State::CatchingUp;
-        let is_over = |sent: u64| self.clock.age(sent) >= self.config.answer_limit;
-        is_connected
-            && (self.accepts_acks() && self.ops.is_overdue(is_over)
-                || self.metas.is_overdue(is_over))
     }
 }
 

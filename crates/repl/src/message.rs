@@ -125,6 +125,8 @@ pub enum Message {
     /// The meeting of two nodes, before [`Message::Hello`]: the sender tells its record. Each is answered by the record
     /// of the receiver.
     Meet(Meet),
+    /// The secondary stops: the primary need not wait for it (rule R1). The primary closes the connection.
+    Stopping,
 }
 
 /// The record of a node, told at the begin of a connection (docs/protocol/roles.md).

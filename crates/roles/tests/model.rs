@@ -186,6 +186,7 @@ fn the_shortest_path() {
 fn without_a_rule_a_promise_is_broken() {
     let rules = [
         Break::AloneUnasked,
+        Break::StopTrusted,
         Break::PowerLossUnnoticed,
         Break::GrantUntold,
         Break::ClaimUncompared,

@@ -233,8 +233,10 @@ impl<'a> Arbitration<'a> {
                     State::Paused
                         if !freezes
                             && self.disk_answers()
-                            && (self.has_been_silent(self.times.alone())
-                                || session.term.core.lock().are_pauses_used_up()) =>
+                            && (self.has_been_silent(self.times.alone()) || {
+                                let core = session.term.core.lock();
+                                core.are_pauses_used_up() || core.waits_for_stopped_peer()
+                            }) =>
                     {
                         Some(Question::Alone)
                     }

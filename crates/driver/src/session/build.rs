@@ -180,11 +180,7 @@ const fn first_state(config: &DatastoreConfig, part: SessionPart, is_in_sync: bo
 fn core_config(config: &DatastoreConfig, host: &dyn Host) -> CoreConfig {
     let asks_witness = config.witness_ends_pause() && !is_active(Mutant::GoAloneUnasked);
     CoreConfig {
-        pause_limit_ms: if asks_witness {
-            u64::MAX
-        } else {
-            millis(config.pause_limit)
-        },
+        pause_limit_ms: (!asks_witness).then(|| millis(config.pause_limit)),
         pauses_max_ms: millis(config.pause_limit),
         // One copy is not enough there: the secondary is to be back as soon as it can be.
         flap_wait_max_ms: match config.policies.on_peer_loss {

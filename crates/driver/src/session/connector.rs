@@ -103,6 +103,8 @@ enum ReadEnd {
     Silent(Duration),
     #[error("a message of generation {0}")]
     OtherGeneration(Generation),
+    #[error("the secondary has said that it stops")]
+    PeerStops,
     #[error(transparent)]
     Link(LinkError),
     #[error(transparent)]
@@ -368,6 +370,15 @@ impl<'a, M: Meets> Connector<'a, M> {
                 Ok(frame) => {
                     heard = engine.host.now();
                     match Envelope::decode(frame.header) {
+                        Ok(Envelope {
+                            generation,
+                            message: Message::Stopping,
+                            ..
+                        }) if generation == self.session.term.generation() => {
+                            self.session
+                                .handle_event(ThreadKind::Reader, Event::PeerStops);
+                            return ReadEnd::PeerStops;
+                        }
                         Ok(envelope) if envelope.generation == self.session.term.generation() => {
                             self.handle_answer(envelope.message);
                         }

@@ -39,6 +39,9 @@ use crate::term::{CoreDriver, Term};
 /// Time between two looks whether the flushes of an earlier connection are over.
 const FLUSH_POLL: Duration = Duration::from_millis(5);
 
+/// The longest wait of a node that stops for its primary to close the connection.
+const FAREWELL_MAX: Duration = Duration::from_millis(500);
+
 /// Why a connection with the primary ends.
 #[derive(Debug, Error)]
 enum ConnectionEnd {
@@ -479,6 +482,22 @@ impl SecondarySession {
         self.wait_for_changes();
         self.term.end(reason);
         self.term.wait_until_idle();
+    }
+
+    /// Tells the primary that this node stops, so that no client waits for this node (rule R1). The primary closes the
+    /// connection: an end of this node's side may take the message with it. A primary that does not read loses nothing but
+    /// time.
+    pub fn say_that_it_stops(&self) {
+        let (host, peer) = (&self.engine.host, &self.term.peer);
+        let Some(connection) = peer.current() else {
+            return;
+        };
+        let start = host.now();
+        self.term
+            .reply(&*connection.sender, Message::Stopping, Delivery::Post);
+        while peer.get(connection.id).is_some() && host.since(start) < FAREWELL_MAX {
+            host.sleep(FLUSH_POLL);
+        }
     }
 
     /// Whether the session is over, or about to be.

@@ -68,6 +68,8 @@ pub enum Event {
     NamesBehind(bool),
     /// The blocks that may differ were sent and acknowledged (distributed recovery).
     RangesRecovered,
+    /// The secondary has said over the present connection that it stops. The loss of the connection follows.
+    PeerStops,
     /// Any other event that changes the state.
     Trigger(Trigger),
     /// The peer has answered a sign of life: the peer has received every earlier message, and this node has taken in

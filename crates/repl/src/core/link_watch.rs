@@ -17,14 +17,27 @@ const CALM_FACTOR: u64 = 5;
 pub(super) struct LinkWatch {
     /// The last connection that stood.
     pub connection: ConnectionId,
+    /// The last notice of the peer about its process.
+    peer: PeerNotice,
     /// The longest wait, in milliseconds. Zero: this node does not back off.
     wait_max_ms: u64,
     /// Losses of the series.
     losses: u32,
     /// How long changes have waited in the series, in milliseconds, but for a pause that lasts.
     paused_ms: u64,
+    /// The present pause, or the next one, belongs to the series.
+    pause_counts: bool,
     in_sync_since_ms: Option<u64>,
     standing: Option<YoungLink>,
+}
+
+/// A notice of the peer about its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PeerNotice {
+    /// The peer has greeted this node, or has never been connected.
+    Runs,
+    /// The peer has said over its last connection that it stops.
+    Stops,
 }
 
 /// A connection that is to stand for a time before the secondary is taken back.
@@ -40,12 +53,30 @@ impl LinkWatch {
     pub const fn new(wait_max_ms: u64) -> Self {
         Self {
             connection: ConnectionId(0),
+            peer: PeerNotice::Runs,
             wait_max_ms,
             losses: 0,
             paused_ms: 0,
+            pause_counts: true,
             in_sync_since_ms: None,
             standing: None,
         }
+    }
+
+    /// A connection stands.
+    pub const fn connected(&mut self, connection: ConnectionId) {
+        self.connection = connection;
+        self.peer = PeerNotice::Runs;
+    }
+
+    /// The peer says over the connection that it stops.
+    pub const fn peer_stops(&mut self) {
+        self.peer = PeerNotice::Stops;
+    }
+
+    /// Whether the peer has said over its last connection that it stops.
+    pub fn has_peer_stopped(&self) -> bool {
+        self.peer == PeerNotice::Stops
     }
 
     /// How long changes have waited in the series before the present pause, in milliseconds.
@@ -66,7 +97,11 @@ impl LinkWatch {
             State::Synced | State::ResyncTail | State::ResyncContent | State::EnteringSync
         );
         if trigger == Trigger::LinkLost && makes_wait {
-            self.note_loss(now_ms);
+            // A peer that says that it stops tells nothing of the link.
+            self.pause_counts = !self.has_peer_stopped();
+            if self.pause_counts {
+                self.note_loss(now_ms);
+            }
         }
         if next == State::Synced {
             self.in_sync_since_ms.get_or_insert(now_ms);
@@ -87,7 +122,7 @@ impl LinkWatch {
 
     /// A pause of changes has ended.
     pub const fn note_pause(&mut self, lasted_ms: u64) {
-        if self.wait_max_ms > 0 {
+        if self.wait_max_ms > 0 && self.pause_counts {
             self.paused_ms = self.paused_ms.saturating_add(lasted_ms);
         }
     }

@@ -114,6 +114,12 @@ impl OpTable {
         ops.any(|op| op.peer == NodePart::Pending && op.sent.is_some_and(&is_over))
     }
 
+    /// Whether the part of an operation on the peer is pending.
+    pub fn has_unanswered(&self) -> bool {
+        let mut ops = self.ops.values();
+        ops.any(|op| op.peer == NodePart::Pending)
+    }
+
     /// Writes and syncs whose part on the peer is pending.
     pub fn unanswered(&self) -> Vec<OpId> {
         self.pending_on_peer(|kind| kind != OpKind::Meta)

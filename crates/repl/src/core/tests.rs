@@ -29,7 +29,7 @@ fn osn(sequence: u64) -> Osn {
 
 fn core(state: State) -> Core {
     let config = CoreConfig {
-        pause_limit_ms: 1000,
+        pause_limit_ms: Some(1000),
         pauses_max_ms: 1000,
         flap_wait_max_ms: 0,
         answer_limit: LIMIT,

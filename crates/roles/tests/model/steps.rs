@@ -67,6 +67,7 @@ impl World {
             Action::Start(at) => self.start(at),
             Action::Connect => self.connect(),
             Action::Kill(at) => self.stop(at),
+            Action::Leave(at) => self.leave(at),
             Action::LosePower(at) => self.lose_power(at),
             Action::Cut => self.disconnect(),
         }
@@ -216,6 +217,23 @@ impl World {
         node.machine = None;
         node.lease = false;
         node.inbox.clear();
+    }
+
+    /// A secondary that stops says so, and nothing follows from its word but the moment at which its primary asks: a stop, and
+    /// the end of the pause at once.
+    fn leave(&mut self, at: usize) {
+        if self.breaks(Break::StopTrusted) {
+            let mut told = Told {
+                record: self.nodes[at].durable,
+                seen: Some(self.nodes[1 - at].durable),
+            };
+            told.record.complete = false;
+            self.event(1 - at, RoleEvent::PeerTold(told));
+        }
+        self.stop(at);
+        if self.may_end_pause(1 - at) {
+            self.event(1 - at, RoleEvent::PauseOver);
+        }
     }
 
     fn lose_power(&mut self, at: usize) {

@@ -26,6 +26,8 @@ pub const MEMBERS: [Member; 2] = [Member::First, Member::Second];
 pub enum Break {
     /// R1: a primary serves alone before the witness has recorded that.
     AloneUnasked,
+    /// R1: a primary takes the word of its secondary that it stops for the word that its copy is not complete.
+    StopTrusted,
     /// R2: a copy counts as complete after a power loss.
     PowerLossUnnoticed,
     /// R3: the primary grants its role to a secondary that has not told that it is complete.
@@ -91,6 +93,8 @@ pub enum Action {
     Connect,
     /// The process of a node is killed.
     Kill(usize),
+    /// The secondary says that it stops, and ends. Its primary waits no longer.
+    Leave(usize),
     /// A node loses power, and all operations that are not synced.
     LosePower(usize),
     /// The link between the nodes is cut.
@@ -99,7 +103,10 @@ pub enum Action {
 
 impl Action {
     pub const fn is_failure(self) -> bool {
-        matches!(self, Self::Kill(_) | Self::LosePower(_) | Self::Cut)
+        matches!(
+            self,
+            Self::Kill(_) | Self::Leave(_) | Self::LosePower(_) | Self::Cut
+        )
     }
 }
 
@@ -323,7 +330,7 @@ impl World {
     }
 
     fn witness_actions(&self, at: usize, actions: &mut Vec<Action>) {
-        use Phase::{Mirrored, Paused, Standby, TakingOver, Unsure};
+        use Phase::{Mirrored, Standby, TakingOver, Unsure};
         let (node, peer) = (&self.nodes[at], &self.nodes[1 - at]);
         let mut add = |allowed: bool, action| {
             if allowed {
@@ -349,14 +356,19 @@ impl World {
             add(true, Action::Late(at, number));
         }
         let may_ask = node.may_ask();
-        let pause = node.is_in(&[Paused]) && may_ask && !peer.lease;
-        add(pause, Action::PauseOver(at));
+        add(self.may_end_pause(at), Action::PauseOver(at));
         let ticks = node.is_in(&[Mirrored]) && may_ask && self.left.has_witness;
         add(ticks, Action::Tick(at));
         let asks = node.is_in(&[Standby, Unsure]) && may_ask;
         let is_over = !peer.lease || self.left.breaks == Some(Break::LeaseIgnored);
         let due = asks || node.is_in(&[TakingOver]);
         add(due && is_over, Action::LeaseOver(at));
+    }
+
+    /// Whether a primary may ask to serve alone.
+    pub fn may_end_pause(&self, at: usize) -> bool {
+        let (node, peer) = (&self.nodes[at], &self.nodes[1 - at]);
+        node.is_in(&[Phase::Paused]) && node.may_ask() && !peer.lease
     }
 
     fn failure_actions(&self, at: usize, actions: &mut Vec<Action>) {
@@ -366,6 +378,9 @@ impl World {
         let node = &self.nodes[at];
         if node.machine.is_some() {
             actions.push(Action::Kill(at));
+        }
+        if self.follows(1 - at) {
+            actions.push(Action::Leave(at));
         }
         // A second power loss of a node that is down changes nothing.
         let is_noted = self.left.always || node.durable == node.durable.after_power_loss();

@@ -67,6 +67,69 @@ fn a_long_disconnect_is_marked_before_anything_is_acknowledged() {
     );
 }
 
+fn marks_out_of_sync() -> [Effect; 2] {
+    [
+        Effect::Entered(State::LeavingSync),
+        Effect::Mark { in_sync: false },
+    ]
+}
+
+#[test]
+fn operations_in_flight_do_not_wait_for_a_peer_that_says_that_it_stops() {
+    let mut core = core(State::Synced);
+    core.submit_write(1, 5);
+    core.on(Event::LocalDone(OpId(1), Ok(())));
+    assert_eq!(core.on(Event::PeerStops), []);
+    let effects = core.on(Event::Trigger(Trigger::LinkLost));
+    assert_eq!(effects[0], Effect::Entered(State::Paused));
+    assert_eq!(effects[1..], marks_out_of_sync());
+    let effects = core.on(Event::Trigger(Trigger::MarkedOutOfSync));
+    assert_eq!(finished(&effects), [1]);
+}
+
+/// Both nodes may be about to stop. The nodes are in sync then, and need no resync.
+#[test]
+fn a_primary_without_operations_stays_in_sync_with_a_peer_that_stops() {
+    let mut core = core(State::Synced);
+    core.on(Event::PeerStops);
+    core.on(Event::Trigger(Trigger::LinkLost));
+    core.submit_read(1, 5);
+    assert_eq!(core.at(999, Event::Tick), []);
+    assert_eq!(core.state(), State::Paused);
+    assert_eq!(core.submit_write(2, 6), marks_out_of_sync());
+}
+
+/// The next process of the peer has not said so.
+#[test]
+fn a_peer_that_is_back_does_not_stop() {
+    let mut core = core(State::Synced);
+    core.on(Event::PeerStops);
+    core.on(Event::Trigger(Trigger::LinkLost));
+    core.on(reconnect());
+    core.on(Event::Trigger(Trigger::LinkLost));
+    core.submit_write(1, 5);
+    assert!(!core.waits_for_stopped_peer());
+    assert_eq!(core.state(), State::Paused);
+}
+
+/// With a witness the driver asks it. With `freeze` the operator has decided.
+#[test]
+fn a_witness_and_a_freeze_decide_after_a_stop_as_after_a_loss() {
+    for (pause_limit_ms, on_peer_loss, asks) in [
+        (None, OnPeerLoss::Continue, true),
+        (Some(1000), OnPeerLoss::Freeze, false),
+    ] {
+        let mut core = core(State::Synced);
+        (core.config.pause_limit_ms, core.config.on_peer_loss) = (pause_limit_ms, on_peer_loss);
+        core.on(Event::PeerStops);
+        core.on(Event::Trigger(Trigger::LinkLost));
+        core.submit_write(1, 5);
+        core.on(Event::Tick);
+        assert_eq!(core.state(), State::Paused);
+        assert_eq!(core.waits_for_stopped_peer(), asks);
+    }
+}
+
 /// The finished writes that the secondary remembers take slots, and the resent writes need as many slots. Once the
 /// ranges are equal, and before the resent writes come, the secondary may forget the finished writes.
 #[test]

@@ -174,7 +174,7 @@ fn short_pauses_count_together() {
 #[test]
 fn with_a_witness_used_up_pauses_ask_it_at_once_and_change_nothing_here() {
     let mut flapping = Flapping::new();
-    flapping.core.config.pause_limit_ms = u64::MAX;
+    flapping.core.config.pause_limit_ms = None;
     for _ in 0..4 {
         flapping.trigger(Trigger::LinkLost);
         flapping.after(300, Event::Tick);
@@ -206,6 +206,18 @@ fn a_failure_of_the_secondary_is_no_loss() {
         flapping.trigger(Trigger::PeerFailed);
         flapping.trigger(Trigger::LinkLost);
         flapping.trigger(Trigger::MarkedOutOfSync);
+        assert_eq!(flapping.stand(), 0);
+        flapping.resync();
+    }
+}
+
+/// A secondary that is stopped says nothing of the link, either.
+#[test]
+fn a_loss_after_the_peer_has_said_that_it_stops_does_not_count() {
+    let mut flapping = Flapping::new();
+    for _ in 0..4 {
+        flapping.after(0, Event::PeerStops);
+        assert_eq!(flapping.lose(), 10);
         assert_eq!(flapping.stand(), 0);
         flapping.resync();
     }

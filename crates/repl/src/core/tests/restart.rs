@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn in_doubt_operations_are_committed_or_sent_again_after_a_restart() {
     let config = CoreConfig {
-        pause_limit_ms: 1000,
+        pause_limit_ms: Some(1000),
         pauses_max_ms: 1000,
         flap_wait_max_ms: 0,
         answer_limit: LIMIT,
