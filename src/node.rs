@@ -106,7 +106,7 @@ fn raise_open_files_limit() {
 struct RunningNode {
     shared: Arc<NodeShared>,
     control: ControlServer,
-    /// The listener, the thread that retries failed starts of datastores, and the one that looks at NFS servers.
+    /// The listener, the thread that retries failed starts of datastores, and the one that looks at cluster addresses.
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -150,7 +150,7 @@ impl RunningNode {
         Ok(node)
     }
 
-    /// Starts all datastores, the listener, the thread that looks at NFS servers, and the one that retries failed starts.
+    /// Starts all datastores, the listener, the thread that looks at cluster addresses, and the one that retries failed starts.
     ///
     /// # Errors
     /// If no datastore could be started.
@@ -175,7 +175,7 @@ impl RunningNode {
             self.start_thread("listener", move || link.run(&shared))?;
         }
         let shared = Arc::clone(&self.shared);
-        self.start_thread("nfs-watch", move || shared.watch_nfs())?;
+        self.start_thread("address-watch", move || shared.watch_addresses())?;
         if !all_run {
             let shared = Arc::clone(&self.shared);
             self.start_thread("starter", move || shared.start_the_rest())?;

@@ -70,6 +70,7 @@ impl ControlService for FakePrimary {
         alpha.sync.cluster = self.nfs_silent_ms.map(|silent_ms| ClusterStatus {
             address: "192.0.2.10".to_owned(),
             here: true,
+            moved_ms: 60_000,
             asked_ms: 800,
             nfs_silent_ms: Some(silent_ms),
         });

@@ -49,6 +49,7 @@ fn cluster() -> ClusterStatus {
     ClusterStatus {
         address: String::new(),
         here: true,
+        moved_ms: 0,
         asked_ms: 0,
         nfs_silent_ms: Some(0),
     }

@@ -65,6 +65,7 @@ fn cluster() -> ClusterStatus {
     ClusterStatus {
         address: "10.0.0.10".to_owned(),
         here: true,
+        moved_ms: 60_000,
         asked_ms: 800,
         nfs_silent_ms: Some(0),
     }

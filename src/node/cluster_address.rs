@@ -44,10 +44,29 @@ struct Note {
     followed: Option<(IpAddr, Instant)>,
     /// Whether an NFS server is behind the address.
     has_nfs: bool,
+    /// Where the address was at the last look.
+    place: Option<Whereabouts>,
     /// The planned failovers that wait for the address to leave, or go on after that.
     departures: usize,
     /// The last time at which the answer of this node changed because of a departure.
     changed: Option<Instant>,
+}
+
+/// Whether this server has the address, and since which look.
+#[derive(Clone, Copy, Debug)]
+struct Whereabouts {
+    here: bool,
+    since: Instant,
+}
+
+impl Note {
+    /// Notes whether this server has the address now. Returns since when it is so, as far as this node has looked.
+    fn see(&mut self, here: bool, now: Instant) -> Whereabouts {
+        let seen = self.place.filter(|place| place.here == here);
+        let place = seen.unwrap_or(Whereabouts { here, since: now });
+        self.place = Some(place);
+        place
+    }
 }
 
 impl FollowedAddress {
@@ -58,19 +77,31 @@ impl FollowedAddress {
         note.has_nfs = has_nfs;
     }
 
-    /// Looks whether the NFS server behind the address answers, while this server has the address.
-    pub(super) fn look_at_nfs(&self, service: impl FnOnce() -> ServiceStatus) {
-        let has_nfs = self.note.lock().has_nfs;
+    /// Looks where the address is, and whether the NFS server behind it answers, while this server has the address.
+    pub(super) fn look(&self, service: impl FnOnce() -> ServiceStatus) {
+        let Note {
+            followed, has_nfs, ..
+        } = *self.note.lock();
+        if let Some((address, _)) = followed {
+            self.place(address);
+        }
         let here = if has_nfs { self.here() } else { None };
         self.nfs.look(here.map(|ip| (ip, service())));
+    }
+
+    fn place(&self, address: IpAddr) -> Whereabouts {
+        let here = is_here(address);
+        self.note.lock().see(here, Instant::now())
     }
 
     /// The status of the address, also if keepalived asks no more.
     fn status(&self) -> Option<ClusterStatus> {
         let (address, asked) = self.note.lock().followed?;
+        let Whereabouts { here, since } = self.place(address);
         Some(ClusterStatus {
             address: address.to_string(),
-            here: is_here(address),
+            here,
+            moved_ms: millis(since.elapsed()),
             asked_ms: millis(asked.elapsed()),
             nfs_silent_ms: self.nfs.silent_ms(),
         })
@@ -240,6 +271,16 @@ mod tests {
             .checked_sub(NOTE_HOLDS_FOR)
             .map(|long_ago| (own, long_ago));
         assert_eq!(address.here(), None, "nobody asks any more");
+    }
+
+    #[test]
+    fn an_address_is_where_it_is_since_the_look_that_first_saw_it() {
+        let mut note = Note::default();
+        let [first, second, third] = [0, 3, 6].map(|s| Instant::now() + Duration::from_secs(s));
+        assert_eq!(note.see(true, first).since, first);
+        assert_eq!(note.see(true, second).since, first);
+        assert_eq!(note.see(false, second).since, second);
+        assert_eq!(note.see(false, third).since, second);
     }
 
     #[test]

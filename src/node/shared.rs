@@ -18,8 +18,8 @@ use crate::control::{ControlService, NodeStatus, RoleChange};
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts.
 const LONGEST_RETRY: Duration = Duration::from_secs(20);
-/// Pause between two looks at the NFS servers behind the cluster addresses.
-const NFS_LOOK_INTERVAL: Duration = Duration::from_secs(3);
+/// Pause between two looks at the cluster addresses and the NFS servers behind them.
+const ADDRESS_LOOK_INTERVAL: Duration = Duration::from_secs(3);
 /// Pause between two checks whether the node stops.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -140,14 +140,14 @@ impl NodeShared {
             .join("; ")
     }
 
-    /// Looks at the NFS servers behind the cluster addresses until the node stops.
-    pub fn watch_nfs(&self) {
+    /// Looks at the cluster addresses, and at the NFS servers behind them, until the node stops.
+    pub fn watch_addresses(&self) {
         let mut next = Instant::now();
         while !self.stopping.load(Ordering::Acquire) {
             if Instant::now() >= next {
                 // A server that hangs costs seconds, and the end of the node waits for this thread.
-                at_once(&self.slots, DatastoreSlot::look_at_nfs);
-                next = Instant::now() + NFS_LOOK_INTERVAL;
+                at_once(&self.slots, DatastoreSlot::look_at_address);
+                next = Instant::now() + ADDRESS_LOOK_INTERVAL;
             }
             std::thread::sleep(POLL_INTERVAL);
         }

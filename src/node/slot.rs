@@ -84,9 +84,9 @@ impl DatastoreSlot {
         &self.address
     }
 
-    /// Looks whether the NFS server behind the cluster address answers.
-    pub fn look_at_nfs(&self) {
-        self.address.look_at_nfs(|| {
+    /// Looks where the cluster address is, and whether the NFS server behind it answers.
+    pub fn look_at_address(&self) {
+        self.address.look(|| {
             let running = self.running();
             running.map_or(ServiceStatus::None, |datastore| {
                 datastore.status().sync.service

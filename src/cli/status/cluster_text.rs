@@ -13,6 +13,10 @@ const SETTLED_MS: u64 = 10_000;
 /// Time without an answer of the NFS server after which it hangs, in milliseconds: longer than a start of it takes.
 const NFS_LIMIT_MS: u64 = 20_000;
 
+/// Time after which an address that has left a server that serves does not come back by itself, in milliseconds: longer than a
+/// restart of keepalived, or of the NFS server that keepalived starts anew.
+const AWAY_LIMIT_MS: u64 = 20_000;
+
 /// A fault of a helper of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HelperFault {
@@ -35,7 +39,9 @@ fn fault(store: &DatastoreStatus, cluster: &ClusterStatus) -> Option<HelperFault
         );
     match (serves, cluster.here) {
         (true, true) if nfs_hangs_at(cluster) => Some(HelperFault::NfsSilent),
-        (true, false) if is_settled => Some(HelperFault::AddressAway),
+        (true, false) if is_settled && cluster.moved_ms >= AWAY_LIMIT_MS => {
+            Some(HelperFault::AddressAway)
+        }
         (false, true) if is_settled => Some(HelperFault::AddressLeft),
         _ if cluster.asked_ms >= SETTLED_MS => Some(HelperFault::Unasked),
         _ => None,
@@ -115,6 +121,7 @@ mod tests {
         ClusterStatus {
             address: "10.0.0.10".to_owned(),
             here,
+            moved_ms: 3_600_000,
             asked_ms,
             nfs_silent_ms,
         }
@@ -170,5 +177,19 @@ mod tests {
         let mut store = with(ServiceStatus::Mirrored, cluster(false, 900, None));
         store.sync.service_since_ms = 2000;
         assert!(!is_wrong(&store));
+    }
+
+    #[test]
+    fn an_address_is_not_missing_while_a_helper_is_started_anew() {
+        for (moved_ms, is_missing) in [(0, false), (19_000, false), (20_000, true)] {
+            let away = ClusterStatus {
+                moved_ms,
+                ..cluster(false, 900, None)
+            };
+            let store = with(ServiceStatus::Mirrored, away);
+            assert_eq!(is_wrong(&store), is_missing, "{moved_ms}");
+            let row = row(&store).unwrap();
+            assert_eq!(row.contains("NOT HERE"), is_missing, "{row}");
+        }
     }
 }

@@ -9,6 +9,9 @@ pub struct ClusterStatus {
     pub address: String,
     /// Whether this server has the address.
     pub here: bool,
+    /// Time since the node has seen the address come to this server or leave it, in milliseconds. The first look counts as
+    /// well.
+    pub moved_ms: u64,
     /// Time since the program that moves the address has last asked this node, in milliseconds.
     pub asked_ms: u64,
     /// Time for which the NFS server has not answered at the address, in milliseconds: zero if it has answered the last time.
