@@ -22,6 +22,7 @@ mod init_ask_witness;
 mod init_witness;
 mod invalidate;
 mod keepalived_config;
+mod keepalived_watch;
 mod log;
 mod mount_directory;
 mod mount_helper;
@@ -102,6 +103,7 @@ enum Command {
     Invalidate(invalidate::InvalidateArgs),
     WriteBack(write_back::WriteBackArgs),
     KeepalivedConfig(keepalived_config::KeepalivedConfigArgs),
+    KeepalivedWatch(keepalived_watch::KeepalivedWatchArgs),
     Wait(wait::WaitArgs),
     Status(status::StatusArgs),
     Why(why::WhyArgs),
@@ -139,6 +141,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Invalidate(args) => invalidate::run(&args),
         Command::WriteBack(args) => write_back::run(&args),
         Command::KeepalivedConfig(args) => keepalived_config::run(&args),
+        Command::KeepalivedWatch(args) => keepalived_watch::run(&args),
         Command::Wait(args) => wait::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Why(args) => why::run(&args),

@@ -31,6 +31,8 @@ mod nfs_service;
 #[cfg(target_arch = "x86_64")]
 #[path = "cluster_ip/guest/record.rs"]
 mod record;
+#[path = "cluster_ip/request.rs"]
+mod request;
 #[path = "cluster_ip/server.rs"]
 mod server;
 #[cfg(target_arch = "x86_64")]
@@ -56,7 +58,7 @@ use network::Host::{A, B, Client as C};
 use network::{Host, Lan};
 use server::Server;
 use watch::Holder::{Nobody, One};
-use watch::{Holder, Observer, Ping};
+use watch::{Holder, Observer, Ping, has_now};
 use witness::Witness;
 
 /// Longest wait for an expected event.
@@ -252,6 +254,35 @@ fn a_node_says_that_the_address_has_not_followed_because_keepalived_hangs() {
         says("status", "192.0.2.10, here") == (true, Some(0))
     });
     assert_eq!(without_gaps(site.finish(B)), [One(A), One(B)]);
+}
+
+/// Killed, keepalived leaves the address behind: the next one removes it.
+#[test]
+fn a_keepalived_that_hangs_starts_anew_and_the_address_follows_the_role() {
+    let Some(mut site) = Site::start(PATIENT) else {
+        return;
+    };
+    site.server_mut(A).signal_keepalived(Signal::STOP);
+    site.server(A).change_role("failover");
+    let Site { servers, lan, .. } = &mut site;
+    await_that("the address to be on both", || {
+        [A, B].iter().all(|host| has_now(lan, *host))
+    });
+    servers[0].start_watch(lan);
+    servers[0].restart_keepalived_as_asked(lan);
+    await_that("the address to leave A", || !has_now(lan, A));
+    site.client.await_progress();
+    site.await_in_sync(B);
+    // The other way: no server gets the address.
+    site.server(A).signal_keepalived(Signal::STOP);
+    site.server(B).fail_over(&site.lan);
+    let Site { servers, lan, .. } = &mut site;
+    assert!(!has_now(lan, A), "keepalived hangs");
+    servers[0].restart_keepalived_as_asked(lan);
+    await_that("the address to come to A", || has_now(lan, A));
+    site.client.await_progress();
+    let acknowledged = site.client.finish();
+    assert_records(&site.servers[0].mount(), acknowledged);
 }
 
 #[test]

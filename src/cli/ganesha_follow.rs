@@ -30,11 +30,11 @@ use super::terminal::say;
 /// The unit of Debian's package nfs-ganesha.
 const UNIT: &str = "nfs-ganesha.service";
 /// keepalived does not promise its programs a search path.
-const SYSTEMCTL: &str = "/usr/bin/systemctl";
+pub(super) const SYSTEMCTL: &str = "/usr/bin/systemctl";
 /// The longest wait for an earlier command of this kind, and then for Ganesha. A stop waits for a mount that hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 /// The longest wait for a program of the network or of the log.
-const SHORT_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const SHORT_LIMIT: Duration = Duration::from_secs(5);
 /// The longest wait for the answer of the node.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// Pause between two looks.
@@ -88,14 +88,18 @@ pub(crate) fn run(args: &GaneshaFollowArgs) -> Result<ExitCode> {
         Ok(done) => format!("{name}: cluster address {address}: {done}"),
         Err(error) => format!("{name}: cluster address {address}: error: {}", chain(error)),
     };
-    // A server may have no log of the system.
-    let _ = finish(
-        Command::new("/usr/bin/logger").args(["--tag", "lockstep", "--", &text]),
-        SHORT_LIMIT,
-    );
+    log(&text);
     outcome?;
     say(&format!("{text}\n"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a line to the log of the system. A server may have none.
+pub(super) fn log(text: &str) {
+    let _ = finish(
+        Command::new("/usr/bin/logger").args(["--tag", "lockstep", "--", text]),
+        SHORT_LIMIT,
+    );
 }
 
 /// Returns what was done.
@@ -183,7 +187,7 @@ fn order(program: Option<&Path>, verb: &str) -> Result<()> {
 }
 
 /// Runs a program to its end, and ends it after `limit`.
-fn finish(command: &mut Command, limit: Duration) -> Result<()> {
+pub(super) fn finish(command: &mut Command, limit: Duration) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let mut process = command
@@ -201,7 +205,7 @@ fn finish(command: &mut Command, limit: Duration) -> Result<()> {
             process.kill()?;
             process.wait()?;
             bail!(
-                "{name} has not ended within {} s\n  cure: see whether NFS-Ganesha or its mount hangs",
+                "{name} has not ended within {} s\n  cure: see whether the service, or the mount that it uses, hangs",
                 limit.as_secs()
             );
         }

@@ -14,7 +14,8 @@ use tempfile::TempDir;
 use crate::guest::{Equipment, Guest, assert_saved};
 use crate::network::Host::{self, A, B, Client as C, Witness as W};
 use crate::network::{ADDRESS, GuestPort, Lan};
-use crate::nfs_service::{self, NfsService};
+use crate::nfs_service::NfsService;
+use crate::request::write_program;
 use crate::server::{self, Server};
 use crate::server_space::configuration;
 use crate::watch::Holder::One;
@@ -92,7 +93,7 @@ impl NfsSite {
             &CLIENTS,
         );
         fs::write(place.join("ganesha.conf"), change(text)).unwrap();
-        nfs_service::write_program(&place);
+        write_program(&place);
     }
 
     /// Starts what a server starts when it boots.

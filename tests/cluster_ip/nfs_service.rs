@@ -6,8 +6,6 @@
 //! Invariant: the manager and Ganesha are gone when [`NfsService`] is dropped, or when the test is killed.
 
 use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
@@ -52,21 +50,6 @@ done
 pub struct NfsService {
     manager: Child,
     log: PathBuf,
-}
-
-/// Writes the program that keepalived's hooks run, into the directory of a server.
-pub fn write_program(directory: &Path) -> PathBuf {
-    let requests = directory.join("requests");
-    fs::create_dir(&requests).unwrap();
-    let path = directory.join("nfs-service");
-    let requests = requests.display();
-    let text = format!(
-        "#!/bin/sh\nrequest={requests}/$$.$1\n: >\"$request\"\nwhile [ -e \"$request\" ]; do sleep 0.02; done\n"
-    );
-    let mut options = OpenOptions::new();
-    let file = options.create_new(true).write(true).mode(0o755).open(&path);
-    file.unwrap().write_all(text.as_bytes()).unwrap();
-    path
 }
 
 impl NfsService {

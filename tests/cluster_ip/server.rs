@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::await_that;
 use crate::network::{ADDRESS, Host, Lan};
+use crate::request::write_program;
 use crate::watch::has_now;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
@@ -31,6 +32,8 @@ pub struct Server {
     /// Keeps the mount while the node restarts.
     holder: Option<Child>,
     keepalived: Option<Child>,
+    /// Asks for another keepalived in place of one that hangs.
+    watch: Option<Child>,
 }
 
 /// Makes the program and the identities of both servers, and returns the fingerprints.
@@ -64,6 +67,7 @@ pub fn pair(root: &Path, prints: &[String; 2], settings: &str, witness: &str) ->
             node: None,
             holder: None,
             keepalived: None,
+            watch: None,
         };
         let (dir, own, peer) = (server.directory.display(), host.ip(), hosts[other].0.ip());
         let fingerprint = &prints[other];
@@ -264,13 +268,57 @@ impl Server {
 
     /// Sends a signal to both processes of keepalived.
     pub fn signal_keepalived(&self, signal: Signal) {
+        for child in self.keepalived_children() {
+            kill_process(child, signal).unwrap();
+        }
+        let parent = Pid::from_child(self.keepalived.as_ref().unwrap());
+        kill_process(parent, signal).unwrap();
+    }
+
+    fn keepalived_children(&self) -> Vec<Pid> {
         let parent = self.keepalived.as_ref().unwrap().id();
         let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
         let children = children.unwrap();
-        let children = children.split_whitespace().map(|pid| pid.parse().unwrap());
-        for pid in children.chain([parent.try_into().unwrap()]) {
-            kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
-        }
+        let pids = children.split_whitespace().map(|pid| pid.parse().unwrap());
+        pids.map(|pid| Pid::from_raw(pid).unwrap()).collect()
+    }
+
+    /// Starts the command that watches keepalived. Its program leaves a request in a file, and waits until that is gone.
+    pub fn start_watch(&mut self, lan: &Lan) {
+        let asked = write_program(&self.directory);
+        let (program, config) = (self.program.to_str().unwrap(), self.config());
+        let words = [
+            program,
+            "keepalived-watch",
+            DATASTORE,
+            "--config",
+            config.to_str().unwrap(),
+            "--program",
+            asked.to_str().unwrap(),
+        ];
+        let watch = self.start(lan, &words, "watch.log");
+        assert!(self.watch.replace(watch).is_none());
+    }
+
+    /// Waits until the watch asks for another keepalived, and does what systemd does then.
+    pub fn restart_keepalived_as_asked(&mut self, lan: &Lan) {
+        let requests = self.directory.join("requests");
+        let mut request = None;
+        await_that("a request for another keepalived", || {
+            let found = fs::read_dir(&requests).unwrap().next();
+            request = found.map(|entry| entry.unwrap().path());
+            request.is_some()
+        });
+        let children = self.keepalived_children();
+        self.signal_keepalived(Signal::KILL);
+        self.keepalived.take().unwrap().wait().unwrap();
+        // keepalived does not start while the process of its predecessor is there, be it dead.
+        await_that("the end of keepalived", || {
+            let is_gone = |pid: &Pid| !Path::new(&format!("/proc/{pid}")).exists();
+            children.iter().all(is_gone)
+        });
+        self.start_keepalived(lan);
+        fs::remove_file(request.unwrap()).unwrap();
     }
 
     /// Ends keepalived as a loss of power does.
@@ -316,7 +364,8 @@ impl Drop for Server {
             self.report();
         }
         self.kill_keepalived();
-        for mut process in [self.node.take(), self.holder.take()].into_iter().flatten() {
+        let others = [self.watch.take(), self.node.take(), self.holder.take()];
+        for mut process in others.into_iter().flatten() {
             let _ = process.kill();
             let _ = process.wait();
         }

@@ -17,6 +17,9 @@ const NFS_LIMIT_MS: u64 = 20_000;
 /// restart of keepalived, or of the NFS server that keepalived starts anew.
 const AWAY_LIMIT_MS: u64 = 20_000;
 
+/// Time without a question after which keepalived is to start anew, in milliseconds.
+const HANG_LIMIT_MS: u64 = 20_000;
+
 /// A fault of a helper of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HelperFault {
@@ -59,6 +62,12 @@ pub(in crate::cli) fn nfs_hangs(store: &DatastoreStatus) -> bool {
     store.sync.cluster.as_ref().is_some_and(nfs_hangs_at)
 }
 
+/// Whether keepalived has asked this node, and asks no more.
+pub(in crate::cli) fn keepalived_hangs(store: &DatastoreStatus) -> bool {
+    let cluster = store.sync.cluster.as_ref();
+    cluster.is_some_and(|cluster| cluster.asked_ms >= HANG_LIMIT_MS)
+}
+
 /// Whether something is wrong with the helpers of a node.
 pub(super) fn is_wrong(store: &DatastoreStatus) -> bool {
     let cluster = store.sync.cluster.as_ref();
@@ -96,7 +105,9 @@ pub(in crate::cli) fn step(store: &DatastoreStatus) -> Option<&'static str> {
         HelperFault::NfsSilent => {
             "keepalived starts the NFS server anew, if its configuration has --ganesha; else restart the server program"
         }
-        _ => "restart keepalived on this server (`systemctl restart keepalived`), and see its log",
+        _ => {
+            "restart keepalived on this server (`systemctl restart keepalived`), and see its log; `lockstep keepalived-watch` does that for one that hangs"
+        }
     })
 }
 
