@@ -38,6 +38,7 @@ mod admission;
 mod attributes;
 mod cache_drop;
 mod caller_thread;
+mod change_note;
 mod child_process;
 mod connection_abort;
 mod content;
@@ -83,7 +84,6 @@ mod unfinished_drops;
 mod waiting_notice;
 mod write;
 mod write_back;
-mod xattr_note;
 
 pub use error::MountError;
 pub use guard::run_guard;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use lockstep_driver::client::Done;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, RenameMode};
 
+use super::change_note;
 use super::context::Context;
 use super::mount_memory::{ChangeNote, NoteSlot};
 use super::resent::RequestDelivery;
@@ -63,13 +64,20 @@ impl Names {
     }
 }
 
-/// Submits a change of names. An exchange is noted first.
+/// Submits a change of names. An exchange is noted first, and so is a rename that leaves a whiteout.
 pub(super) fn submit(
     context: &Arc<Context>,
     delivery: RequestDelivery,
     request: MetaRequest,
     done: Done<Option<Attr>>,
 ) {
+    if let MetaRequest::Rename {
+        mode: RenameMode::Whiteout { .. },
+        ..
+    } = request
+    {
+        return change_note::submit(context, delivery, vec![request], done);
+    }
     let Some(names) = Names::of(&request) else {
         return context.change_delivered(delivery, request, done);
     };

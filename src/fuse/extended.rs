@@ -14,11 +14,11 @@ use lockstep_types::xattr::ACCESS_ACL;
 use lockstep_types::{Errno, Ino, MetaRequest, XattrNamespace};
 
 use super::attributes::{ino, xattr_mode};
+use super::change_note;
 use super::context::Context;
 use super::privileges::{self, Caller};
 use super::reply;
 use super::resent::RequestDelivery;
-use super::xattr_note;
 
 /// Answers with the value of an attribute.
 pub(super) fn answer(context: &Context, node: INodeNo, name: &[u8], room: u32, reply: ReplyXattr) {
@@ -48,7 +48,7 @@ pub(super) fn submit(
     match changes {
         Ok(changes) => {
             let done = Box::new(|outcome| reply::empty(reply, outcome));
-            xattr_note::submit(context, delivery, changes, done);
+            change_note::submit(context, delivery, changes, done);
         }
         Err(errno) => reply::empty::<()>(reply, Err(errno)),
     }

@@ -3,8 +3,8 @@
 //! It holds four things: the [`MountRecord`], the numbers of the inodes that the kernel knows (`known_inodes`), the words of the
 //! guard (`guard_words`), and a slot for each change under way whose second execution needs a note. The kernel sends a request
 //! again that the killed process had executed and not answered. Most kinds of requests can be repeated, or find their own effect (`resent`). The others note
-//! here, before they begin, what was true then: an exchange of names (`exchange`), and a change of an attribute that must or
-//! must not be there (`xattr_note`). A change that waits for this node to serve is noted as well (`admission`): it is not
+//! here, before they begin, what was true then: an exchange of names (`exchange`), and a change whose refusal leaves the
+//! store as its success would (`change_note`). A change that waits for this node to serve is noted as well (`admission`): it is not
 //! executed.
 //!
 //! The memory ends with the machine, as the mount does. A kill of the process at any instruction leaves each slot and each
@@ -84,8 +84,8 @@ impl MountRecord {
 pub(super) enum ChangeNote {
     /// The inodes behind the first and the second name of an exchange.
     Exchange { from: Ino, to: Ino },
-    /// The attribute was there, or was not there, as the change needs.
-    Attribute,
+    /// The store was as the change needs.
+    Succeeds,
     /// The change has not begun.
     Parked,
 }
@@ -156,7 +156,7 @@ impl MountMemory {
         let slot = self.slots.lock().take();
         let words = match note {
             ChangeNote::Exchange { from, to } => [unique, from.get(), to.get(), EXCHANGE],
-            ChangeNote::Attribute => [unique, 0, 0, ATTRIBUTE],
+            ChangeNote::Succeeds => [unique, 0, 0, ATTRIBUTE],
             ChangeNote::Parked => [unique, 0, 0, PARKED],
         };
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
@@ -285,7 +285,7 @@ fn read_slot(file: &File, slot: u64) -> io::Result<Option<(u64, ChangeNote)>> {
 
 fn read_note(from: u64, to: u64, kind: u64) -> Option<ChangeNote> {
     match kind {
-        ATTRIBUTE => Some(ChangeNote::Attribute),
+        ATTRIBUTE => Some(ChangeNote::Succeeds),
         PARKED => Some(ChangeNote::Parked),
         _ => Some(ChangeNote::Exchange {
             from: Ino::new(from)?,
@@ -341,14 +341,14 @@ mod tests {
         let _under_way = first.note(4, exchange(20)).unwrap();
         first.forget(done);
         let _reused = first.note(6, exchange(30)).unwrap();
-        let _other = first.note(8, ChangeNote::Attribute).unwrap();
+        let _other = first.note(8, ChangeNote::Succeeds).unwrap();
         let kept = first.as_fd().try_clone_to_owned().unwrap();
         drop(first);
         let (second, found) = MountMemory::open(kept).unwrap();
         assert_eq!(found, record);
         assert_eq!(second.find(resent(2)).map(|found| found.0), None);
         assert_eq!(second.find(resent(4)).unwrap().0, exchange(20));
-        assert_eq!(second.find(resent(8)).unwrap().0, ChangeNote::Attribute);
+        assert_eq!(second.find(resent(8)).unwrap().0, ChangeNote::Succeeds);
         let (last, slot) = second.find(resent(6)).unwrap();
         assert_eq!(last, exchange(30));
         second.forget(slot);

@@ -13,7 +13,8 @@
 //! | `unlink`, `rmdir` | finds no name |
 //! | `rename` | finds no source, and a target |
 //! | `rename` with exchange | see `exchange` |
-//! | `setxattr` that must create, `removexattr` | see `xattr_note`: finds the attribute with the value, or no attribute |
+//! | `setxattr` that must create, `removexattr` | see `change_note`: finds the attribute with the value, or no attribute |
+//! | `rename` that leaves a whiteout | see `change_note`: finds the whiteout, and a target |
 //! | all others | change nothing, or only counts, which the new process begins anew |
 
 use std::sync::Arc;
@@ -123,7 +124,7 @@ fn own_effect(service: &dyn FileService, request: &MetaRequest) -> Option<OwnEff
             let is_done = is_missing(parent, name) && find(new_parent, new_name).is_ok();
             is_done.then_some(NO_ATTR)
         }
-        // The datastore refuses to move the whiteout: it was left by this request.
+        // The datastore refuses to move the whiteout. It was left by this request (`change_note`).
         MetaRequest::Rename {
             parent,
             name,
@@ -132,8 +133,7 @@ fn own_effect(service: &dyn FileService, request: &MetaRequest) -> Option<OwnEff
             mode: RenameMode::Whiteout { .. },
         } => {
             let left = find(parent, name).ok()?;
-            let is_whiteout = left.kind == NodeKind::CharDevice && left.rdev == 0;
-            let is_done = is_whiteout && find(new_parent, new_name).is_ok();
+            let is_done = is_whiteout(&left) && find(new_parent, new_name).is_ok();
             is_done.then_some(NO_ATTR)
         }
         MetaRequest::SetXattr {
@@ -147,6 +147,11 @@ fn own_effect(service: &dyn FileService, request: &MetaRequest) -> Option<OwnEff
         }
         _ => None,
     }
+}
+
+/// Whether an inode is a whiteout, by its attributes.
+pub(super) fn is_whiteout(attr: &Attr) -> bool {
+    attr.kind == NodeKind::CharDevice && attr.rdev == 0
 }
 
 /// Wraps the completion of a request that the kernel has sent again.

@@ -4,7 +4,9 @@
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{
+    FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink,
+};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -104,6 +106,29 @@ pub fn names_that_go() {
     });
     interrupt("Rename", two, |dir, ()| {
         fs::rename(dir.join("a"), dir.join("b")).unwrap();
+        assert_eq!(fs::read(dir.join("b")).unwrap(), b"a");
+    });
+    let whiteout = |dir: &Path| {
+        renameat_with(
+            CWD,
+            dir.join("a"),
+            CWD,
+            dir.join("b"),
+            RenameFlags::WHITEOUT,
+        )
+    };
+    interrupt("Rename", two, |dir, ()| {
+        whiteout(dir).unwrap();
+        assert_eq!(fs::read(dir.join("b")).unwrap(), b"a");
+        let left = fs::metadata(dir.join("a")).unwrap();
+        assert!(left.file_type().is_char_device() && left.rdev() == 0);
+    });
+    let left = |dir: &Path| {
+        two(dir);
+        whiteout(dir).unwrap();
+    };
+    interrupt("Rename", left, |dir, ()| {
+        assert_eq!(whiteout(dir), Err(Errno::EXIST), "a whiteout stays");
         assert_eq!(fs::read(dir.join("b")).unwrap(), b"a");
     });
     let directories = |dir: &Path| {
