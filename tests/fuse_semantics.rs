@@ -400,3 +400,32 @@ fn capabilities_of_a_file_do_not_outlive_a_change() {
         mount.expect(&format!("{give}; {change}; {gone}"));
     }
 }
+
+/// The kernel asks for a file system id before it reports handles of a whole file system, and a FUSE mount has none.
+#[test]
+fn fanotify_watches_files_and_directories_by_handle() {
+    let Some(mount) = Fixture::new() else { return };
+    let path = CString::new(mount.path("").as_os_str().as_bytes()).unwrap();
+    let mark = |class: u32, scope: u32| {
+        // SAFETY: no pointers.
+        let group = unsafe { libc::fanotify_init(libc::FAN_CLASS_NOTIF | class, 0) };
+        assert!(group >= 0, "{}", std::io::Error::last_os_error());
+        let flags = libc::FAN_MARK_ADD | scope;
+        // SAFETY: the path ends with a NUL.
+        let marked =
+            unsafe { libc::fanotify_mark(group, flags, libc::FAN_MODIFY, -1, path.as_ptr()) };
+        let outcome = (marked == 0).then_some(()).ok_or_else(|| {
+            let error = std::io::Error::last_os_error();
+            Errno::from_io_error(&error).unwrap()
+        });
+        // SAFETY: the descriptor is open, and nothing else uses it.
+        assert_eq!(unsafe { libc::close(group) }, 0);
+        outcome
+    };
+    let handles = libc::FAN_REPORT_FID;
+    assert_eq!(mark(handles, libc::FAN_MARK_INODE), Ok(()));
+    for whole in [libc::FAN_MARK_FILESYSTEM, libc::FAN_MARK_MOUNT] {
+        assert_eq!(mark(handles, whole), Err(Errno::NODEV));
+        assert_eq!(mark(0, whole), Ok(()));
+    }
+}
