@@ -4,18 +4,23 @@
 //! until both nodes are done with it (rule P4). A request waits only for holders and for earlier requests; holders wait
 //! for no lock. So no two operations wait for each other, and each request is granted in the end.
 //!
+//! A waiting operation is *behind* one operation that stands in its way, and is looked at again when that one has given
+//! its locks back. So the end of an operation costs nothing for the operations that wait for others.
+//!
 //! The lock manager does no IO and parks no thread: it says which operation may go on.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{FileName, Ino};
 use smallvec::SmallVec;
 
-/// Identity of an operation for the lock manager and the core, as long as the operation runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct OpId(pub u64);
+use self::key_claims::{KeyClaim, KeyClaims, Ticket};
+
+mod key_claims;
+mod mode;
+
+pub use self::mode::{BlockRange, LockMode, OpId};
 
 /// A lockable thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,115 +45,30 @@ impl LockKey {
     }
 }
 
-/// The way in which a key is locked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockMode {
-    /// Alone: for a metadata operation on the key.
-    Exclusive,
-    /// Together with other operations that do not change the key: for an operation that needs the key to stay.
-    Shared,
-    /// As shared, and the blocks of the range together with other readers.
-    Read(BlockRange),
-    /// As shared, and the blocks of the range alone.
-    Write(BlockRange),
-}
-
-/// A range of bytes widened to whole blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockRange {
-    start: u64,
-    end: u64,
-}
-
-impl BlockRange {
-    /// The blocks that bytes `offset..offset + length` touch.
-    pub fn new(offset: u64, length: u64) -> Self {
-        let block = BLOCK_BYTES as u64;
-        Self {
-            start: offset / block * block,
-            end: offset
-                .saturating_add(length)
-                .div_ceil(block)
-                .saturating_mul(block),
-        }
-    }
-
-    const fn overlaps(self, other: Self) -> bool {
-        self.start < other.end && other.start < self.end
-    }
-}
-
-impl LockMode {
-    const fn conflicts(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Exclusive, _) | (_, Self::Exclusive) => true,
-            (Self::Write(a), Self::Read(b) | Self::Write(b)) | (Self::Read(a), Self::Write(b)) => {
-                a.overlaps(b)
-            }
-            _ => false,
-        }
-    }
-}
-
 /// The locks of one operation; few enough to keep in place.
 pub type LockSet = SmallVec<[(LockKey, LockMode); 2]>;
-
-/// The claim of one operation on one key.
-#[derive(Clone, Copy, Debug)]
-struct KeyClaim {
-    op: OpId,
-    mode: LockMode,
-    /// Position in the order of arrival.
-    ticket: u64,
-}
-
-/// The holders and the waiting claims of one key.
-#[derive(Debug, Default)]
-struct KeyState {
-    holders: SmallVec<[KeyClaim; 4]>,
-    waiters: VecDeque<KeyClaim>,
-}
-
-impl KeyState {
-    /// Whether a claim that arrived at `ticket` may hold this key.
-    fn admits(&self, mode: LockMode, ticket: u64) -> bool {
-        let held = self.holders.iter().any(|claim| claim.mode.conflicts(mode));
-        let awaited = self
-            .waiters
-            .iter()
-            .take_while(|claim| claim.ticket < ticket)
-            .any(|claim| claim.mode.conflicts(mode));
-        !held && !awaited
-    }
-}
-
-/// A waiting operation.
-#[derive(Debug)]
-struct Waiter {
-    locks: LockSet,
-    ticket: u64,
-}
 
 /// All locks of a datastore.
 #[derive(Debug, Default)]
 pub struct LockTable {
-    keys: HashMap<LockKey, KeyState>,
-    waiting: HashMap<OpId, Waiter>,
-    arrivals: u64,
+    keys: HashMap<LockKey, KeyClaims>,
+    waiting: HashMap<OpId, LockSet>,
+    /// The waiting operations behind each operation.
+    behind: HashMap<OpId, Vec<(Ticket, OpId)>>,
+    arrivals: Ticket,
 }
 
 impl LockTable {
     /// Whether `locks` would be held at once by an operation that asks for them now.
     pub fn would_grant(&self, locks: &LockSet) -> bool {
-        self.is_free(locks, self.arrivals + 1)
+        self.conflict_before(self.arrivals + 1, locks).is_none()
     }
 
-    fn is_free(&self, locks: &LockSet, ticket: u64) -> bool {
-        let admits = |(key, mode): &(LockKey, LockMode)| {
-            let state = self.keys.get(key);
-            state.is_none_or(|state| state.admits(*mode, ticket))
-        };
-        locks.iter().all(admits)
+    /// An earlier operation that stands in the way of one that asked for `locks`.
+    fn conflict_before(&self, ticket: Ticket, locks: &LockSet) -> Option<OpId> {
+        locks
+            .iter()
+            .find_map(|(key, mode)| self.keys.get(key)?.conflict_before(ticket, *mode))
     }
 
     /// Asks for `locks` in the name of `op`. Returns whether `op` holds the locks now; if not, a later
@@ -156,78 +76,61 @@ impl LockTable {
     pub fn acquire(&mut self, op: OpId, locks: &LockSet) -> bool {
         self.arrivals += 1;
         let ticket = self.arrivals;
-        let free = self.is_free(locks, ticket);
+        let conflict = self.conflict_before(ticket, locks);
         for &(key, mode) in locks {
-            let claim = KeyClaim { op, mode, ticket };
-            let state = self.keys.entry(key).or_default();
-            if free {
-                state.holders.push(claim);
-            } else {
-                state.waiters.push_back(claim);
-            }
+            let claims = self.keys.entry(key).or_default();
+            claims.add(KeyClaim { op, mode, ticket });
         }
-        if !free {
-            let locks = locks.clone();
-            self.waiting.insert(op, Waiter { locks, ticket });
-        }
-        free
+        let Some(earlier) = conflict else {
+            return true;
+        };
+        self.waiting.insert(op, locks.clone());
+        self.wait_behind(earlier, ticket, op);
+        false
+    }
+
+    fn wait_behind(&mut self, earlier: OpId, ticket: Ticket, op: OpId) {
+        self.behind.entry(earlier).or_default().push((ticket, op));
     }
 
     /// Gives back the locks of `op`, which holds them. Calls `granted` with each operation that holds its locks now, in
     /// the order in which the operations asked.
     pub fn release(&mut self, op: OpId, locks: &LockSet, mut granted: impl FnMut(OpId)) {
-        let mut candidates: SmallVec<[(u64, OpId); 4]> = SmallVec::new();
         for (key, _) in locks {
-            let Some(state) = self.keys.get_mut(key) else {
+            let Some(claims) = self.keys.get_mut(key) else {
                 continue;
             };
-            state.holders.retain(|claim| claim.op != op);
-            candidates.extend(state.waiters.iter().map(|claim| (claim.ticket, claim.op)));
-            if state.holders.is_empty() && state.waiters.is_empty() {
+            claims.remove(op);
+            if claims.len() == 0 {
                 self.keys.remove(key);
             }
         }
-        candidates.sort_unstable();
-        candidates.dedup();
-        for (_, waiter) in candidates {
-            if self.try_grant(waiter) {
-                granted(waiter);
+        let mut behind = self.behind.remove(&op).unwrap_or_default();
+        behind.sort_unstable();
+        for (ticket, next) in behind {
+            let locks = self.waiting.get(&next);
+            match locks.and_then(|locks| self.conflict_before(ticket, locks)) {
+                Some(earlier) => self.wait_behind(earlier, ticket, next),
+                None if self.waiting.remove(&next).is_some() => granted(next),
+                None => {}
             }
         }
     }
 
-    /// Turns the claims of a waiting operation into holds, if no other claim conflicts.
-    fn try_grant(&mut self, op: OpId) -> bool {
-        let Some(waiter) = self.waiting.get(&op) else {
-            return false;
-        };
-        let free = self.is_free(&waiter.locks, waiter.ticket);
-        let Some(waiter) = free.then(|| self.waiting.remove(&op)).flatten() else {
-            return false;
-        };
-        for &(key, mode) in &waiter.locks {
-            let state = self.keys.entry(key).or_default();
-            state.waiters.retain(|claim| claim.op != op);
-            let ticket = waiter.ticket;
-            state.holders.push(KeyClaim { op, mode, ticket });
-        }
-        true
-    }
-
-    /// Number of locks that are held or awaited. Counts them one by one.
+    /// Number of locks that are held or awaited. Counts them key by key.
     pub fn len(&self) -> usize {
-        let of_key = |state: &KeyState| state.holders.len() + state.waiters.len();
-        self.keys.values().map(of_key).sum()
+        self.keys.values().map(KeyClaims::len).sum()
     }
 
     /// Whether no lock is held or awaited.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.waiting.is_empty()
+        self.keys.is_empty() && self.waiting.is_empty() && self.behind.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use lockstep_types::limits::BLOCK_BYTES;
     use proptest::prelude::*;
 
     use super::*;
@@ -274,6 +177,102 @@ mod tests {
         assert!(table.is_empty());
     }
 
+    /// The rule, one line each: an operation gets its locks when no holder and no earlier operation conflicts.
+    #[derive(Default)]
+    struct NaiveTable(Vec<NaiveOp>);
+
+    struct NaiveOp {
+        op: OpId,
+        locks: LockSet,
+        holds: bool,
+    }
+
+    fn conflict(a: &LockSet, b: &LockSet) -> bool {
+        let mut pairs = a
+            .iter()
+            .flat_map(|one| b.iter().map(move |other| (one, other)));
+        pairs.any(|((key, mode), (other, of_other))| key == other && mode.conflicts(*of_other))
+    }
+
+    impl NaiveTable {
+        fn is_free(&self, at: usize, locks: &LockSet) -> bool {
+            let others = self.0.iter().enumerate();
+            let mut in_the_way =
+                others.filter(|(place, other)| *place != at && (*place < at || other.holds));
+            !in_the_way.any(|(_, other)| conflict(&other.locks, locks))
+        }
+
+        fn acquire(&mut self, op: OpId, locks: &LockSet) -> bool {
+            let holds = self.is_free(self.0.len(), locks);
+            let locks = locks.clone();
+            self.0.push(NaiveOp { op, locks, holds });
+            holds
+        }
+
+        fn release(&mut self, op: OpId) -> Vec<OpId> {
+            self.0.retain(|other| other.op != op);
+            let mut granted = Vec::new();
+            for at in 0..self.0.len() {
+                if !self.0[at].holds && self.is_free(at, &self.0[at].locks) {
+                    self.0[at].holds = true;
+                    granted.push(self.0[at].op);
+                }
+            }
+            granted
+        }
+
+        fn holders(&self) -> Vec<(OpId, LockSet)> {
+            let holders = self.0.iter().filter(|other| other.holds);
+            holders
+                .map(|other| (other.op, other.locks.clone()))
+                .collect()
+        }
+    }
+
+    /// Many operations of few modes on few keys: blocks beside one another, and some ranges that are empty, long or endless.
+    fn crowded_locks() -> impl Strategy<Value = LockSet> {
+        let blocks = |count: u64| count * BLOCK_BYTES as u64;
+        let length = prop_oneof![
+            10 => (1..4u64).prop_map(blocks),
+            4 => (1..300u64).prop_map(blocks),
+            1 => Just(0),
+            1 => Just(u64::MAX),
+        ];
+        let range =
+            (0..400u64, length).prop_map(move |(at, length)| BlockRange::new(blocks(at), length));
+        let mode = prop_oneof![
+            1 => Just(LockMode::Exclusive),
+            2 => Just(LockMode::Shared),
+            10 => range.clone().prop_map(LockMode::Read),
+            10 => range.prop_map(LockMode::Write),
+        ];
+        prop::collection::btree_map(1..3u64, mode, 1..3).prop_map(|locks| {
+            let of_file = |(number, mode)| (LockKey::File(ino(number)), mode);
+            locks.into_iter().map(of_file).collect()
+        })
+    }
+
+    /// Each waiting operation is behind one other, so a release looks at one operation, however many wait.
+    #[test]
+    fn a_release_looks_at_the_next_operation_only() {
+        const WAITERS: u64 = 1000;
+        let alone = one(LockKey::File(ino(9)), LockMode::Exclusive);
+        for locks in [alone, write(0, 1)] {
+            let mut table = LockTable::default();
+            for op in 0..=WAITERS {
+                assert_eq!(table.acquire(OpId(op), &locks), op == 0);
+            }
+            for op in 0..WAITERS {
+                assert_eq!(table.behind[&OpId(op)].len(), 1);
+                let mut granted = Vec::new();
+                table.release(OpId(op), &locks, |next| granted.push(next));
+                assert_eq!(granted, [OpId(op + 1)]);
+            }
+            table.release(OpId(WAITERS), &locks, |_| panic!("nobody waits"));
+            assert!(table.is_empty());
+        }
+    }
+
     fn any_locks() -> impl Strategy<Value = LockSet> {
         let mode = prop_oneof![
             Just(LockMode::Exclusive),
@@ -294,6 +293,38 @@ mod tests {
     }
 
     proptest! {
+        /// The table grants what the rule grants, in the same order, also where many operations wait for one key.
+        #[test]
+        fn the_table_grants_as_the_rule_does(
+            steps in prop::collection::vec((crowded_locks(), 0..4u8, any::<prop::sample::Index>()), 1..400)
+        ) {
+            let (mut table, mut naive) = (LockTable::default(), NaiveTable::default());
+            let released = |table: &mut LockTable, naive: &mut NaiveTable, index: prop::sample::Index| {
+                let holders = naive.holders();
+                let (op, locks) = &holders[index.index(holders.len())];
+                let mut granted = Vec::new();
+                table.release(*op, locks, |next| granted.push(next));
+                (granted, naive.release(*op))
+            };
+            let last = steps[0].2;
+            for (number, (locks, choice, index)) in steps.into_iter().enumerate() {
+                let op = OpId(number as u64);
+                let would = table.would_grant(&locks);
+                let granted = table.acquire(op, &locks);
+                prop_assert_eq!(granted, naive.acquire(op, &locks));
+                prop_assert_eq!(granted, would);
+                if choice == 0 {
+                    let (granted, expected) = released(&mut table, &mut naive, index);
+                    prop_assert_eq!(granted, expected);
+                }
+            }
+            while !naive.0.is_empty() {
+                let (granted, expected) = released(&mut table, &mut naive, last);
+                prop_assert_eq!(granted, expected);
+            }
+            prop_assert!(table.is_empty());
+        }
+
         /// Two holders never conflict; each request is granted in the end; conflicting requests are granted in the
         /// order of their arrival.
         #[test]
