@@ -55,6 +55,7 @@ mod guard_sweep;
 mod guard_words;
 mod held_mount;
 mod init;
+mod inode_flags;
 mod invalidation;
 mod invalidator;
 mod kernel_cache;

@@ -15,6 +15,8 @@ mod address;
 mod busy;
 #[path = "failover/departure.rs"]
 mod departure;
+#[path = "failover/flags.rs"]
+mod flags;
 #[path = "failover/holder.rs"]
 mod holder;
 #[path = "failover/late.rs"]

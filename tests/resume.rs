@@ -158,6 +158,7 @@ fn a_request_that_was_not_answered_happens_once() {
         answers::names_that_are_made();
         answers::names_that_go();
         answers::changes_of_attributes();
+        answers::changes_of_flags();
         answers::changes_of_files();
         answers::questions();
     }

@@ -19,10 +19,11 @@ use fuser::{
 };
 use lockstep_types::{Errno, Ino, MetaRequest, NodeKind};
 
-use super::attributes::{file_name, ino, kind_and_mode, permissions, timestamp};
+use super::attributes::{file_name, ino, kind_and_mode};
 use super::caller_thread::CallerThread;
 use super::context::{Context, RequestForm};
 use super::create::NewInode;
+use super::inode_flags::{self, FlagsRequest};
 use super::names::LookupTarget;
 use super::privileges::Caller;
 use super::reader_start::{NO_NODE, ReaderStart};
@@ -168,14 +169,7 @@ impl Filesystem for Adaptor {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let attributes = SetAttrRequest {
-            mode: mode.map(permissions),
-            uid,
-            gid,
-            size,
-            atime: atime.map(timestamp),
-            mtime: mtime.map(timestamp),
-        };
+        let attributes = SetAttrRequest::new((mode, uid, gid), size, (atime, mtime));
         let caller = Caller::of(request);
         let form = attributes.form(self.context.delivery(request));
         self.answer(request, form, reply, move |context, reply| {
@@ -317,10 +311,10 @@ impl Filesystem for Adaptor {
         });
     }
 
-    fn open(&self, request: &Request, node: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.answer(request, "open", reply, move |context, reply| {
-            let outcome = ino(node).and_then(|ino| context.open(ino));
-            reply::opened(reply, outcome);
+            let allowed = inode_flags::check_open(context.service(), node, flags);
+            reply::opened(reply, allowed.and_then(|ino| context.open(ino)));
         });
     }
 
@@ -583,20 +577,28 @@ impl Filesystem for Adaptor {
 
     fn ioctl(
         &self,
-        _request: &Request,
+        request: &Request,
         node: INodeNo,
         _handle: FileHandle,
         _flags: IoctlFlags,
-        _command: u32,
+        command: u32,
         input: &[u8],
-        _room: u32,
+        room: u32,
         reply: ReplyIoctl,
     ) {
-        self.flush_deferred_for("ioctl");
-        reply.error(fuser::Errno::ENOTTY);
-        if node == NO_NODE {
-            self.start.run(input);
-        }
+        let Some(about_flags) = FlagsRequest::of(command, input) else {
+            self.flush_deferred_for("ioctl");
+            reply.error(fuser::Errno::ENOTTY);
+            if node == NO_NODE {
+                self.start.run(input);
+            }
+            return;
+        };
+        let delivery = self.context.delivery(request);
+        let form = about_flags.form(delivery);
+        self.answer(request, form, reply, move |context, reply| {
+            about_flags.run(context, delivery, node, room, reply);
+        });
     }
 
     /// Files are always ready. After this answer the kernel sends no further `poll`.

@@ -129,7 +129,7 @@ pub(super) fn allocate(
 
 /// Begins a direct change other than a write: now, or when the write-backs of its pages are done. `begin` gets an error if
 /// the change must not begin.
-fn change_directly(
+pub(super) fn change_directly(
     context: &Arc<Context>,
     delivery: RequestDelivery,
     (ino, bytes): (Ino, Range<u64>),

@@ -21,6 +21,8 @@ const NEEDED: InitFlags = InitFlags::FUSE_EXPORT_SUPPORT
     .union(InitFlags::FUSE_DONT_MASK)
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
+    // `chattr` and `lsattr` of directories.
+    .union(InitFlags::FUSE_HAS_IOCTL_DIR)
     .union(InitFlags::FUSE_BIG_WRITES)
     .union(InitFlags::FUSE_MAX_PAGES);
 

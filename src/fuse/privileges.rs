@@ -224,7 +224,7 @@ pub(super) fn mode_after_acl(caller: Caller, attr: &Attr) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_types::Timestamp;
+    use lockstep_types::{InodeFlags, Timestamp};
 
     use super::*;
 
@@ -233,6 +233,7 @@ mod tests {
             ino: Ino::ROOT.next(),
             kind: NodeKind::File,
             mode,
+            flags: InodeFlags::NONE,
             uid: 1,
             gid: 2,
             nlink: 1,

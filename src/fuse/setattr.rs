@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use fuser::{INodeNo, ReplyAttr};
+use fuser::{INodeNo, ReplyAttr, TimeOrNow};
 use lockstep_driver::client::{FileService, RequestKind};
-use lockstep_types::{Errno, Ino, MetaRequest, Timestamp};
+use lockstep_types::{Errno, Ino, InodeFlags, MetaRequest, Timestamp};
 
-use super::attributes::ino;
+use super::attributes::{ino, permissions, timestamp};
 use super::context::{Context, RequestForm};
 use super::privileges::{self, Caller};
 use super::refuse::Refuse;
@@ -22,9 +22,29 @@ pub(super) struct SetAttrRequest {
     pub size: Option<u64>,
     pub atime: Option<Timestamp>,
     pub mtime: Option<Timestamp>,
+    /// The times are not both that of the request: an append-only inode refuses others.
+    has_own_times: bool,
 }
 
 impl SetAttrRequest {
+    /// The request of the kernel, with mode and owner, size, and times of access and modification.
+    pub fn new(
+        (mode, uid, gid): (Option<u32>, Option<u32>, Option<u32>),
+        size: Option<u64>,
+        (atime, mtime): (Option<TimeOrNow>, Option<TimeOrNow>),
+    ) -> Self {
+        let is_touch = matches!((atime, mtime), (Some(TimeOrNow::Now), Some(TimeOrNow::Now)));
+        Self {
+            mode: mode.map(permissions),
+            uid,
+            gid,
+            size,
+            atime: atime.map(timestamp),
+            mtime: mtime.map(timestamp),
+            has_own_times: !is_touch && (atime.is_some() || mtime.is_some()),
+        }
+    }
+
     /// The form of such a request.
     pub fn form(self, delivery: RequestDelivery) -> RequestForm {
         let kind = match self.size {
@@ -50,6 +70,14 @@ impl SetAttrRequest {
             let attr = service.getattr(ino)?;
             operations.extend(privileges::truncation(caller, &attr, size));
         }
+        if self.has_own_times
+            && service
+                .getattr(ino)?
+                .flags
+                .intersects(InodeFlags::RESTRICTING)
+        {
+            return Err(Errno::NotPermitted);
+        }
         let rest = self.with_chown_rule(service, ino, caller)?;
         operations.extend(rest.set_attr(ino));
         Ok(operations)
@@ -73,6 +101,7 @@ impl SetAttrRequest {
     fn set_attr(self, ino: Ino) -> Option<MetaRequest> {
         let nothing = Self {
             size: self.size,
+            has_own_times: self.has_own_times,
             ..Self::default()
         };
         (self != nothing).then_some(MetaRequest::SetAttr {

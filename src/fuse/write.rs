@@ -128,6 +128,7 @@ impl<'a> WriteRequest<'a> {
         WriteOptions {
             durable: self.durable,
             drop_set_id: self.drop_set_id,
+            is_resent_append: self.place == WritePlace::End && self.delivery.is_resent,
             waiting: self.queue.map(|queue| queue as _),
         }
     }

@@ -17,8 +17,8 @@ const FUNCTION_LINES_MAX: usize = 64;
 const FILE_LINES_MAX: usize = 620;
 /// Most inherent methods of a type, over all files of its crate.
 const METHODS_MAX: usize = 50;
-/// Most fields of a struct or of a variant.
-const FIELDS_MAX: usize = 12;
+/// Most fields of a struct or of a variant. The attributes of an inode have the most.
+const FIELDS_MAX: usize = 13;
 
 /// Files of any crate, tests included, that are too long.
 pub fn check_files(workspace: &Workspace) -> Vec<Finding> {

@@ -229,7 +229,7 @@ impl FileService for Faulty {
             let options = WriteOptions {
                 durable,
                 drop_set_id,
-                waiting: None,
+                ..WriteOptions::default()
             };
             model.write(ino, offset, &data, options, done);
         };

@@ -238,7 +238,7 @@ impl FileService for Gated {
             let options = WriteOptions {
                 durable,
                 drop_set_id,
-                waiting: None,
+                ..WriteOptions::default()
             };
             model.write(ino, offset, &data, options, done);
         };

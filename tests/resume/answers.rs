@@ -8,6 +8,7 @@ use std::os::unix::fs::{
     FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink,
 };
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::{
@@ -202,6 +203,30 @@ pub fn changes_of_attributes() {
         chown(dir.join("a"), Some(1), Some(2)).unwrap();
         let found = file.metadata().unwrap();
         assert_eq!((found.uid(), found.gid()), (1, 2));
+    });
+}
+
+fn chattr(flags: &str, path: &Path) -> bool {
+    let status = Command::new("chattr").arg(flags).arg(path).status();
+    status.unwrap().success()
+}
+
+/// Changes of flags, and a change that flags restrict.
+pub fn changes_of_flags() {
+    let one = |dir: &Path| drop(file(&dir.join("a")));
+    interrupt("SetFlags", one, |dir, ()| {
+        assert!(chattr("+i", &dir.join("a")));
+        assert!(fs::remove_file(dir.join("a")).is_err());
+        assert!(chattr("-i", &dir.join("a")));
+    });
+    let log = |dir: &Path| {
+        fs::write(dir.join("a"), "old ").unwrap();
+        assert!(chattr("+a", &dir.join("a")));
+        OpenOptions::new().append(true).open(dir.join("a")).unwrap()
+    };
+    interrupt("write", log, |dir, mut file| {
+        file.write_all(b"new").unwrap();
+        assert_eq!(fs::read(dir.join("a")).unwrap(), b"old new");
     });
 }
 

@@ -83,6 +83,8 @@ pub struct WriteOptions<'a> {
     pub durable: bool,
     /// The writer may not keep set-id bits and file capabilities on the file.
     pub drop_set_id: bool,
+    /// An append that the kernel has sent again: an earlier process may have done it.
+    pub is_resent_append: bool,
     /// The waiting requests of the mount. While there are some, this write may leave for the peer together with the next
     /// one. A caller that sets this calls [`FileService::flush_deferred_writes`] before it begins any request that is no write.
     pub waiting: Option<&'a dyn WaitingRequests>,

@@ -384,6 +384,14 @@ impl DatastoreHandle {
         if write.end() > limits::FILE_BYTES_MAX {
             return done(Err(Errno::TooBig));
         }
+        let allowed =
+            engine
+                .store
+                .tree()
+                .check_write(ino, offset..write.end(), options.is_resent_append);
+        if let Err(error) = allowed {
+            return done(Err(engine.log_and_errno(&error)));
+        }
         match session.space.admit_write(ino, offset, write.length as u64) {
             Admission::Granted(charge) => {
                 self.begin_admitted(&session, write, bytes, options, charge.until_done(done));

@@ -32,7 +32,7 @@ use std::io;
 use std::sync::Arc;
 
 use lockstep_types::backing::{BackingFile, BackingStat};
-use lockstep_types::{AllocateMode, Errno, Ino, Osn, StateVersion, Timestamp, limits};
+use lockstep_types::{AllocateMode, Errno, Ino, InodeFlags, Osn, StateVersion, Timestamp, limits};
 
 use self::dirty::DirtySet;
 use self::file_table::FileTable;
@@ -140,8 +140,7 @@ impl ContentStore {
         if let Some(file) = self.files.get(ino) {
             return Ok(file);
         }
-        self.files
-            .get_or_load(ino, || self.load_size(namespace, ino))
+        self.files.get_or_load(ino, || self.load(namespace, ino))
     }
 
     /// The entry of a file, if the file is in use.
@@ -149,8 +148,8 @@ impl ContentStore {
         self.files.get(ino)
     }
 
-    /// The size by the record, which must be the length of the content on the disk.
-    pub fn load_size(&self, namespace: &Namespace, ino: Ino) -> Result<u64, OpError> {
+    /// The size and the flags by the record. The size must be the length of the content on the disk.
+    pub fn load(&self, namespace: &Namespace, ino: Ino) -> Result<(u64, InodeFlags), OpError> {
         let inode = namespace.inode(ino)?.ok_or(Errno::Stale)?;
         let expected = match inode.body {
             Body::File { size } => size,
@@ -167,7 +166,7 @@ impl ContentStore {
             tracing::error!(%error, "content damaged");
             return Err(error.into());
         }
-        Ok(expected)
+        Ok((expected, inode.bits.flags))
     }
 
     /// The content file of an inode, if it exists. The record may say anything of it.
@@ -443,10 +442,11 @@ impl ContentStore {
         self.unflushed.is_filling()
     }
 
-    /// A metadata operation has written the record of a file, with this size and the unflushed times.
-    pub fn record_written(&self, ino: Ino, size: u64) {
+    /// A metadata operation has written the record of a file, with this size, these flags and the unflushed times.
+    pub fn record_written(&self, ino: Ino, size: u64, flags: InodeFlags) {
         if let Some(file) = self.files.get(ino) {
             file.record_written(size);
+            file.set_flags(flags);
         }
     }
 

@@ -4,10 +4,11 @@
 //! metadata operations are planned. It writes no log: [`Tree::install`] is for the journal, which has logged the
 //! operation before.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use lockstep_types::{
-    AllocateMode, Attr, Errno, FileName, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
+    AllocateMode, Attr, Errno, FileName, Ino, InodeFlags, MetaOp, MetaRequest, NodeKind, Osn,
+    Timestamp,
 };
 
 use crate::backing::disk::StoreDisk;
@@ -167,6 +168,22 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
+    /// Refuses a write of a client that the flags of the file forbid. `is_last` says that the write was done before as an append, if
+    /// the file ends with it.
+    pub fn check_write(self, ino: Ino, bytes: Range<u64>, is_last: bool) -> Result<(), OpError> {
+        let file = self.content.file(self.namespace, ino)?;
+        let flags = file.flags();
+        if !flags.intersects(InodeFlags::RESTRICTING) {
+            return Ok(());
+        }
+        let (size, _) = file.size_and_last_write();
+        let is_append = bytes.start >= size || is_last && bytes.end == size;
+        if flags.intersects(InodeFlags::IMMUTABLE) || !is_append {
+            return Err(Errno::NotPermitted.into());
+        }
+        Ok(())
+    }
+
     /// Makes the records of a plan visible, and tells the files in use of them.
     pub(crate) fn install(self, plan: Plan, request: &MetaRequest) {
         let freed = matches!(
@@ -178,8 +195,10 @@ impl<'a> Tree<'a> {
         }
         self.namespace.apply(plan.batch);
         for (ino, inode) in plan.inodes {
-            match inode.map(|inode| inode.body) {
-                Some(Body::File { size }) => self.content.record_written(ino, size),
+            match inode.map(|inode| (inode.body, inode.bits.flags)) {
+                Some((Body::File { size }, flags)) => {
+                    self.content.record_written(ino, size, flags);
+                }
                 None if freed => {
                     self.keep_freed(ino);
                     self.content.forget_file(ino);

@@ -19,6 +19,8 @@ mod durability;
 mod export;
 #[path = "store/export_narrow.rs"]
 mod export_narrow;
+#[path = "store/flags.rs"]
+mod flags;
 #[path = "store/harness.rs"]
 mod harness;
 #[path = "store/narrow.rs"]

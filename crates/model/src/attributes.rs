@@ -10,7 +10,10 @@ impl Model {
     /// Writes bytes. The client's privileges are not considered: see [`MetaRequest::DropPrivileges`].
     pub fn write(&mut self, time: Timestamp, ino: Ino, offset: u64, data: &[u8]) -> Done {
         end_of(offset, data.len() as u64)?;
-        self.content(ino)?;
+        if offset < self.content(ino)?.size() {
+            self.check_unrestricted(ino)?;
+        }
+        self.check_mutable(ino)?;
         self.now = time;
         self.content_mut(ino).write(offset, data);
         self.content_changed(ino);
@@ -49,7 +52,7 @@ impl Model {
                 mode,
             } => self.allocate(*ino, *offset, *length, *mode).map(|()| *ino),
             MetaRequest::DropPrivileges { ino } => {
-                self.node(*ino)?;
+                self.check_mutable(*ino)?;
                 self.node_mut(*ino).drop_set_id();
                 self.node_mut(*ino).drop_capabilities();
                 self.changed(*ino);
@@ -62,9 +65,17 @@ impl Model {
                 mode,
             } => self.set_xattr(*ino, name, value, *mode).map(|()| *ino),
             MetaRequest::RemoveXattr { ino, name } => {
-                self.node(*ino)?;
+                self.check_unrestricted(*ino)?;
                 let removed = self.node_mut(*ino).xattrs.remove(name);
                 removed.ok_or(Errno::NoData)?;
+                self.changed(*ino);
+                Ok(*ino)
+            }
+            MetaRequest::SetFlags { ino, flags } => {
+                if !matches!(self.node(*ino)?.kind, NodeKind::File | NodeKind::Directory) {
+                    return Err(Errno::NotSupported);
+                }
+                self.node_mut(*ino).flags = *flags;
                 self.changed(*ino);
                 Ok(*ino)
             }
@@ -79,6 +90,10 @@ impl Model {
         (uid, gid): (Option<u32>, Option<u32>),
         (atime, mtime): (Option<Timestamp>, Option<Timestamp>),
     ) -> Done {
+        if mode.is_some() || uid.is_some() || gid.is_some() {
+            self.check_unrestricted(ino)?;
+        }
+        self.check_mutable(ino)?;
         let kind = self.node(ino)?.kind;
         if mode.is_some() && kind == NodeKind::Symlink {
             return Err(Errno::NotSupported);
@@ -102,6 +117,7 @@ impl Model {
     fn truncate(&mut self, ino: Ino, size: u64, drop_set_id: bool) -> Done {
         end_of(0, size)?;
         self.content(ino)?;
+        self.check_unrestricted(ino)?;
         if drop_set_id {
             self.node_mut(ino).drop_set_id();
         }
@@ -119,6 +135,10 @@ impl Model {
         }
         end_of(offset, length)?;
         self.content(ino)?;
+        if !matches!(mode, Allocate | AllocateKeepSize) {
+            self.check_unrestricted(ino)?;
+        }
+        self.check_mutable(ino)?;
         self.node_mut(ino).drop_capabilities();
         let content = self.content_mut(ino);
         if !matches!(mode, Allocate | AllocateKeepSize) {
@@ -135,6 +155,7 @@ impl Model {
     }
 
     fn set_xattr(&mut self, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Done {
+        self.check_unrestricted(ino)?;
         let node = self.node(ino)?;
         match (mode, node.xattrs.contains_key(name)) {
             (XattrMode::Create, true) => return Err(Errno::Exists),

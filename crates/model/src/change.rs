@@ -2,7 +2,9 @@
 
 use lockstep_types::limits::LINKS_MAX;
 use lockstep_types::xattr::{ACCESS_ACL, DEFAULT_ACL};
-use lockstep_types::{Errno, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp};
+use lockstep_types::{
+    Errno, FileName, Ino, InodeFlags, MetaRequest, NodeKind, RenameMode, Timestamp,
+};
 
 use crate::{Acl, Body, Content, Done, Effect, Model, Names, Node};
 
@@ -79,6 +81,7 @@ impl Model {
             unreachable!("called for creations only")
         };
         self.check_free((*parent, name))?;
+        self.check_mutable(*parent)?;
         let mut node = Node::new(*kind, body(*kind, target)?, self.now);
         let above = &self.nodes[parent];
         let group_bit = above.mode & SET_GROUP_ID;
@@ -88,6 +91,7 @@ impl Model {
         node.uid = *uid;
         node.gid = if group_bit == 0 { *gid } else { above.gid };
         node.mode = mode & 0o7777;
+        node.flags = above.flags.intersection(InodeFlags::INHERITED);
         if *kind == NodeKind::Directory {
             node.mode |= group_bit;
         }
@@ -112,6 +116,8 @@ impl Model {
             _ => {}
         }
         self.check_free(to)?;
+        self.check_mutable(to.0)?;
+        self.check_unrestricted(ino)?;
         self.put(to, ino);
         self.changed(ino);
         Ok(())
@@ -122,6 +128,8 @@ impl Model {
         if self.is_directory(ino) {
             return Err(Errno::IsDirectory);
         }
+        self.check_unrestricted(place.0)?;
+        self.check_unrestricted(ino)?;
         self.take(place);
         self.changed(ino);
         Ok(self.is_orphan(ino).then_some(ino))
@@ -129,6 +137,9 @@ impl Model {
 
     fn rmdir(&mut self, place: Place<'_>) -> Done<Option<Ino>> {
         let ino = self.find(place.0, place.1)?;
+        self.names(ino)?;
+        self.check_unrestricted(place.0)?;
+        self.check_unrestricted(ino)?;
         if !self.names(ino)?.is_empty() {
             return Err(Errno::NotEmpty);
         }
@@ -185,6 +196,16 @@ impl Model {
             (RenameMode::NoReplace, Some(_)) => return Err(Errno::Exists),
             (RenameMode::Exchange, None) => return Err(Errno::NoEntry),
             (_, Some(target)) if target == moved => return Ok(None),
+            _ => {}
+        }
+        self.check_unrestricted(from.0)?;
+        self.check_unrestricted(moved)?;
+        if let Some(target) = target {
+            self.check_unrestricted(to.0)?;
+            self.check_unrestricted(target)?;
+        }
+        self.check_mutable(to.0)?;
+        match (mode, target) {
             (RenameMode::Exchange, Some(target)) => {
                 self.check_no_loop(target, from.0)?;
                 self.put(from, target);

@@ -20,7 +20,7 @@ mod node;
 
 use std::collections::BTreeMap;
 
-use lockstep_types::{Attr, Errno, FileName, Ino, NodeKind, Timestamp};
+use lockstep_types::{Attr, Errno, FileName, Ino, InodeFlags, NodeKind, Timestamp};
 
 pub use acl::Acl;
 pub use content::Content;
@@ -156,6 +156,7 @@ impl Model {
             ino,
             kind: node.kind,
             mode: node.mode,
+            flags: node.flags,
             uid: node.uid,
             gid: node.gid,
             nlink: self.nlink(ino),
@@ -166,6 +167,23 @@ impl Model {
             mtime: node.mtime,
             ctime: node.ctime,
         })
+    }
+
+    /// Refuses what an immutable inode forbids.
+    fn check_mutable(&self, ino: Ino) -> Done {
+        if self.node(ino)?.flags.intersects(InodeFlags::IMMUTABLE) {
+            return Err(Errno::NotPermitted);
+        }
+        Ok(())
+    }
+
+    /// Refuses what an immutable or append-only inode forbids.
+    fn check_unrestricted(&self, ino: Ino) -> Done {
+        self.check_mutable(ino)?;
+        if self.node(ino)?.flags.intersects(InodeFlags::APPEND_ONLY) {
+            return Err(Errno::NotPermitted);
+        }
+        Ok(())
     }
 
     fn is_directory(&self, ino: Ino) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_types::xattr::ACCESS_ACL;
-use lockstep_types::{FileName, Ino, NodeKind, Timestamp};
+use lockstep_types::{FileName, Ino, InodeFlags, NodeKind, Timestamp};
 
 use crate::acl::Acl;
 use crate::content::Content;
@@ -34,6 +34,8 @@ pub struct Node {
     pub kind: NodeKind,
     /// Permission bits with set-id and sticky bits.
     pub mode: u32,
+    /// Flags.
+    pub flags: InodeFlags,
     /// Owner.
     pub uid: u32,
     /// Group.
@@ -59,6 +61,7 @@ impl Node {
         Self {
             kind,
             mode: 0,
+            flags: InodeFlags::NONE,
             uid: 0,
             gid: 0,
             rdev: 0,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::Ino;
+use crate::inode_flags::InodeFlags;
 use crate::time::Timestamp;
 
 /// The kind of an inode.
@@ -49,6 +50,8 @@ pub struct Attr {
     pub kind: NodeKind,
     /// Permission bits with set-id and sticky bits: `0o0000..=0o7777`.
     pub mode: u32,
+    /// Flags.
+    pub flags: InodeFlags,
     /// Owner.
     pub uid: u32,
     /// Group.

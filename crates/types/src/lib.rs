@@ -9,6 +9,7 @@ pub mod coverage;
 pub mod errno;
 pub mod hash;
 pub mod id;
+pub mod inode_flags;
 pub mod limits;
 pub mod mutants;
 pub mod name;
@@ -25,6 +26,7 @@ pub use id::{
     BootId, DatastoreUuid, Generation, Ino, Osn, StateVersion, StoreId, SyncId, WitnessId,
     WriteVerifier,
 };
+pub use inode_flags::InodeFlags;
 pub use name::FileName;
 pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
 pub use settings::{Choice, Durability, Encryption, OnPeerLoss, Role};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attr::NodeKind;
 use crate::id::{Ino, Osn};
+use crate::inode_flags::InodeFlags;
 use crate::name::FileName;
 use crate::time::Timestamp;
 
@@ -157,6 +158,13 @@ pub enum MetaRequest {
         /// The inodes, at most [`REAPED_MAX`](crate::limits::REAPED_MAX).
         inos: Vec<Ino>,
     },
+    /// Sets the flags of a file or a directory.
+    SetFlags {
+        /// The inode.
+        ino: Ino,
+        /// Its flags from now on.
+        flags: InodeFlags,
+    },
 }
 
 impl MetaRequest {
@@ -189,6 +197,7 @@ impl MetaRequest {
             Self::RemoveXattr { ino, .. } => ("removexattr", Some(*ino)),
             Self::Reap { ino } => ("free", Some(*ino)),
             Self::ReapAll { inos } => ("free", inos.first().copied()),
+            Self::SetFlags { ino, .. } => ("chattr", Some(*ino)),
         }
     }
 }

@@ -254,7 +254,8 @@ fn attributes(inode: &Inode) -> Vec<(&'static str, String)> {
     let attr = inode.attr(Ino::ROOT);
     vec![
         ("type", format!("{:?}", inode.kind())),
-        ("mode", format!("{:o}", inode.mode)),
+        ("mode", format!("{:o}", inode.bits.mode)),
+        ("flags", format!("{:#x}", inode.bits.flags.bits())),
         ("owner", inode.uid.to_string()),
         ("group", inode.gid.to_string()),
         ("link count", inode.nlink.to_string()),

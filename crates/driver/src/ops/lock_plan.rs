@@ -103,6 +103,7 @@ pub(crate) fn metadata(request: &MetaRequest, targets: &Targets) -> LockSet {
         | MetaRequest::DropPrivileges { ino }
         | MetaRequest::SetXattr { ino, .. }
         | MetaRequest::RemoveXattr { ino, .. }
+        | MetaRequest::SetFlags { ino, .. }
         | MetaRequest::Reap { ino } => locks.add(LockKey::File(*ino), LockMode::Exclusive),
         MetaRequest::ReapAll { inos } => {
             for ino in inos {

@@ -134,7 +134,7 @@ impl WriteAdmission {
             Err(OpError::Refused(_)) => false,
             Err(error) => return Err(error),
         };
-        Ok(inode.mode & SET_ID != 0 || capabilities)
+        Ok(inode.bits.mode & SET_ID != 0 || capabilities)
     }
 }
 

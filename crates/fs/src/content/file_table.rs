@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockstep_types::Ino;
+use lockstep_types::{Ino, InodeFlags};
 use parking_lot::Mutex;
 
 use super::open_file::OpenFile;
@@ -66,17 +66,19 @@ impl FileTable {
         self.shard(ino).lock().files.get(&ino).cloned()
     }
 
-    /// The entry of a file; `size` gives the size by the record for a new entry.
+    /// The entry of a file; `load` gives size and flags by the record for a new entry.
     pub fn get_or_load<E>(
         &self,
         ino: Ino,
-        size: impl FnOnce() -> Result<u64, E>,
+        load: impl FnOnce() -> Result<(u64, InodeFlags), E>,
     ) -> Result<Arc<OpenFile>, E> {
         let mut shard = self.shard(ino).lock();
         if let Some(file) = shard.files.get(&ino) {
             return Ok(Arc::clone(file));
         }
-        let file = Arc::new(OpenFile::new(ino, size()?, self.number_write()));
+        let (size, flags) = load()?;
+        let file = Arc::new(OpenFile::new(ino, size, self.number_write()));
+        file.set_flags(flags);
         if shard.files.len() >= shard.sweep_at {
             shard.drop_idle();
         }

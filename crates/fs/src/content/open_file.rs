@@ -14,10 +14,10 @@
 //! write begins meanwhile. No other lock of the store is taken under `state`, but for the table of slots.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use lockstep_types::backing::{Backing, BackingFile};
-use lockstep_types::{Ino, Osn, StateVersion, Timestamp};
+use lockstep_types::{Ino, InodeFlags, Osn, StateVersion, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
 use super::unflushed_table::{SlotNumber, UnflushedSlot, UnflushedTable};
@@ -47,6 +47,8 @@ pub struct OpenFile {
     state: Mutex<OpenFileState>,
     /// A change may or may not have reached the content: clients must not see the bytes.
     is_indeterminate: AtomicBool,
+    /// The flags in the record, for the check of each write.
+    flags: AtomicU8,
 }
 
 /// State of a file that its record does not have yet.
@@ -178,6 +180,7 @@ impl OpenFile {
             ino,
             content: RwLock::new(None),
             is_indeterminate: AtomicBool::new(false),
+            flags: AtomicU8::new(InodeFlags::NONE.bits()),
             state: Mutex::new(OpenFileState {
                 size,
                 times: WriteTimes::default(),
@@ -192,6 +195,16 @@ impl OpenFile {
                 synced: None,
             }),
         }
+    }
+
+    /// The record has these flags.
+    pub fn set_flags(&self, flags: InodeFlags) {
+        self.flags.store(flags.bits(), Ordering::Release);
+    }
+
+    /// The flags of the file.
+    pub fn flags(&self) -> InodeFlags {
+        InodeFlags::from_bits(self.flags.load(Ordering::Acquire))
     }
 
     /// The inode of the file.

@@ -354,7 +354,7 @@ fn times(attr: &Attr) -> Timestamps {
 mod tests {
     use std::cell::Cell;
 
-    use lockstep_types::Ino;
+    use lockstep_types::{Ino, InodeFlags};
 
     use super::*;
 
@@ -370,6 +370,7 @@ mod tests {
             ino: Ino::ROOT.next(),
             kind: NodeKind::File,
             mode: 0o6770,
+            flags: InodeFlags::NONE,
             uid: 1,
             gid: 2,
             nlink: 1,

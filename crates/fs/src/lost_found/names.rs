@@ -150,7 +150,8 @@ fn shown(inode: &Inode) -> BTreeMap<&'static str, String> {
     let attr = inode.attr(Ino::ROOT);
     let mut shown = BTreeMap::from([
         ("kind", format!("{:?}", attr.kind).to_lowercase()),
-        ("mode", format!("{:o}", inode.mode)),
+        ("mode", format!("{:o}", inode.bits.mode)),
+        ("flags", format!("{:#x}", inode.bits.flags.bits())),
         ("uid", inode.uid.to_string()),
         ("gid", inode.gid.to_string()),
     ]);

@@ -3,13 +3,14 @@
 //! [`plan`] is a pure function of the operation and of the content of the store: it either refuses, or gives exactly
 //! the records to write and the change of content. So equal stores get equal changes from equal operations, and
 //! replication relies on this (paper, section 5). Nothing in this module writes, reads a clock, or checks permissions
-//! (the kernel did).
+//! (the kernel did); the flags of inodes are checked here.
 
 mod attributes;
 mod content;
 mod directories;
 mod draft;
 mod extended;
+mod flags;
 mod outcome;
 mod view;
 
@@ -70,6 +71,7 @@ pub fn plan(view: &dyn View, op: &MetaOp) -> Result<Plan, OpError> {
         MetaRequest::RemoveXattr { ino, name } => extended::remove_xattr(&mut draft, *ino, name)?,
         MetaRequest::Reap { ino } => directories::reap(&mut draft, *ino)?,
         MetaRequest::ReapAll { inos } => directories::reap_all(&mut draft, inos)?,
+        MetaRequest::SetFlags { ino, flags } => flags::set_flags(&mut draft, *ino, *flags)?,
     }
     Ok(draft.finish())
 }

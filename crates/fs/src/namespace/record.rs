@@ -3,17 +3,61 @@
 //! Invariant: equal records encode to equal bytes, so that the two nodes can be compared by hashes
 //! of encoded records.
 
-use lockstep_types::{Attr, BootId, FileName, Ino, NodeKind, Osn, Timestamp};
+use std::num::TryFromIntError;
+
+use lockstep_types::{Attr, BootId, FileName, Ino, InodeFlags, NodeKind, Osn, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// First cookie given to a directory entry: 1 and 2 are for `.` and `..`.
 pub const FIRST_COOKIE: u64 = 3;
 
+/// Permission, set-id and sticky bits.
+const MODE_BITS: u32 = 0o7777;
+
+/// The permission bits and the flags of an inode. In its record they are one number, which has the flags above the twelve bits
+/// of the mode: so a record without flags is what it was before there were flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct ModeAndFlags {
+    /// Permission, set-id and sticky bits.
+    pub mode: u32,
+    /// Flags.
+    pub flags: InodeFlags,
+}
+
+impl ModeAndFlags {
+    /// Permission bits without flags.
+    pub const fn of_mode(mode: u32) -> Self {
+        Self {
+            mode,
+            flags: InodeFlags::NONE,
+        }
+    }
+}
+
+impl TryFrom<u32> for ModeAndFlags {
+    type Error = TryFromIntError;
+
+    fn try_from(number: u32) -> Result<Self, Self::Error> {
+        let flags = u8::try_from(number >> MODE_BITS.count_ones())?;
+        Ok(Self {
+            mode: number & MODE_BITS,
+            flags: InodeFlags::from_bits(flags),
+        })
+    }
+}
+
+impl From<ModeAndFlags> for u32 {
+    fn from(access: ModeAndFlags) -> Self {
+        access.mode | Self::from(access.flags.bits()) << MODE_BITS.count_ones()
+    }
+}
+
 /// The record of an inode: everything but its content and extended attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inode {
-    /// Permission, set-id and sticky bits.
-    pub mode: u32,
+    /// Permission bits and flags.
+    pub bits: ModeAndFlags,
     /// Owner.
     pub uid: u32,
     /// Group.
@@ -119,7 +163,8 @@ impl Inode {
         Attr {
             ino,
             kind: self.kind(),
-            mode: self.mode,
+            mode: self.bits.mode,
+            flags: self.bits.flags,
             uid: self.uid,
             gid: self.gid,
             nlink: self.nlink,
@@ -182,4 +227,30 @@ pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
 /// Decodes a record; `None` for bytes that are not one.
 pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
     postcard::from_bytes(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_has_the_flags_above_the_bits_of_the_mode() {
+        let access = ModeAndFlags {
+            mode: 0o4755,
+            flags: InodeFlags::RESTRICTING,
+        };
+        assert_eq!(encode(&access), encode(&(0o4755_u32 | 3 << 12)));
+        assert_eq!(decode(&encode(&access)), Some(access));
+        let plain = ModeAndFlags::of_mode(0o4755);
+        assert_eq!(
+            encode(&plain),
+            encode(&0o4755_u32),
+            "as before there were flags"
+        );
+        assert_eq!(
+            decode::<ModeAndFlags>(&encode(&(1_u32 << 20))),
+            None,
+            "no flag has this bit"
+        );
+    }
 }

@@ -19,7 +19,7 @@ use crate::namespace::keys;
 use crate::namespace::kv::Kv;
 use crate::namespace::kv::memtable::Memtable;
 use crate::namespace::kv::redb::{RedbKv, RedbOptions};
-use crate::namespace::record::{self, Body, Checkpoint, FIRST_COOKIE, Inode};
+use crate::namespace::record::{self, Body, Checkpoint, FIRST_COOKIE, Inode, ModeAndFlags};
 use crate::paths::{FORMAT_FILE, LOG_DIR, NAMESPACE_FILE};
 
 impl Store {
@@ -119,7 +119,7 @@ fn is_of_creation(path: &str) -> bool {
 
 fn first_records() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let root = Inode {
-        mode: 0o755,
+        bits: ModeAndFlags::of_mode(0o755),
         uid: 0,
         gid: 0,
         nlink: 2,

@@ -112,7 +112,7 @@ impl Store {
     /// The content of a regular file whose length is right, past the table of files in use: for a caller that reads
     /// every file once.
     pub(crate) fn whole_content(&self, ino: Ino) -> Result<Option<Arc<dyn BackingFile>>, OpError> {
-        self.content.load_size(&self.namespace, ino)?;
+        self.content.load(&self.namespace, ino)?;
         Ok(self.content.open_content(ino)?)
     }
 

@@ -230,8 +230,12 @@ impl ImageAccess<'_> {
     /// Gives the content of a file the length that its record says.
     fn fit_content(self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         let inode: Option<Inode> = record::decode(value);
-        match (keys::ino_of(key), inode.map(|inode| inode.body)) {
-            (Some(ino), Some(Body::File { size })) => {
+        let found = inode.map(|inode| (inode.body, inode.bits.flags));
+        match (keys::ino_of(key), found) {
+            (Some(ino), Some((Body::File { size }, flags))) => {
+                if let Some(file) = self.store.content.file_in_use(ino) {
+                    file.set_flags(flags);
+                }
                 self.store.content.keep(&LostBytes {
                     ino,
                     range: size..u64::MAX,

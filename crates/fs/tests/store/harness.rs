@@ -252,6 +252,8 @@ pub struct Write {
 
 impl Write {
     pub fn to(&self, store: &Store) -> Result<(), OpError> {
+        let bytes = self.offset..self.offset + self.data.len() as u64;
+        store.tree().check_write(self.ino, bytes, false)?;
         store.write(self.ino, self.offset, &self.data, self.osn, self.time)
     }
 }

@@ -3,7 +3,8 @@
 
 use lockstep_model::{Acl, Model};
 use lockstep_types::{
-    AllocateMode, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode, limits,
+    AllocateMode, FileName, Ino, InodeFlags, MetaRequest, NodeKind, RenameMode, Timestamp,
+    XattrMode, limits,
 };
 use proptest::prelude::*;
 
@@ -93,6 +94,10 @@ pub enum Attributes {
     RemoveXattr {
         ino: u8,
         name: u8,
+    },
+    SetFlags {
+        ino: u8,
+        flags: u8,
     },
 }
 
@@ -298,6 +303,10 @@ impl Attributes {
                 ino: known.any(ino),
                 name: xattr(name, 0).0,
             },
+            Self::SetFlags { ino, flags } => MetaRequest::SetFlags {
+                ino: known.any(ino),
+                flags: InodeFlags::from_bits(flags),
+            },
         }
     }
 }
@@ -401,6 +410,10 @@ fn names() -> impl Strategy<Value = Names> {
     ]
 }
 
+fn flags() -> impl Strategy<Value = u8> {
+    prop_oneof![2 => Just(0), 1 => 0..16u8]
+}
+
 fn attributes() -> impl Strategy<Value = Attributes> {
     let maybe = || prop::option::of(0..5u32);
     let set_attr = (
@@ -430,6 +443,8 @@ fn attributes() -> impl Strategy<Value = Attributes> {
         3 => set_xattr,
         1 => remove.prop_map(|(ino, name)| Attributes::RemoveXattr { ino, name }),
         1 => any::<u8>().prop_map(|ino| Attributes::DropPrivileges { ino }),
+        // Most flags are taken away again soon, so that most operations succeed.
+        3 => (any::<u8>(), flags()).prop_map(|(ino, flags)| Attributes::SetFlags { ino, flags }),
     ]
 }
 

@@ -183,6 +183,7 @@ impl Namespace {
             } => self.set_xattr(*ino, name, value, *mode),
             MetaRequest::RemoveXattr { ino, name } => self.remove_xattr(*ino, name),
             MetaRequest::Reap { .. } | MetaRequest::ReapAll { .. } => Ok(None),
+            MetaRequest::SetFlags { .. } => unreachable!("no simulated client sets flags"),
         }
     }
 

@@ -117,6 +117,7 @@ impl<'a> Touches<'a> {
             | MetaRequest::DropPrivileges { ino }
             | MetaRequest::SetXattr { ino, .. }
             | MetaRequest::RemoveXattr { ino, .. }
+            | MetaRequest::SetFlags { ino, .. }
             | MetaRequest::Reap { ino } => self.add(Subject::Node(*ino)),
             // Frees inodes that nothing shows any more.
             MetaRequest::ReapAll { .. } => {}

@@ -99,6 +99,7 @@ const fn touched(op: &Op) -> Option<Ino> {
             | MetaRequest::DropPrivileges { ino }
             | MetaRequest::SetXattr { ino, .. }
             | MetaRequest::RemoveXattr { ino, .. }
+            | MetaRequest::SetFlags { ino, .. }
             | MetaRequest::Reap { ino } => Some(*ino),
             MetaRequest::ReapAll { .. } => None,
         },

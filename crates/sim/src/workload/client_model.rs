@@ -186,6 +186,7 @@ fn named(op: &Op) -> [Option<Ino>; 2] {
             | MetaRequest::DropPrivileges { ino }
             | MetaRequest::SetXattr { ino, .. }
             | MetaRequest::RemoveXattr { ino, .. }
+            | MetaRequest::SetFlags { ino, .. }
             | MetaRequest::Reap { ino } => [Some(*ino), None],
             MetaRequest::ReapAll { .. } => [None, None],
         },

@@ -5,7 +5,7 @@ use lockstep_sim::history::{Answer, CallId, History, NodeEvent, Outcome, Stop};
 use lockstep_sim::op::{Mark, Op, WriteOp};
 use lockstep_sim::world::Side;
 use lockstep_types::{
-    Attr, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
+    Attr, FileName, Ino, InodeFlags, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
 };
 
 pub const BLOCK: u64 = 4096;
@@ -210,6 +210,7 @@ pub fn attr(raw: u64, nlink: u32, size: u64) -> Attr {
         ino: ino(raw),
         kind: NodeKind::File,
         mode: 0o644,
+        flags: InodeFlags::NONE,
         uid: 0,
         gid: 0,
         nlink,

@@ -1,8 +1,9 @@
 //! Operations on permission bits, owners and times.
 
-use lockstep_types::{Errno, Ino, NodeKind, Timestamp};
+use lockstep_types::{Errno, Ino, InodeFlags, NodeKind, Timestamp};
 
 use super::draft::PlanDraft;
+use super::flags;
 use crate::error::OpError;
 use crate::namespace::acl::{self, Acl};
 use crate::namespace::keys;
@@ -22,6 +23,12 @@ pub(super) fn set_attr(
     (atime, mtime): (Option<Timestamp>, Option<Timestamp>),
 ) -> Result<(), OpError> {
     let owner_changes = uid.is_some() || gid.is_some();
+    let refused = if owner_changes || mode.is_some() {
+        InodeFlags::RESTRICTING
+    } else {
+        InodeFlags::IMMUTABLE
+    };
+    flags::check(draft, ino, refused)?;
     let inode = draft.touch(ino)?;
     inode.uid = uid.unwrap_or(inode.uid);
     inode.gid = gid.unwrap_or(inode.gid);
@@ -43,7 +50,7 @@ fn chmod(draft: &mut PlanDraft<'_>, ino: Ino, mode: u32) -> Result<(), OpError> 
     if inode.kind() == NodeKind::Symlink {
         return Err(Errno::NotSupported.into());
     }
-    inode.mode = mode & 0o7777;
+    inode.bits.mode = mode & 0o7777;
     let key = keys::xattr(ino, acl::ACCESS);
     if let Some(bytes) = draft.get(&key)?
         && let Some(mut list) = Acl::parse(&bytes)?
@@ -56,13 +63,13 @@ fn chmod(draft: &mut PlanDraft<'_>, ino: Ino, mode: u32) -> Result<(), OpError> 
 
 /// Clears set-user-id, and set-group-id if the group may execute: without that the bit means something else.
 pub(super) fn drop_set_id(draft: &mut PlanDraft<'_>, ino: Ino) -> Result<(), OpError> {
-    let mode = draft.inode(ino)?.mode;
+    let mode = draft.inode(ino)?.bits.mode;
     let mut kept = mode & !SET_USER_ID;
     if mode & GROUP_EXECUTE != 0 {
         kept &= !SET_GROUP_ID;
     }
     if kept != mode {
-        draft.inode_mut(ino)?.mode = kept;
+        draft.inode_mut(ino)?.bits.mode = kept;
     }
     Ok(())
 }
@@ -78,6 +85,7 @@ pub(super) fn drop_capabilities(draft: &mut PlanDraft<'_>, ino: Ino) -> Result<(
 
 /// Clears set-id bits and capabilities before a write.
 pub(super) fn drop_privileges(draft: &mut PlanDraft<'_>, ino: Ino) -> Result<(), OpError> {
+    flags::check(draft, ino, InodeFlags::IMMUTABLE)?;
     draft.touch(ino)?;
     drop_set_id(draft, ino)?;
     drop_capabilities(draft, ino)?;

@@ -1,9 +1,10 @@
 //! Operations on the content of files.
 
-use lockstep_types::{AllocateMode, Errno, Ino, limits};
+use lockstep_types::{AllocateMode, Errno, Ino, InodeFlags, limits};
 
 use super::attributes;
 use super::draft::PlanDraft;
+use super::flags;
 use super::outcome::ContentEffect;
 use crate::error::OpError;
 use crate::namespace::record::Body;
@@ -19,6 +20,7 @@ pub(super) fn truncate(
         return Err(Errno::TooBig.into());
     }
     file(draft, ino)?;
+    flags::check(draft, ino, InodeFlags::RESTRICTING)?;
     if drop_set_id {
         attributes::drop_set_id(draft, ino)?;
     }
@@ -44,6 +46,11 @@ pub(super) fn allocate(
         return Err(Errno::TooBig.into());
     }
     let size = file(draft, ino)?;
+    let refused = match mode {
+        AllocateMode::Allocate | AllocateMode::AllocateKeepSize => InodeFlags::IMMUTABLE,
+        _ => InodeFlags::RESTRICTING,
+    };
+    flags::check(draft, ino, refused)?;
     let grown = match mode {
         AllocateMode::Allocate | AllocateMode::ZeroRange => size.max(end),
         AllocateMode::AllocateKeepSize

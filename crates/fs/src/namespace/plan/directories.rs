@@ -1,12 +1,13 @@
 //! Operations on names: making, linking, removing and moving them, and freeing inodes without a name.
 
-use lockstep_types::{Errno, FileName, Ino, MetaRequest, NodeKind, RenameMode, limits};
+use lockstep_types::{Errno, FileName, Ino, InodeFlags, MetaRequest, NodeKind, RenameMode, limits};
 
 use super::draft::PlanDraft;
+use super::flags;
 use crate::error::OpError;
 use crate::namespace::acl::{self, Acl};
 use crate::namespace::keys;
-use crate::namespace::record::{Body, EntryRecord, FIRST_COOKIE, Inode};
+use crate::namespace::record::{Body, EntryRecord, FIRST_COOKIE, Inode, ModeAndFlags};
 
 const SET_GROUP_ID: u32 = 0o2000;
 /// Deeper nesting than any path can name; stops a walk up a damaged tree.
@@ -51,7 +52,7 @@ fn check_new_entry(
     }
     match draft.entry(parent, name)? {
         Some(_) => Err(Errno::Exists.into()),
-        None => Ok(()),
+        None => flags::check(draft, parent, InodeFlags::IMMUTABLE),
     }
 }
 
@@ -69,19 +70,20 @@ fn new_inode(draft: &mut PlanDraft<'_>, request: &MetaRequest) -> Result<Inode, 
     else {
         return Err(Errno::Invalid.into());
     };
-    let (above_mode, above_gid) = {
+    let (above, above_gid) = {
         let above = draft.inode(*parent)?;
-        (above.mode, above.gid)
+        (above.bits, above.gid)
     };
-    let inherits_group = above_mode & SET_GROUP_ID != 0;
+    let inherits_group = above.mode & SET_GROUP_ID != 0;
     let is_directory = *kind == NodeKind::Directory;
     let mut mode = mode & 0o7777;
     if inherits_group && is_directory {
         mode |= SET_GROUP_ID;
     }
     let time = draft.time();
+    let flags = above.flags.intersection(InodeFlags::INHERITED);
     Ok(Inode {
-        mode,
+        bits: ModeAndFlags { mode, flags },
         uid: *uid,
         gid: if inherits_group { above_gid } else { *gid },
         nlink: if is_directory { 2 } else { 1 },
@@ -106,17 +108,17 @@ fn inherit(draft: &mut PlanDraft<'_>, request: &MetaRequest) -> Result<(), OpErr
         return Err(Errno::Invalid.into());
     };
     if *kind == NodeKind::Symlink {
-        draft.inode_mut(*ino)?.mode = 0o777;
+        draft.inode_mut(*ino)?.bits.mode = 0o777;
         return Ok(());
     }
     let default = draft.get(&keys::xattr(*parent, acl::DEFAULT))?;
     let parsed = default.as_deref().map(Acl::parse).transpose()?.flatten();
     let Some(mut list) = parsed else {
-        draft.inode_mut(*ino)?.mode &= !(umask & 0o777);
+        draft.inode_mut(*ino)?.bits.mode &= !(umask & 0o777);
         return Ok(());
     };
-    let inode = draft.inode_mut(*ino)?;
-    inode.mode = inode.mode & 0o7000 | list.inherit(inode.mode);
+    let access = &mut draft.inode_mut(*ino)?.bits;
+    access.mode = access.mode & 0o7000 | list.inherit(access.mode);
     if !list.is_only_mode() {
         draft.put(keys::xattr(*ino, acl::ACCESS), Some(list.to_bytes()));
     }
@@ -156,6 +158,7 @@ pub(super) fn link(
         _ => {}
     }
     check_new_entry(draft, parent, name, kind)?;
+    flags::check(draft, ino, InodeFlags::RESTRICTING)?;
     add_entry(draft, parent, name, ino, kind)?;
     draft.touch(ino)?.nlink += 1;
     draft.answer(ino)
@@ -182,6 +185,7 @@ pub(super) fn unlink(
     if entry.kind == NodeKind::Directory {
         return Err(Errno::IsDirectory.into());
     }
+    flags::check_removal(draft, parent, entry)?;
     draft.delete_entry(parent, name, entry);
     draft.directory_mut(parent)?.remove(false);
     drop_link(draft, entry.ino)
@@ -207,6 +211,7 @@ pub(super) fn rmdir(
     if entry.kind != NodeKind::Directory {
         return Err(Errno::NotDirectory.into());
     }
+    flags::check_removal(draft, parent, entry)?;
     check_empty(draft, entry.ino)?;
     draft.delete_entry(parent, name, entry);
     draft.directory_mut(parent)?.remove(true);
@@ -250,9 +255,12 @@ pub(super) fn rename(
         return Err(Errno::Exists.into());
     }
     match (mode, target) {
-        (RenameMode::NoReplace, Some(_)) => Err(Errno::Exists.into()),
-        (RenameMode::Exchange, None) => Err(Errno::NoEntry.into()),
+        (RenameMode::NoReplace, Some(_)) => return Err(Errno::Exists.into()),
+        (RenameMode::Exchange, None) => return Err(Errno::NoEntry.into()),
         (_, Some(target)) if target.ino == moved.ino => return Ok(()),
+        _ => flags::check_rename(draft, (from.0, moved), (to.0, target))?,
+    }
+    match (mode, target) {
         (RenameMode::Exchange, Some(target)) => exchange(draft, (from, moved), (to, target)),
         (_, Some(target)) => replace(draft, (from, moved), (to, target)),
         (_, None) => move_entry(draft, (from, moved), to),

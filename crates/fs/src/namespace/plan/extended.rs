@@ -1,8 +1,9 @@
 //! Operations on extended attributes, access control lists among them.
 
-use lockstep_types::{Errno, Ino, NodeKind, XattrMode, limits};
+use lockstep_types::{Errno, Ino, InodeFlags, NodeKind, XattrMode, limits};
 
 use super::draft::PlanDraft;
+use super::flags;
 use crate::error::OpError;
 use crate::namespace::acl::{self, Acl};
 use crate::namespace::keys;
@@ -21,7 +22,7 @@ pub(super) fn set_xattr(
     if value.len() > limits::XATTR_VALUE_BYTES_MAX {
         return Err(Errno::NoSpace.into());
     }
-    draft.inode(ino)?;
+    flags::check(draft, ino, InodeFlags::RESTRICTING)?;
     let key = keys::xattr(ino, name);
     let exists = draft.get(&key)?.is_some();
     match mode {
@@ -55,7 +56,7 @@ fn set_access_acl(
         return Ok(None);
     };
     let inode = draft.inode_mut(ino)?;
-    inode.mode = inode.mode & 0o7000 | list.mode_bits();
+    inode.bits.mode = inode.bits.mode & 0o7000 | list.mode_bits();
     Ok((!list.is_only_mode()).then(|| list.to_bytes()))
 }
 
@@ -89,7 +90,7 @@ pub(super) fn remove_xattr(
     ino: Ino,
     name: &[u8],
 ) -> Result<(), OpError> {
-    draft.inode(ino)?;
+    flags::check(draft, ino, InodeFlags::RESTRICTING)?;
     let key = keys::xattr(ino, name);
     if draft.get(&key)?.is_none() {
         return Err(Errno::NoData.into());
