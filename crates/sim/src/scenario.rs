@@ -28,6 +28,7 @@ mod node_disk;
 mod nodes;
 mod operator;
 mod plan;
+mod programs;
 mod put_back;
 mod schedule;
 mod scripted;

@@ -149,6 +149,7 @@ impl Client {
             call,
             op,
             asked,
+            stands_still: None,
             is_over: Arc::clone(is_over),
         };
         late.start();

@@ -41,6 +41,8 @@ pub struct LateRequest {
     pub op: Op,
     /// The tenure in which the request was asked.
     pub asked: Tenure,
+    /// The time for which the request stands still. `None`: random.
+    pub stands_still: Option<Duration>,
     /// The schedule lets no more requests begin.
     pub is_over: Arc<AtomicBool>,
 }
@@ -55,11 +57,11 @@ impl LateRequest {
 
     fn run(&self) {
         let shared = self.mount.process().shared();
-        let most = u64::try_from(STANDS_STILL_MAX.as_micros()).unwrap_or(u64::MAX);
-        let stands_still = shared.with_random(|random| random.below(most));
-        world::wait(Wait::Until(
-            shared.now() + Duration::from_micros(stands_still),
-        ));
+        let stands_still = self.stands_still.unwrap_or_else(|| {
+            let most = u64::try_from(STANDS_STILL_MAX.as_micros()).unwrap_or(u64::MAX);
+            Duration::from_micros(shared.with_random(|random| random.below(most)))
+        });
+        world::wait(Wait::Until(shared.now() + stands_still));
         while !self.is_over.load(Ordering::Relaxed) && !self.mount.is_unmounted() {
             let Ok(inside) = self.mount.enter() else {
                 world::wait(Wait::Until(shared.now() + ENTER_POLL));

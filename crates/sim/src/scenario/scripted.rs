@@ -90,6 +90,20 @@ impl Cluster {
         disk_checks::marks(self.disk(side))
     }
 
+    /// Cuts the power of a machine. Only synced data survives.
+    pub fn cut_power(&mut self, side: Side) {
+        let planned = &mut self.nodes.of_mut(side).planned;
+        planned.loss = Some((Survivors::Nothing, 1));
+        self.stop(side, Stop::Power);
+    }
+
+    /// Lets the frames of both nodes pass again. What keeps a node from the arbiter stays.
+    pub fn end_silence(&self) {
+        for side in Side::BOTH {
+            self.world.network.set_silent(side, false);
+        }
+    }
+
     /// Returns the content of a node's store after a power loss that leaves only synced data, with
     /// the disk that holds it.
     pub fn stable(&self, side: Side) -> (Disk, Result<Dump, String>) {

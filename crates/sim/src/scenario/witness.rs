@@ -65,8 +65,13 @@ impl Witness {
     /// `spare` is an unused number for a new inode.
     pub fn next_request(&mut self, client: u32, spare: Ino) -> Option<(CallId, Op)> {
         let op = self.source.next(client, spare)?;
+        Some((self.invoked(client, op.clone()), op))
+    }
+
+    /// Records that a program requests an operation.
+    pub fn invoked(&mut self, client: u32, op: Op) -> CallId {
         let at = self.tick();
-        Some((self.history.invoked(client, op.clone(), at), op))
+        self.history.invoked(client, op, at)
     }
 
     /// Records the answer of a node to a request of `client`.

@@ -1,0 +1,264 @@
+//! Scripted schedules of changing roles: each makes one order of events that random schedules seldom have, and a mutant that
+//! it must find.
+
+// Clippy knows test functions by their attribute; the helper functions are test code too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+use std::time::Duration;
+
+use lockstep_driver::config::FlapWait;
+use lockstep_sim::history::Stop;
+use lockstep_sim::op::{Mark, Op, WriteOp};
+use lockstep_sim::random::Random;
+use lockstep_sim::scenario::{
+    ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings, Users,
+};
+use lockstep_types::mutants::{Mutant, activate};
+use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
+use lockstep_types::{FileName, Ino, MetaRequest, NodeKind};
+
+/// Number of seeds of each script.
+const SEEDS: u64 = 10;
+/// The time from the loss of the connection to a takeover.
+const FAILOVER_AFTER: Duration = Duration::from_secs(1);
+/// Enough for a takeover, although some calls of the witness are lost.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(12);
+/// The time after a step in which its effects are over.
+const WHILE: Duration = Duration::from_secs(2);
+/// The time for which the request of a killed program stands still: longer than the other node serves.
+const THERE_AND_BACK: Duration = Duration::from_secs(120);
+/// Bytes of each write.
+const LENGTH: u64 = 4096;
+/// The program that makes the file.
+const MAKER: u32 = 0;
+/// The program that is killed.
+const KILLED: u32 = 1;
+/// The program at the other node.
+const OTHER: u32 = 2;
+
+type Script = fn(u64) -> Result<(), String>;
+
+/// Returns two nodes in sync, without clients; with a witness that lets the secondary take over, if `failover_after` is there.
+fn cluster(seed: u64, failover_after: Option<Duration>) -> Result<Cluster, String> {
+    let settings = Settings {
+        durability: Durability::Posix,
+        on_peer_loss: OnPeerLoss::Continue,
+        on_power_loss: OnPowerLoss::Wait,
+        pause_limit: Duration::from_secs(1),
+        peer_timeout: Duration::from_millis(500),
+        answer_limit: ANSWER_LIMIT,
+        failover_after,
+        flap_wait_max: FlapWait::OFF,
+        clock_excess: [0; 2],
+    };
+    let mut cluster = Cluster::new(&settings, Users::none(), 10, Random::new(seed));
+    cluster.start_both();
+    cluster.until_in_sync(IN_SYNC_WITHIN)?;
+    cluster.run_for(WHILE)?;
+    Ok(cluster)
+}
+
+/// Lets a program make a request that succeeds.
+fn ask(cluster: &mut Cluster, program: u32, op: Op) -> Result<(), String> {
+    let outcome = cluster.request(program, op)?;
+    outcome
+        .map(drop)
+        .map_err(|errno| format!("a request failed: {errno}"))
+}
+
+/// Makes a file. Returns its number.
+fn create(cluster: &mut Cluster, name: &str) -> Result<Ino, String> {
+    let ino = cluster.next_ino()?.map_err(|errno| errno.to_string())?;
+    let create = MetaRequest::Create {
+        parent: Ino::ROOT,
+        name: FileName::new(name.as_bytes()).unwrap(),
+        ino,
+        kind: NodeKind::File,
+        mode: 0o644,
+        umask: 0,
+        uid: 1,
+        gid: 1,
+        rdev: 0,
+        target: Vec::new(),
+    };
+    ask(cluster, MAKER, Op::Change(create))?;
+    Ok(ino)
+}
+
+/// Returns a write of the first bytes of a file.
+fn write(ino: Ino, mark: u8, durable: bool) -> Op {
+    Op::Write(WriteOp {
+        ino,
+        mark: Mark::new(mark).unwrap(),
+        offset: 0,
+        length: LENGTH,
+        durable,
+    })
+}
+
+/// Checks that the roles have changed so often.
+fn check_changes(cluster: &Cluster, count: u64) -> Result<(), String> {
+    match cluster.role_changes() {
+        changes if changes == count => Ok(()),
+        changes => Err(format!(
+            "in_time: the roles have changed {changes} times, not {count}"
+        )),
+    }
+}
+
+fn hand_over(cluster: &mut Cluster) -> Result<(), String> {
+    let before = cluster.role_changes();
+    cluster.apply_fault(Fault::HandOver)?;
+    cluster.run_for(WHILE)?;
+    check_changes(cluster, before + 1)
+}
+
+/// The other node serves by a planned failover.
+fn in_order(cluster: &mut Cluster) -> Result<(), String> {
+    hand_over(cluster)
+}
+
+/// The other node serves by the word of the witness, while the old primary lives and is cut off.
+fn by_the_witness(cluster: &mut Cluster) -> Result<(), String> {
+    cluster.apply_fault(Fault::Isolate(Role::Primary))?;
+    cluster.run_for(TAKEN_OVER_WITHIN)?;
+    check_changes(cluster, 1)
+}
+
+/// Two programs, one at each node, write the same place. The one at the node that is deposed is killed while its request waits.
+/// The request goes on when that node serves again.
+fn overtaken(
+    seed: u64,
+    failover_after: Option<Duration>,
+    there: fn(&mut Cluster) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut cluster = cluster(seed, failover_after)?;
+    let ino = create(&mut cluster, "f")?;
+    ask(&mut cluster, MAKER, write(ino, 1, true))?;
+    let goes_on = cluster.now() + THERE_AND_BACK;
+    cluster.leave(KILLED, write(ino, 2, false), THERE_AND_BACK)?;
+    there(&mut cluster)?;
+    // From its first answer on, the other node has served.
+    ask(&mut cluster, OTHER, Op::GetAttr { ino })?;
+    ask(&mut cluster, OTHER, write(ino, 3, true))?;
+    cluster.heal()?;
+    cluster.until_in_sync(IN_SYNC_WITHIN)?;
+    hand_over(&mut cluster)?;
+    let rest = goes_on.saturating_sub(cluster.now());
+    cluster.run_for(rest + WHILE)?;
+    let read = Op::Read {
+        ino,
+        offset: 0,
+        length: LENGTH,
+    };
+    ask(&mut cluster, OTHER, read)?;
+    cluster.end_in_sync()
+}
+
+fn overtaken_in_order(seed: u64) -> Result<(), String> {
+    overtaken(seed, None, in_order)
+}
+
+fn overtaken_by_the_witness(seed: u64) -> Result<(), String> {
+    overtaken(seed, Some(FAILOVER_AFTER), by_the_witness)
+}
+
+/// The witness makes the secondary the primary, and no answer says so. Then the nodes meet, without the witness.
+fn unanswered_claim(seed: u64) -> Result<(), String> {
+    let mut cluster = cluster(seed, Some(FAILOVER_AFTER))?;
+    let ino = create(&mut cluster, "f")?;
+    cluster.apply_fault(Fault::Isolate(Role::Primary))?;
+    cluster.until(TAKEN_OVER_WITHIN, |cluster| cluster.tally().takeovers > 0)?;
+    cluster.apply_fault(Fault::LoseAnswersOfArbiter(Role::Secondary))?;
+    cluster.end_silence();
+    cluster.run_for(WHILE)?;
+    cluster.heal()?;
+    cluster.until_in_sync(IN_SYNC_WITHIN)?;
+    ask(&mut cluster, MAKER, write(ino, 1, false))?;
+    // The witness is told of the generation that follows.
+    let protects = |cluster: &Cluster| {
+        let both = [PRIMARY, SECONDARY].map(|side| cluster.status(side)?.witness);
+        both.into_iter().flatten().any(|witness| witness.protects)
+    };
+    cluster.until(IN_SYNC_WITHIN, protects)?;
+    cluster.end_in_sync()
+}
+
+/// Both nodes lose a file, and the node that has not given out its number makes others.
+fn lost_number(seed: u64) -> Result<(), String> {
+    let mut cluster = cluster(seed, None)?;
+    // Each start skips the numbers that may have been given out before. So the numbers are beyond those that the secondary
+    // has reserved.
+    for _ in 0..2 {
+        cluster.apply_fault(Fault::Restart(Role::Primary, Stop::Process))?;
+        cluster.until_in_sync(IN_SYNC_WITHIN)?;
+    }
+    create(&mut cluster, "lost")?;
+    hand_over(&mut cluster)?;
+    cluster.apply_fault(Fault::Down(Role::Secondary, Stop::Power))?;
+    cluster.run_for(WHILE)?;
+    cluster.cut_power(SECONDARY);
+    cluster.start(SECONDARY);
+    for name in ["a", "b", "c", "d"] {
+        cluster.run_for(WHILE)?;
+        create(&mut cluster, name)?;
+        cluster.apply_fault(Fault::Restart(Role::Primary, Stop::Process))?;
+    }
+    cluster.end_in_sync()
+}
+
+fn check(script: Script) {
+    for seed in 0..SEEDS {
+        script(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}
+
+/// Checks that a script finds a mutant, by one of these messages.
+fn check_finds(script: Script, mutant: Mutant, finders: &[&str]) {
+    activate(Some(mutant));
+    let found: Vec<String> = (0..SEEDS).filter_map(|seed| script(seed).err()).collect();
+    activate(None);
+    println!("{mutant:?}: {} of {SEEDS}: {found:#?}", found.len());
+    let is_meant = |what: &String| finders.iter().any(|finder| what.contains(finder));
+    assert!(!found.is_empty(), "{mutant:?} is not found");
+    assert!(
+        found.iter().all(is_meant),
+        "found by another check: {found:#?}"
+    );
+}
+
+#[test]
+fn a_request_of_a_killed_program_does_not_run_after_the_other_node_has_served() {
+    check(overtaken_in_order);
+    check(overtaken_by_the_witness);
+}
+
+#[test]
+fn a_request_that_runs_late_is_found() {
+    check_finds(overtaken_in_order, Mutant::RunOvertaken, &["reads: "]);
+    check_finds(overtaken_by_the_witness, Mutant::RunOvertaken, &["reads: "]);
+}
+
+#[test]
+fn a_claim_without_an_answer_is_of_a_generation_that_is_over() {
+    check(unanswered_claim);
+}
+
+#[test]
+fn a_candidature_without_a_record_is_found() {
+    check_finds(
+        unanswered_claim,
+        Mutant::StandUnrecorded,
+        &["in_time", "not in time"],
+    );
+}
+
+#[test]
+fn a_number_is_not_given_out_again_by_the_node_that_only_heard_of_it() {
+    check(lost_number);
+}
+
+#[test]
+fn a_number_without_a_note_is_found() {
+    check_finds(lost_number, Mutant::ForgetNumbers, &["exactly_once: "]);
+}
