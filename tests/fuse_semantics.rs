@@ -215,6 +215,25 @@ fn allocates_punches_zeroes_and_finds_holes() {
     );
 }
 
+/// A change of many pieces would hold all other changes up.
+#[test]
+fn an_allocation_is_made_in_the_parts_of_the_service() {
+    let Some(mount) = Fixture::new() else { return };
+    let parts = |script: &str| {
+        let before = mount.model.allocations();
+        mount.expect(script);
+        mount.model.allocations() - before
+    };
+    assert_eq!(parts("fallocate -l 64K f; test $(stat -c %s f) = 65536"), 4);
+    mount.expect(
+        "yes | head -c 65536 > f; cp f g; dd if=/dev/zero of=g bs=1K seek=5 count=37 conv=notrunc",
+    );
+    assert_eq!(parts("fallocate -p -o 5K -l 37K f; cmp f g"), 3);
+    assert_eq!(parts("cp g f; fallocate -z -o 5K -l 37K f; cmp f g"), 3);
+    assert_eq!(parts("fallocate -n -o 1M -l 1G f"), 1);
+    mount.expect("test $(stat -c %s f) = 65536");
+}
+
 #[test]
 fn copies_within_the_service() {
     let Some(mount) = Fixture::new() else { return };

@@ -113,7 +113,7 @@ pub(super) fn allocate(
                 return reply.refuse(errno);
             }
         };
-        let clears_set_id = operations.len() > 1;
+        let clears_set_id = operations.iter().any(|change| !is_allocation(change));
         let shared = Arc::clone(context);
         let done = Box::new(move |outcome: Result<_, Errno>| {
             if clears_set_id {
@@ -163,13 +163,20 @@ fn allocate_operations(
     mode: AllocateMode,
 ) -> Result<Vec<MetaRequest>, Errno> {
     let mut operations = privileges::drop_before(context.service(), caller, ino)?;
-    operations.push(MetaRequest::Allocate {
+    let parts = context
+        .service()
+        .parts(ino, offset..offset.saturating_add(length));
+    operations.extend(parts.into_iter().map(|part| MetaRequest::Allocate {
         ino,
-        offset,
-        length,
+        offset: part.start,
+        length: part.end - part.start,
         mode,
-    });
+    }));
     Ok(operations)
+}
+
+const fn is_allocation(change: &MetaRequest) -> bool {
+    matches!(change, MetaRequest::Allocate { .. })
 }
 
 /// Finds the next data or hole.

@@ -8,7 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::time::SystemTime;
 
 use lockstep_driver::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
@@ -21,6 +21,11 @@ use parking_lot::Mutex;
 /// The model lives in memory: a larger `fallocate` is refused.
 const ALLOCATE_MAX: u64 = 1 << 30;
 
+/// Bytes of a part of an allocation.
+const PART_BYTES: usize = 16 << 10;
+/// A range that ends behind this is one part.
+const PARTED_MAX: u64 = 1 << 20;
+
 /// The service.
 #[derive(Default)]
 pub struct ModelFs {
@@ -32,6 +37,8 @@ struct State {
     /// References that the kernel's cache and open handles hold on inodes.
     holds: BTreeMap<Ino, u64>,
     last_ino: Ino,
+    /// Number of executed allocations.
+    allocations: u64,
 }
 
 impl Default for State {
@@ -40,6 +47,7 @@ impl Default for State {
             model: Model::default(),
             holds: BTreeMap::new(),
             last_ino: Ino::ROOT,
+            allocations: 0,
         }
     }
 }
@@ -75,6 +83,7 @@ impl State {
             return Err(Errno::NoSpace);
         }
         let effect = self.model.apply(now(), request)?;
+        self.allocations += u64::from(matches!(request, MetaRequest::Allocate { .. }));
         if let Some(ino) = effect.orphaned {
             self.reap(ino);
         }
@@ -104,6 +113,11 @@ impl ModelFs {
     /// Number of inodes, held inodes without a name included.
     pub fn inodes(&self) -> usize {
         self.state.lock().model.nodes().count()
+    }
+
+    /// Number of executed allocations.
+    pub fn allocations(&self) -> u64 {
+        self.state.lock().allocations
     }
 
     /// References that the kernel's cache and open handles hold on an inode.
@@ -186,6 +200,15 @@ impl FileService for ModelFs {
             Seek::Data => content.seek_data(offset),
             Seek::Hole => content.seek_hole(offset),
         }
+    }
+
+    fn parts(&self, _ino: Ino, range: Range<u64>) -> Vec<Range<u64>> {
+        if range.end > PARTED_MAX {
+            return vec![range];
+        }
+        let starts = range.clone().step_by(PART_BYTES);
+        let end = |start: u64| (start + PART_BYTES as u64).min(range.end);
+        starts.map(|start| start..end(start)).collect()
     }
 
     fn opened(&self, ino: Ino) -> Result<(), Errno> {

@@ -9,7 +9,7 @@
 //! Permissions are not checked here: the kernel has checked them.
 
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -255,6 +255,12 @@ pub trait FileService: Send + Sync + 'static {
 
     /// Next data or hole of a file; `NoDevice` (`ENXIO`) when there is none.
     fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Result<u64, Errno>;
+
+    /// The parts in which a change of a range is best made, one after the other: a change of many pieces of a file holds other
+    /// changes up for as long as it lasts.
+    fn parts(&self, _ino: Ino, range: Range<u64>) -> Vec<Range<u64>> {
+        vec![range]
+    }
 
     /// Counts one more open handle, which keeps the inode alive when its last name goes.
     fn opened(&self, ino: Ino) -> Result<(), Errno>;

@@ -6,7 +6,7 @@
 //! Invariant: a handle of one tenure reaches the sessions of that tenure only, however late its thread is (rule R13). A
 //! session that is over takes no operation.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -192,6 +192,15 @@ impl FileService for DatastoreHandle {
             Seek::Hole => SeekFor::Hole,
         };
         self.call(|session| session.engine.store.seek(ino, offset, what))
+    }
+
+    fn parts(&self, ino: Ino, range: Range<u64>) -> Vec<Range<u64>> {
+        let parts = self.call(|session| session.engine.store.tree().parts(ino, range.clone()));
+        // The change itself tells the error.
+        parts
+            .ok()
+            .filter(|parts| !parts.is_empty())
+            .unwrap_or_else(|| vec![range])
     }
 
     fn opened(&self, ino: Ino) -> Result<(), Errno> {

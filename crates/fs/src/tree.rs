@@ -6,6 +6,7 @@
 
 use std::ops::{ControlFlow, Range};
 
+use lockstep_types::backing::parts;
 use lockstep_types::{
     AllocateMode, Attr, Errno, FileName, Ino, InodeFlags, MetaOp, MetaRequest, NodeKind, Osn,
     Timestamp,
@@ -123,6 +124,16 @@ impl Tree<'_> {
             }
         })?;
         damaged.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// The parts of a range of a file, each with a bounded number of extents.
+    pub fn parts(self, ino: Ino, range: Range<u64>) -> Result<Vec<Range<u64>>, OpError> {
+        let looked = match self.content.open_content(ino)? {
+            Some(content) => parts(&*content, range),
+            None => Ok(vec![range]),
+        };
+        let looked = looked.map_err(StoreError::content("look for extents of", ino));
+        Ok(looked?)
     }
 
     /// Inodes that have no name, to be freed when no client has them open.

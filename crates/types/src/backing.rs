@@ -375,3 +375,22 @@ pub fn gaps(file: &dyn BackingFile, range: &Range<u64>) -> io::Result<Vec<Range<
     }
     Ok(gaps)
 }
+
+/// The parts of a range, one after the other, each with as many extents as one call of [`BackingFile::reserved`] looks at. A change of
+/// one part takes a bounded time, however fragmented the file is.
+///
+/// # Errors
+/// If the file cannot be looked at.
+pub fn parts(file: &dyn BackingFile, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    let (block, mut rest) = (BLOCK_BYTES as u64, range);
+    let mut parts = Vec::new();
+    while !rest.is_empty() {
+        let looked_to = file.reserved(rest.clone())?.looked_to;
+        // Two parts meet between two blocks, so that no block is changed twice.
+        let end = looked_to.checked_next_multiple_of(block);
+        let end = end.unwrap_or(rest.end).min(rest.end);
+        parts.push(rest.start..end);
+        rest.start = end;
+    }
+    Ok(parts)
+}

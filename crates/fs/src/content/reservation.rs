@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
     use lockstep_lossy::disk::{Disk, DiskOptions};
-    use lockstep_types::backing::{BackingStat, ReservedRuns};
+    use lockstep_types::backing::{BackingStat, ReservedRuns, parts};
 
     const PAGE: u64 = 4096;
 
@@ -246,6 +246,25 @@ mod tests {
         allocate_whole(&file, 5 * PAGE, GROUP, true).unwrap();
         let looked_at = file.looked_at.load(Ordering::Relaxed);
         assert!(looked_at <= 10, "{looked_at}");
+    }
+
+    #[test]
+    fn each_part_of_a_fragmented_range_has_few_extents() {
+        let file = Fragmented::new(8000);
+        let range = PAGE + 5..file.end() - 5;
+        let found = parts(&file, range.clone()).unwrap();
+        assert_eq!(found.len() as u64, 8000 / EXTENTS_PER_CALL);
+        let mut after = range.start;
+        for part in &found {
+            assert_eq!(part.start, after);
+            assert!(after == range.start || after % PAGE == 0);
+            after = part.end;
+        }
+        assert_eq!(after, range.end);
+        for part in found {
+            assert!(part.end - part.start <= EXTENTS_PER_CALL * GROUP);
+        }
+        assert_eq!(parts(&file, 7..7).unwrap(), []);
     }
 
     #[test]
