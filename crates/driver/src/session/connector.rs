@@ -475,6 +475,15 @@ mod tests {
         }
     }
 
+    /// Each wait follows from the one before, grows from the shortest one on, and ends at the longest one.
+    fn assert_grows(next: impl Fn(Duration) -> Duration, longest: Duration) {
+        let waits = std::iter::successors(Some(RETRY), |wait| Some(next(*wait)));
+        let waits: Vec<_> = waits.skip(1).take(10).collect();
+        assert_eq!(waits.first(), Some(&(RETRY * 2)));
+        assert!(waits.is_sorted());
+        assert_eq!(waits.last(), Some(&longest));
+    }
+
     #[test]
     fn an_operation_that_the_nodes_could_not_do_is_tried_ever_more_rarely() {
         let long = RETRY_MAX * 2;
@@ -483,15 +492,7 @@ mod tests {
             ending(true, true, RETRY),
             ending(true, false, long),
         ] {
-            let mut wait = RETRY;
-            let mut waits = Vec::new();
-            for _ in 0..10 {
-                wait = failed.wait(wait);
-                waits.push(wait);
-            }
-            assert_eq!(waits.first(), Some(&(RETRY * 2)));
-            assert!(waits.is_sorted());
-            assert_eq!(waits.last(), Some(&RETRY_MAX));
+            assert_grows(|wait| failed.wait(wait), RETRY_MAX);
         }
     }
 
@@ -499,15 +500,7 @@ mod tests {
     #[test]
     fn a_refusal_is_answered_soon_and_ever_more_rarely() {
         let refused = Unconnected::Meeting(MeetingError::RefusedByPeer("not yet".to_owned()));
-        let mut wait = RETRY;
-        let mut waits = Vec::new();
-        for _ in 0..10 {
-            wait = refused.retry(wait);
-            waits.push(wait);
-        }
-        assert_eq!(waits.first(), Some(&(RETRY * 2)));
-        assert!(waits.is_sorted());
-        assert_eq!(waits.last(), Some(&RETRY_REFUSED));
+        assert_grows(|wait| refused.retry(wait), RETRY_REFUSED);
     }
 
     #[test]
