@@ -19,9 +19,10 @@ use parking_lot::Mutex;
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and no copy is put back where
 /// roles change. A script finds each: `tests/role_scripts.rs`, `poison/touched.rs` and `poison/put_back.rs`.
-const SCRIPTED: [Mutant; 4] = [
+const SCRIPTED: [Mutant; 5] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetNumbers,
+    Mutant::MarkAfterWord,
     Mutant::TrustResync,
     Mutant::TrustLaterCopy,
 ];
@@ -173,7 +174,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // The resync waits for the operations in doubt.
         Mutant::KeepInDoubt => &[IN_TIME, EXACTLY_ONCE, IDENTICAL],
         // The scripts name the messages.
-        Mutant::StandUnrecorded | Mutant::ForgetNumbers => &[],
+        Mutant::StandUnrecorded | Mutant::ForgetNumbers | Mutant::MarkAfterWord => &[],
     }
 }
 

@@ -7,12 +7,14 @@
 use std::time::Duration;
 
 use lockstep_driver::config::FlapWait;
+use lockstep_repl::state::State;
 use lockstep_sim::history::Stop;
 use lockstep_sim::op::{Mark, Op, WriteOp};
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{
     ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings, Users,
 };
+use lockstep_sim::world::{Hang, Side};
 use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
 use lockstep_types::{FileName, Ino, MetaRequest, NodeKind};
@@ -207,6 +209,31 @@ fn lost_number(seed: u64) -> Result<(), String> {
     cluster.end_in_sync()
 }
 
+/// Returns whether a node is in a state.
+fn is(side: Side, state: State) -> impl Fn(&Cluster) -> bool {
+    move |cluster| cluster.state(side) == Some(state)
+}
+
+/// The mark "complete" of a resync waits for the disk. Meanwhile the secondary says that its copy is not complete, the primary
+/// serves alone by that word, and the witness would still let the secondary take over.
+fn late_mark(seed: u64) -> Result<(), String> {
+    let mut cluster = cluster(seed, Some(FAILOVER_AFTER))?;
+    let ino = create(&mut cluster, "f")?;
+    // The witness does not hear that the copy of the secondary is not complete any more.
+    cluster.apply_fault(Fault::CutArbiter(Role::Primary))?;
+    cluster.apply_fault(Fault::Restart(Role::Secondary, Stop::Power))?;
+    cluster.until(IN_SYNC_WITHIN, is(SECONDARY, State::SecondaryResyncing))?;
+    cluster.until(IN_SYNC_WITHIN, is(PRIMARY, State::Synced))?;
+    cluster.hang(SECONDARY, Some(Hang::All));
+    // The secondary does not answer in time. So the nodes meet again.
+    ask(&mut cluster, MAKER, write(ino, 1, true))?;
+    cluster.apply_fault(Fault::Isolate(Role::Primary))?;
+    cluster.hang(SECONDARY, None);
+    cluster.run_for(TAKEN_OVER_WITHIN)?;
+    check_changes(&cluster, 0)?;
+    cluster.end_in_sync()
+}
+
 fn check(script: Script) {
     for seed in 0..SEEDS {
         script(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
@@ -261,4 +288,18 @@ fn a_number_is_not_given_out_again_by_the_node_that_only_heard_of_it() {
 #[test]
 fn a_number_without_a_note_is_found() {
     check_finds(lost_number, Mutant::ForgetNumbers, &["exactly_once: "]);
+}
+
+#[test]
+fn a_copy_that_was_called_incomplete_takes_nothing_over() {
+    check(late_mark);
+}
+
+#[test]
+fn a_mark_after_a_word_is_found() {
+    check_finds(
+        late_mark,
+        Mutant::MarkAfterWord,
+        &["one_primary: ", "survives: ", "reads: "],
+    );
 }

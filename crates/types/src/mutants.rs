@@ -136,6 +136,8 @@ mutants! {
     TakeOverEarly,
     /// A secondary counts the silence of its primary from the last look of a thread (R7).
     SilenceFromLook,
+    /// A secondary becomes complete by a mark of a resync from before its word that it is not (R1).
+    MarkAfterWord,
     /// A secondary stands for the next generation, and still follows the earlier primary (R4).
     StandUnrecorded,
     /// A planned failover does not wait for operations in flight.

@@ -414,6 +414,7 @@ impl<'a> Arbitration<'a> {
         }
         let is_later = |known: &WitnessRecord| match question {
             Question::Tell(debt) => debt.is_overtaken_by(*known, self.line.me),
+            Question::TakeOver if is_active(Mutant::StandUnrecorded) => false,
             _ => known.generation > mine.generation,
         };
         if let Some(known) = ruling.known.filter(is_later) {

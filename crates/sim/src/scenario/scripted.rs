@@ -24,7 +24,7 @@ use crate::check::Dump;
 use crate::disk::{CallClass, Disk, Survivors};
 use crate::history::Stop;
 use crate::random::Random;
-use crate::world::Side;
+use crate::world::{Hang, Side};
 
 /// The machine of the primary, in a cluster whose roles never change.
 pub const PRIMARY: Side = Side::A;
@@ -95,6 +95,11 @@ impl Cluster {
         let planned = &mut self.nodes.of_mut(side).planned;
         planned.loss = Some((Survivors::Nothing, 1));
         self.stop(side, Stop::Power);
+    }
+
+    /// Makes the disk of a node hang, or lets the disk continue.
+    pub fn hang(&mut self, side: Side, hang: Option<Hang>) {
+        self.nodes.of_mut(side).hang_disk(hang);
     }
 
     /// Lets the frames of both nodes pass again. What keeps a node from the arbiter stays.

@@ -37,9 +37,9 @@ impl RoleFile {
         verifier: WriteVerifier,
         greeted: Greeted,
     ) -> io::Result<()> {
-        let is_current = |state: &RoleState| {
-            state.record.generation == generation && self.words() == greeted.words
-        };
+        let is_last_word = || self.words() == greeted.words || is_active(Mutant::MarkAfterWord);
+        let is_current =
+            |state: &RoleState| state.record.generation == generation && is_last_word();
         let is_marked = self.change_if(|state| {
             let verifier = if is_active(Mutant::KeepOwnVerifier) {
                 state.verifier
