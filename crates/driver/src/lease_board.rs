@@ -9,6 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_types::mutants::{Mutant, is_active};
+
 use crate::host::Host;
 
 /// A place outside the process that shows for how long no other node serves: a process that is suspended or gone drops no
@@ -45,7 +47,12 @@ impl ShownLease {
         };
         // In this order: the process may be suspended between the two looks at a clock.
         let time = board.time();
-        let left = end.map(|end| end.saturating_sub(host.now()));
+        let factor = if is_active(Mutant::CachesOutliveLease) {
+            4
+        } else {
+            1
+        };
+        let left = end.map(|end| end.saturating_sub(host.now()) * factor);
         board.show(left.map(|left| time.saturating_add(left)));
         self.end = shown;
     }

@@ -34,6 +34,7 @@ mod schedule;
 mod scripted;
 mod settings;
 mod sim_node;
+mod stale_caches;
 mod standby_program;
 mod tables;
 mod tally;

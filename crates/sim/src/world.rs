@@ -5,6 +5,7 @@
 
 mod arbiter;
 mod fibers;
+mod kernel_caches;
 mod network;
 mod node;
 mod process;
@@ -19,6 +20,7 @@ use std::time::Duration;
 pub use arbiter::Arbiter;
 use fibers::Fibers;
 pub use fibers::{Event, ProcessId, ThreadRole, Wait, is_in_fiber, serving, wait};
+pub use kernel_caches::KernelCaches;
 pub use network::{FrameObserver, FrameVerdict, Network};
 pub use node::{Node, RunningNode, RunningSlot, Surroundings};
 pub use process::{

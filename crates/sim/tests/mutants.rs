@@ -55,6 +55,8 @@ const MARKED: &str = "is being resynced and says";
 const GATE: &str = "gate: ";
 /// A request waits at a node that serves.
 const STANDBY: &str = "standby: ";
+/// The kernel of the other machine answers from caches.
+const CACHES: &str = "caches: ";
 /// A node has lost operations, although no operator agreed to that.
 const CONSENT: &str = "consent: ";
 /// A client saw an error in a planned failover.
@@ -144,6 +146,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::ServeWithoutLease | Mutant::TakeOverEarly | Mutant::SilenceFromLook => {
             &[ONE_PRIMARY, READS, EXACTLY_ONCE]
         }
+        Mutant::CachesOutliveLease => &[CACHES],
         Mutant::GoAloneUnasked => WITHOUT_WITNESS,
         Mutant::ForgetWaiting => &[STANDBY],
         // The end of the file, or its attributes, may show the late change first.

@@ -138,6 +138,8 @@ mutants! {
     SilenceFromLook,
     /// A secondary becomes complete by a mark of a resync from before its word that it is not (R1).
     MarkAfterWord,
+    /// The end of the lease that the guard of the kernel's caches reads is later than that of the lease (R7).
+    CachesOutliveLease,
     /// A secondary stands for the next generation, and still follows the earlier primary (R4).
     StandUnrecorded,
     /// A planned failover does not wait for operations in flight.

@@ -349,6 +349,8 @@ impl Cluster {
             )));
         }
         self.stop(side, Stop::Process);
+        // The mount is gone.
+        self.nodes.of(side).node.kernel_caches().clear();
         if then.loses_power {
             self.lose_power_at_rest(side, is_closed);
         }
@@ -448,6 +450,7 @@ impl Cluster {
     /// Handles ended processes, and starts clients at new mounts. A node whose process has died
     /// starts again, unless a test controls the nodes.
     pub(super) fn supervise(&mut self) -> Result<(), String> {
+        self.drop_caches();
         if self.is_manual {
             for side in Side::BOTH {
                 if self.nodes.of(side).has_shut_down() {
@@ -516,6 +519,7 @@ impl Cluster {
                 self.note_equal(secondary);
             }
         }
+        self.check_caches();
         self.end_keeping_away(states);
         let now = self.witness.lock().now();
         self.force.copies.look(&self.nodes, states, now);

@@ -235,6 +235,7 @@ impl SimNode {
                     None => drop(disk.power_loss(random)),
                 }
                 self.node.run_dir().clear();
+                self.node.kernel_caches().clear();
                 self.boots = self.boots.wrapping_add(1);
             }
         }

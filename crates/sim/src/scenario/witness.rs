@@ -5,7 +5,7 @@ use lockstep_types::{Errno, Generation, Ino, WriteVerifier};
 
 use super::forced_acts::Kept;
 use super::tally::Tally;
-use crate::history::{CallId, Fate, History, NodeEvent, Outcome};
+use crate::history::{Call, CallId, Fate, History, NodeEvent, Outcome};
 use crate::op::Op;
 use crate::workload::Source;
 use crate::world::Side;
@@ -24,6 +24,8 @@ pub struct Witness {
     /// changed.
     doubts: [u64; 2],
     wrong: Option<String>,
+    /// The machine that has acknowledged a change since the last look.
+    changed_at: Option<Side>,
     /// Numbers of changes of roles.
     pub tally: Tally,
 }
@@ -41,6 +43,7 @@ impl Witness {
             may_be_full: false,
             doubts: [0; 2],
             wrong: None,
+            changed_at: None,
             tally: Tally::default(),
         }
     }
@@ -108,10 +111,23 @@ impl Witness {
 
     /// Records that `primary` acknowledged a call.
     pub fn acknowledged(&mut self, primary: Side, generation: Generation, call: CallId) {
-        let requested = self.history.call(call).invoked;
+        let Call {
+            op,
+            invoked: requested,
+            ..
+        } = self.history.call(call);
+        let requested = *requested;
+        if matches!(op, Op::Change(_) | Op::Write(_)) {
+            self.changed_at = Some(primary);
+        }
         let at = self.tick();
         self.history
             .acknowledged(primary, generation, requested, at);
+    }
+
+    /// Returns the machine that has acknowledged a change since the last call.
+    pub const fn take_changed(&mut self) -> Option<Side> {
+        self.changed_at.take()
     }
 
     /// Records that a node acknowledged an operation of a misdirected client, which is no call.

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_driver::client::{FileService as _, LeaseBoard};
 use lockstep_driver::config::{DatastoreConfig, DiskStallLimit};
 use lockstep_driver::{
     Datastore, DatastoreHandle, Dial, DialError, Halves, Place, Prepared, make_store, prepare,
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 
 use super::arbiter::{Arbiter, ArbiterLine};
 use super::fibers::{self, ThreadRole, Wait};
+use super::kernel_caches::KernelCaches;
 use super::network::{Endpoint, Network};
 use super::process::{Process, ProcessHost};
 use super::run_dir::RunDir;
@@ -80,6 +82,7 @@ pub struct Node {
     config: DatastoreConfig,
     running: RunningSlot,
     run_dir: RunDir,
+    kernel_caches: KernelCaches,
 }
 
 impl Node {
@@ -90,6 +93,7 @@ impl Node {
             config,
             running: RunningSlot::default(),
             run_dir: RunDir::default(),
+            kernel_caches: KernelCaches::default(),
         }
     }
 
@@ -111,6 +115,11 @@ impl Node {
     /// Returns the `/run` of the node's machine.
     pub const fn run_dir(&self) -> &RunDir {
         &self.run_dir
+    }
+
+    /// Returns the caches of the kernel of the node's machine.
+    pub const fn kernel_caches(&self) -> &KernelCaches {
+        &self.kernel_caches
     }
 
     /// Returns the present process, if any.
@@ -147,8 +156,9 @@ impl Node {
             peer: surroundings.peer,
         };
         let arbiter = ArbiterLine::new(self.side, Arc::clone(process), surroundings.arbiter);
+        let board = self.kernel_caches.board(process);
         let config = self.config.clone();
-        process.start(move || run(config, place, &running, dialer, arbiter));
+        process.start(move || run(config, place, &running, dialer, arbiter, board));
     }
 
     /// Requests a clean shutdown of the present process, as SIGTERM does.
@@ -176,6 +186,7 @@ fn run(
     running: &RunningNode,
     dialer: Dialer,
     arbiter: ArbiterLine,
+    board: Arc<dyn LeaseBoard>,
 ) {
     let opened = make_store(&config, &place.backing, place.stamp.clone())
         .and_then(|_made| prepare(config, place))
@@ -209,7 +220,9 @@ fn run(
         running.shutdown.start(process, move || {
             fibers::set_thread_role(ThreadRole::Asking);
             let me = arbiter.me();
-            DatastoreHandle::new(asking).ask_witness(Arc::new(arbiter), me);
+            let asking = DatastoreHandle::new(asking);
+            asking.show_lease(board);
+            asking.ask_witness(Arc::new(arbiter), me);
         });
     }
     *running.datastore.lock() = Some(datastore);

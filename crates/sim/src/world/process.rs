@@ -160,16 +160,20 @@ impl Process {
         self.clock_excess.store(thousandths, Ordering::Relaxed);
     }
 
-    fn monotonic(&self) -> Duration {
+    /// Returns the time of a monotonic clock that all processes of the machine share.
+    pub fn machine_time(&self) -> Duration {
         let now = self.shared.now();
         let excess = self.clock_excess.load(Ordering::Relaxed);
         let changed = now / 1000 * u32::try_from(excess.unsigned_abs()).unwrap_or(0);
-        let now = if excess < 0 {
+        if excess < 0 {
             now.saturating_sub(changed)
         } else {
             now + changed
-        };
-        now + self.clock_ahead
+        }
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.machine_time() + self.clock_ahead
     }
 
     /// Marks the process as dead: nothing that the process does has an effect any more.
