@@ -1,5 +1,7 @@
 //! The flags of an inode, as `chattr` sets them.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// A set of flags. Only files and directories have flags of their own; a new inode of any kind inherits some.
@@ -47,5 +49,34 @@ impl InodeFlags {
     /// Whether both sets have a flag in common.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
+    }
+}
+
+/// The letters of `lsattr`, or "none".
+impl fmt::Display for InodeFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letters = [
+            (Self::IMMUTABLE, "i"),
+            (Self::APPEND_ONLY, "a"),
+            (Self::NO_ATIME, "A"),
+            (Self::NO_DUMP, "d"),
+        ];
+        if *self == Self::NONE {
+            return f.write_str("none");
+        }
+        let mut set = letters.iter().filter(|(flag, _)| self.intersects(*flag));
+        set.try_for_each(|(_, letter)| f.write_str(letter))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_have_the_letters_of_lsattr() {
+        assert_eq!(InodeFlags::NONE.to_string(), "none");
+        let two = InodeFlags::NO_DUMP.union(InodeFlags::IMMUTABLE);
+        assert_eq!(two.to_string(), "id");
     }
 }

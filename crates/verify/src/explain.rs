@@ -255,7 +255,7 @@ fn attributes(inode: &Inode) -> Vec<(&'static str, String)> {
     vec![
         ("type", format!("{:?}", inode.kind())),
         ("mode", format!("{:o}", inode.bits.mode)),
-        ("flags", format!("{:#x}", inode.bits.flags.bits())),
+        ("flags", inode.bits.flags.to_string()),
         ("owner", inode.uid.to_string()),
         ("group", inode.gid.to_string()),
         ("link count", inode.nlink.to_string()),

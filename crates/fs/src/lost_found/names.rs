@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::ops::ControlFlow;
 
-use lockstep_types::{Ino, NodeKind};
+use lockstep_types::{Ino, InodeFlags, NodeKind};
 
 use super::list::{Entry, KeptList, NAME_ENTRY, Path};
 use crate::error::StoreError;
@@ -151,10 +151,12 @@ fn shown(inode: &Inode) -> BTreeMap<&'static str, String> {
     let mut shown = BTreeMap::from([
         ("kind", format!("{:?}", attr.kind).to_lowercase()),
         ("mode", format!("{:o}", inode.bits.mode)),
-        ("flags", format!("{:#x}", inode.bits.flags.bits())),
         ("uid", inode.uid.to_string()),
         ("gid", inode.gid.to_string()),
     ]);
+    if inode.bits.flags != InodeFlags::NONE {
+        shown.insert("flags", inode.bits.flags.to_string());
+    }
     if attr.kind != NodeKind::Directory {
         shown.insert("mtime", inode.mtime.to_string());
     }
