@@ -57,8 +57,8 @@ const REQUESTS_MAX: usize = 48;
 /// Most bytes of content under way, and so locked against writes.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// Most blocks of one request that changes them: 256 KiB.
-const PART_BLOCKS: usize = (256 << 10) / BLOCK_BYTES;
+/// Most bytes of one request.
+const PART_BYTES: usize = 256 << 10;
 
 /// Most changes of one piece under way.
 const CHANGES_MAX: usize = 8;
@@ -440,14 +440,15 @@ impl<'a> ContentSender<'a> {
         // The zeros that fill up the last block are no part of the file.
         let length = usize::try_from(piece.length).unwrap_or(usize::MAX);
         let mut changes: VecDeque<PendingAnswer<'a>> = VecDeque::new();
-        for run in runs.iter().flat_map(parts) {
+        for run in runs {
             let end = (run.end * BLOCK_BYTES).min(length);
-            let Some(bytes) = data.get(run.start * BLOCK_BYTES..end) else {
-                continue;
-            };
-            wait_for_room(&mut changes)?;
-            let offset = piece.offset + (run.start * BLOCK_BYTES) as u64;
-            changes.push_back(self.send_run(ino, offset, bytes)?);
+            let bytes = data.get(run.start * BLOCK_BYTES..end);
+            let mut offset = piece.offset + (run.start * BLOCK_BYTES) as u64;
+            for part in bytes.into_iter().flat_map(parts) {
+                wait_for_room(&mut changes)?;
+                changes.push_back(self.send_run(ino, offset, part)?);
+                offset += part.len() as u64;
+            }
         }
         Ok(changes)
     }
@@ -459,7 +460,7 @@ impl<'a> ContentSender<'a> {
         bytes: &[u8],
     ) -> Result<PendingAnswer<'a>, ResyncError> {
         let length = bytes.len() as u64;
-        if bytes.iter().all(|&byte| byte == 0) {
+        if is_zero(bytes) {
             let data = self.store.replica().next_data(ino, offset)?;
             // A later write over these blocks needs no new room on this node. The peer therefore reserves room, too.
             let is_written = data.is_some_and(|data| data < offset + length);
@@ -532,11 +533,14 @@ fn uniform_runs(differing: &[u8], data: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// The parts of a run of blocks, each of which is one request at most.
-fn parts(run: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
-    let run = run.clone();
-    let starts = run.clone().step_by(PART_BLOCKS);
-    starts.map(move |start| start..(start + PART_BLOCKS).min(run.end))
+/// The parts of the bytes of a run, each of which is one request. Zeros go as their length: they are one part.
+fn parts(run: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let part = if is_zero(run) { run.len() } else { PART_BYTES };
+    run.chunks(part.max(1))
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
 }
 
 /// Waits until fewer than [`CHANGES_MAX`] changes are under way.
