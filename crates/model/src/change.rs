@@ -149,14 +149,10 @@ impl Model {
     }
 
     fn rename(&mut self, from: Place<'_>, to: Place<'_>, mode: RenameMode) -> Done<Option<Ino>> {
-        let moved = self.find(from.0, from.1)?;
         let RenameMode::Whiteout { ino, uid, gid } = mode else {
             return self.rename_only(from, to, mode);
         };
-        if self.is_whiteout(moved) {
-            return Err(Errno::Exists);
-        }
-        let orphaned = self.rename_only(from, to, RenameMode::Replace)?;
+        let orphaned = self.rename_only(from, to, mode)?;
         if self.find(from.0, from.1).is_err() {
             self.create(&MetaRequest::Create {
                 parent: from.0,
@@ -179,7 +175,7 @@ impl Model {
         node.kind == NodeKind::CharDevice && node.rdev == 0
     }
 
-    /// A rename that leaves no whiteout.
+    /// A rename, without the whiteout that it leaves.
     fn rename_only(
         &mut self,
         from: Place<'_>,
@@ -192,6 +188,9 @@ impl Model {
             return Err(Errno::NoEntry);
         }
         self.check_no_loop(moved, to.0)?;
+        if matches!(mode, RenameMode::Whiteout { .. }) && self.is_whiteout(moved) {
+            return Err(Errno::Exists);
+        }
         match (mode, target) {
             (RenameMode::NoReplace, Some(_)) => return Err(Errno::Exists),
             (RenameMode::Exchange, None) => return Err(Errno::NoEntry),
