@@ -304,19 +304,26 @@ pub(crate) fn creation(ino: Ino, name: &str, kind: NodeKind) -> MetaRequest {
     }
 }
 
+/// Makes a file in the root of a primary's store.
+pub(crate) fn make_file(datastore: &Datastore, name: &str) -> Ino {
+    let (primary, store) = (datastore.primary().unwrap(), datastore.store());
+    let ino = store.next_ino().unwrap();
+    let op = MetaOp {
+        osn: primary.term.core.lock().next_osn(),
+        time: Timestamp { secs: 1, nanos: 0 },
+        request: creation(ino, name, NodeKind::File),
+    };
+    store.commit(&op).unwrap();
+    ino
+}
+
 /// Stops a primary that has a file of a length, whose first 4,000 bytes are being written.
 fn leave_a_write_under_way(place: &Place, file_bytes: usize) {
     let datastore = place.start().unwrap();
     let (primary, store) = (datastore.primary().unwrap(), datastore.store());
-    let ino = store.next_ino().unwrap();
+    let ino = make_file(&datastore, "longer");
     let osn = primary.term.core.lock().next_osn();
     let time = Timestamp { secs: 1, nanos: 0 };
-    let op = MetaOp {
-        osn,
-        time,
-        request: creation(ino, "longer", NodeKind::File),
-    };
-    store.commit(&op).unwrap();
     store
         .write(ino, 0, &vec![1; file_bytes], osn, time)
         .unwrap();

@@ -3,7 +3,7 @@ use lockstep_types::{AllocateMode, FileName, limits};
 use super::*;
 use crate::DatastoreHandle as Clients;
 use crate::client::{FileService, WriteOptions};
-use crate::open::tests::Place;
+use crate::open::tests::{Place, make_file};
 
 const fn room(bytes: u64) -> Room {
     Room {
@@ -138,6 +138,7 @@ fn the_content_of_removed_files_is_shown_as_free() {
 fn an_applicant_keeps_no_datastore() {
     let place = Place::in_sync();
     let datastore = place.start().unwrap();
+    let file = make_file(&datastore, "file");
     let space = Arc::clone(&datastore.primary().unwrap().space);
     // No thread decides.
     space.rooms.applicants.lock().is_served = true;
@@ -148,13 +149,7 @@ fn an_applicant_keeps_no_datastore() {
     };
     let clients = Clients::new(Arc::clone(&datastore));
     clients.change(link, Box::new(|_| ()));
-    clients.write(
-        Ino::ROOT,
-        0,
-        b"bytes",
-        WriteOptions::default(),
-        Box::new(|_| ()),
-    );
+    clients.write(file, 0, b"bytes", WriteOptions::default(), Box::new(|_| ()));
     drop(clients);
     assert_eq!(space.rooms.applicants.lock().waiting.len(), 2);
     let kept = Arc::downgrade(&datastore);
