@@ -1,6 +1,6 @@
 //! The start of the helper processes of a mount: this program with a hidden command.
 //!
-//! A helper keeps no directory, no terminal and no file of the node. What it needs comes through its standard input.
+//! A helper keeps no directory, no terminal and no file of the node. The helper gets everything else through its standard input.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;

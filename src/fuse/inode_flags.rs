@@ -1,4 +1,4 @@
-//! The flags of inodes: the `ioctl` requests that show and set them (`lsattr`, `chattr`), and what they forbid at an `open`.
+//! The flags of inodes: the `ioctl` requests that show and set them (`lsattr`, `chattr`), and the forms of `open` that they forbid.
 //!
 //! The kernel checks who may set a flag, and holds the lock of the inode until the answer. The service enforces the flags at each
 //! change ([`lockstep_types::InodeFlags`]): the kernel does not know the flags of a FUSE inode.
@@ -131,7 +131,7 @@ impl FlagsRequest {
     }
 }
 
-/// Sets the flags of an inode. What mappings have stored is written back before the flags forbid that.
+/// Sets the flags of an inode. The stores of mappings are written back before the flags forbid that.
 fn set(
     context: &Arc<Context>,
     delivery: RequestDelivery,

@@ -453,7 +453,7 @@ pub struct RoleReport {
     /// The witness does not know of a forced promotion: the other node must not serve until it does.
     #[serde(default)]
     pub witness_unaware: bool,
-    /// What programs that go on at this node meet while it does not serve.
+    /// The answer to programs that go on at this node while the node does not serve.
     #[serde(default)]
     pub standby: Option<Standby>,
 }

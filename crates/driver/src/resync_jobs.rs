@@ -88,7 +88,7 @@ fn stopped(why: &str) -> ResyncError {
     }
 }
 
-/// Why a sync ends after a resync of what has changed.
+/// The reason why a sync ends after a resync by the trace.
 const DIFFERED: &str = "the secondary's copy differed in files that the last resync had touched: everything is compared";
 
 /// A job over a connection, and the event that follows from it.
@@ -105,7 +105,7 @@ pub(crate) struct ResyncJobs {
     tail: Mutex<Option<(ConnectionId, Promise<()>)>>,
     /// Progress of the resync of content.
     progress: JobProgress,
-    /// What the last resync has touched, and no comparison has seen since.
+    /// The inodes that the last resync has touched, and no comparison has seen since.
     touched: TouchedInodes,
 }
 

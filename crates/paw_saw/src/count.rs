@@ -132,7 +132,7 @@ impl SyncCounter {
         }
     }
 
-    /// Keeps the count in a table outside of the store, too, in place of what that table has.
+    /// Keeps the count in a table outside of the store, too, in place of the count of that table.
     #[must_use]
     pub fn kept_beside(self, beside: Arc<dyn BackingTable>) -> Self {
         let counted = *self.counted.lock();

@@ -51,7 +51,7 @@ fn cluster(settings: &Settings) -> Cluster {
     cluster
 }
 
-/// What programs see of a link that comes and goes.
+/// A link that comes and goes, as programs see the link.
 struct Seen {
     /// Windows without an answer, in percent.
     without_service: u128,

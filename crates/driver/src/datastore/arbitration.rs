@@ -34,6 +34,7 @@ use crate::host::ThreadKind;
 use crate::role_judge::{Discord, has_served_alone};
 use crate::session::Session;
 use crate::session::build::SessionPart;
+use crate::session::primary::PrimarySession;
 use crate::witness_view::{Debt, PeerWitness};
 
 /// Time between two looks whether there is something to ask.
@@ -209,6 +210,15 @@ impl<'a> Arbitration<'a> {
         promise.is_over(&*engine.host, self.takeover())
     }
 
+    /// Whether changes have waited for a lost secondary for as long as they may (rules R1 and P23).
+    fn has_waited_enough(&self, session: &PrimarySession) -> bool {
+        let is_pointless = || {
+            let core = session.term.core.lock();
+            core.are_pauses_used_up() || core.waits_for_stopped_peer()
+        };
+        self.disk_answers() && (self.has_been_silent(self.times.alone()) || is_pointless())
+    }
+
     /// The question of this moment.
     fn question(&self) -> Option<Question> {
         let engine = &self.datastore.engine;
@@ -230,14 +240,7 @@ impl<'a> Arbitration<'a> {
                     State::LeavingSync if !engine.witness.permits(record.generation) => {
                         Some(Question::Alone)
                     }
-                    State::Paused
-                        if !freezes
-                            && self.disk_answers()
-                            && (self.has_been_silent(self.times.alone()) || {
-                                let core = session.term.core.lock();
-                                core.are_pauses_used_up() || core.waits_for_stopped_peer()
-                            }) =>
-                    {
+                    State::Paused if !freezes && self.has_waited_enough(&session) => {
                         Some(Question::Alone)
                     }
                     // Both records say before that the copies are equal (rule R8).

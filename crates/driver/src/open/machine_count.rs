@@ -4,8 +4,8 @@
 //! has put an older copy of the store back: the copy has answered fewer operations than this machine, or is of an earlier sync.
 //!
 //! The name of the store follows the count. Names of syncs of one store have an order, those of different stores have none.
-//! Datastore, path of the store and run of the machine identify the file. Who may not write there (a node that does not run as
-//! root) goes without it.
+//! Datastore, path of the store and run of the machine identify the file. A node that may not write there (one that does not
+//! run as root) goes without the file.
 
 use std::io;
 use std::path::Path;

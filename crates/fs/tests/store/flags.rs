@@ -1,4 +1,4 @@
-//! The flags of inodes in a store, beside what the comparison with the model covers.
+//! The flags of inodes in a store, beside the comparison with the model.
 
 use lockstep_fs::OpError;
 use lockstep_types::{Errno, Ino, InodeFlags, MetaRequest};

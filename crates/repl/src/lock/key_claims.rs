@@ -185,7 +185,7 @@ fn latest_before(class: &BTreeMap<RangeKey, OpId>, before: RangeKey) -> Option<O
     latest.map(|(_, op)| *op)
 }
 
-/// Looks at each range once, whatever the number of its claims.
+/// Looks at each range once, however many claims the range has.
 fn overlap_in_class(
     class: &BTreeMap<RangeKey, OpId>,
     bits: u32,

@@ -1,5 +1,5 @@
-//! A copy that differs where no mark says so, because its disk has changed by itself. The comparison that follows a resync of
-//! what has changed finds the difference in each file that the resync has touched (rule P21).
+//! A copy that differs where no mark says so, because its disk has changed by itself. The comparison that follows a resync by
+//! the trace finds the difference in each file that the resync has touched (rule P21).
 
 use std::time::Duration;
 
@@ -139,7 +139,7 @@ fn equal_files_are_called_identical() {
     assert!(cluster.is_in_sync());
 }
 
-/// Only a comparison of everything finds it. A later resync of what has changed does not hide what that has found.
+/// Only a comparison of everything finds the difference. A later resync by the trace does not hide that difference.
 #[test]
 fn a_difference_in_another_file_stays_known() {
     let mut cluster = alone(None);

@@ -1,6 +1,6 @@
 //! The changes that the flags of inodes forbid, as on Linux's own file systems. The kernel does not know the flags of a mount.
 //!
-//! Who may set a flag is the kernel's to decide, and is decided before the operation.
+//! The kernel decides before the operation whether a program may set a flag.
 
 use lockstep_types::{Errno, Ino, InodeFlags, NodeKind};
 
