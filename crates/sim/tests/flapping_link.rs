@@ -131,8 +131,9 @@ fn check(name: &str, failover_after: Option<Duration>) {
         failover_after,
         FlapWait::default(),
     );
-    assert!(at_once.pauses >= 20 && steady.pauses <= 8);
-    assert!(at_once.without_service >= 4 * steady.without_service);
+    // With a witness the other node may take over. The new primary knows of no losses.
+    assert!(at_once.pauses >= 2 * steady.pauses);
+    assert!(at_once.without_service >= 3 * steady.without_service);
 }
 
 #[test]
