@@ -80,12 +80,13 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::AnswerBeforePeer => &[TABLES, IDENTICAL, SURVIVES, DURABLE],
         Mutant::ResyncBySize | Mutant::IgnorePawInRecovery => &[TABLES, IDENTICAL, SURVIVES],
         // Only the end of the schedule compares everything.
-        Mutant::TraceForgetsWrites
-        | Mutant::TraceForgetsUnapplied
+        Mutant::TraceForgetsUnapplied
         | Mutant::RejoinWithoutPaw
         | Mutant::RejoinFromAnyCopy
         | Mutant::TrustResync
         | Mutant::ForgetLostPower => DIFFERS,
+        // A write that the trace lacks may be a durable one.
+        Mutant::TraceForgetsWrites => &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE],
         // A recovery also waits for messages that were not sent again.
         Mutant::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
         Mutant::HandOverUnsynced => &[TABLES, IDENTICAL, SURVIVES, DURABLE, IN_TIME],
@@ -189,23 +190,26 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::KeepDemotedComplete => 58_080,
         Mutant::ForceUntold => 14_180,
         Mutant::ForceIntoNextGeneration => 15_130,
-        Mutant::WatermarkTooHigh => 7_280,
+        Mutant::WatermarkTooHigh => 8_660,
         Mutant::FollowAfterAlone => 1_240,
         Mutant::GoAloneUnasked => 1_130,
         Mutant::LeadAfterPowerLoss => 770,
         Mutant::HandOverBusy => 250,
+        Mutant::KeepLoserComplete => 6_270,
+        Mutant::RejoinFromAnyCopy => 70,
+        Mutant::CachesOutliveLease => 650,
         Mutant::RunOvertaken => 7_900,
-        Mutant::IgnorePeerRoom => 530,
+        Mutant::IgnorePeerRoom => 1_330,
         Mutant::SendWithoutRoom => 400,
         Mutant::RejoinWithoutPaw => 10_190,
-        Mutant::MetadataOutOfOrder => 840,
+        Mutant::MetadataOutOfOrder => 1_090,
         Mutant::NoSawEntry => 630,
         Mutant::AdmitBeforeRanges | Mutant::RangesBeforeMetadata => 600,
         Mutant::KeepNameOfSync => 1_820,
         Mutant::TrustOldCopy | Mutant::HideFailure => 320,
         Mutant::ForgetNames | Mutant::MarkBeforeSync | Mutant::RepeatMetadata => 100,
-        Mutant::TraceForgetsUnapplied => 1_950,
-        Mutant::KeepVerifierOfDemoted => 2_380,
+        Mutant::TraceForgetsUnapplied => 7_010,
+        Mutant::KeepVerifierOfDemoted => 4_120,
         Mutant::PromoteWithOldVerifier => 440,
         Mutant::ForgetInDoubt => 300,
         _ => 1,
