@@ -240,6 +240,26 @@ fn nobody_sees_a_size_in_doubt() {
     }
 }
 
+/// Otherwise a rename of a killed process would take effect after a program had found the old name, and had opened the file by
+/// that name to write it anew.
+#[test]
+fn nobody_sees_names_in_doubt() {
+    let mut place = Place::in_sync();
+    place.config.pause_limit = Duration::from_millis(1);
+    let datastore = place.start().unwrap();
+    leave_an_operation_in_doubt(&datastore);
+    end(&datastore);
+    drop(datastore);
+    let datastore = place.start().unwrap();
+    assert_eq!(enter(&datastore), Err(Standing::Undecided));
+    until_alone(&datastore);
+    assert_eq!(enter(&datastore), Ok(()));
+    let name = FileName::new(b"doubtful").unwrap();
+    let found = datastore.store().tree().lookup(Ino::ROOT, &name);
+    assert!(found.is_ok(), "the operation has happened: {found:?}");
+    end(&datastore);
+}
+
 /// Tries to let a request in.
 fn enter(datastore: &Datastore) -> Result<(), Standing> {
     let host = &*datastore.engine().host;

@@ -104,6 +104,7 @@ pub(crate) fn poisoned(engine: &Arc<Engine>) -> Result<Session, DatastoreError> 
 fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
     let start = start_of(engine, &tables, state);
     let first_osn = start.first_osn;
+    let has_names_in_doubt = !start.in_doubt.is_empty();
     let core_config = core_config(&engine.config, &*engine.host);
     let core = Core::new(core_config, start, engine.now_ms());
     if state.is_secondary() && !is_active(Mutant::SecondaryServes) {
@@ -115,7 +116,9 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
     } else {
         let session = PrimarySession::new(engine, core, first_osn, tables.paw);
         match state {
-            State::Paused if engine.role_file.state().power.has_lost_power => {
+            State::Paused
+                if has_names_in_doubt || engine.role_file.state().power.has_lost_power =>
+            {
                 session.hide_everything();
             }
             State::Paused => session.hide_sizes_in_doubt(),

@@ -271,8 +271,12 @@ impl PrimarySession {
 
     fn note_state(&self, state: State) {
         self.term.note_state(state);
-        if state.service_mode() != ServiceMode::Wait {
-            drop(self.doubt.lock().take());
+        if state.service_mode() != ServiceMode::Wait
+            && let Some(doubt) = self.doubt.lock().take()
+        {
+            // What is committed now is there before a client looks.
+            self.pipeline.commit(ThreadKind::Client);
+            drop(doubt);
         }
         if state == State::Synced {
             self.space.ask_peer_later();
@@ -316,8 +320,9 @@ impl PrimarySession {
         }
     }
 
-    /// Lets no client in until the other node counts no more: a loss of power has taken the table of the writes under way, so this
-    /// node's disk may show any of them (rule P12).
+    /// Lets no client in until both nodes are equal, or the other node counts no more. A loss of power has taken the table of the
+    /// writes under way, so this node's disk may show any of them (rule P12). Or metadata operations of the previous process are in
+    /// doubt: an operation would take effect after clients had seen that it had not (rule P4).
     pub fn hide_everything(&self) {
         *self.doubt.lock() = Some(Doubt::of(&self.engine.gate, &self.engine.host));
     }
