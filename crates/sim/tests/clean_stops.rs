@@ -5,16 +5,15 @@
 
 use std::time::Duration;
 
-use lockstep_driver::config::FlapWait;
 use lockstep_repl::state::State;
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{
-    ANSWER_LIMIT, AfterShutdown, CleanShutdown, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY,
-    Settings, Users,
+    AfterShutdown, CleanShutdown, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings,
+    Users,
 };
-use lockstep_sim::workload::{Generator, Options};
+use lockstep_sim::workload::Options;
 use lockstep_types::mutants::{Mutant, activate};
-use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
+use lockstep_types::settings::{OnPeerLoss, Role};
 
 /// Number of seeds in each test.
 const SEEDS: u64 = 10;
@@ -36,15 +35,10 @@ const WHILE: Duration = Duration::from_secs(2);
 
 const fn settings(failover_after: Option<Duration>, on_peer_loss: OnPeerLoss) -> Settings {
     Settings {
-        durability: Durability::Posix,
         on_peer_loss,
-        on_power_loss: OnPowerLoss::Wait,
         pause_limit: LONG,
-        peer_timeout: Duration::from_millis(500),
-        answer_limit: ANSWER_LIMIT,
         failover_after,
-        flap_wait_max: FlapWait::OFF,
-        clock_excess: [0; 2],
+        ..Settings::STEADY
     }
 }
 
@@ -56,11 +50,7 @@ fn cluster(seed: u64, settings: &Settings) -> Cluster {
         operations_max: 20_000,
         ..Options::default()
     };
-    let users = Users {
-        clients: options.clients,
-        pause_max: Duration::from_millis(20),
-        source: Box::new(Generator::new(options, random.fork())),
-    };
+    let users = Users::random(options, Duration::from_millis(20), random.fork());
     let mut cluster = Cluster::new(settings, users, 10, random.fork());
     cluster.start_both();
     cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use lockstep_driver::config::FlapWait;
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, Settings, Users};
+use lockstep_sim::scenario::{Cluster, Fault, IN_SYNC_WITHIN, Settings, Users};
 use lockstep_sim::test_output::print_result;
-use lockstep_sim::workload::{Generator, Options};
-use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
+use lockstep_sim::workload::Options;
+use lockstep_types::settings::Role;
 
 /// The time for which the link comes and goes.
 const TIME: Duration = Duration::from_secs(290);
@@ -22,15 +22,11 @@ const WINDOW: Duration = Duration::from_millis(500);
 
 fn settings(failover_after: Option<Duration>, flap_wait_max: FlapWait) -> Settings {
     Settings {
-        durability: Durability::Posix,
-        on_peer_loss: OnPeerLoss::Continue,
-        on_power_loss: OnPowerLoss::Wait,
         pause_limit: Duration::from_secs(10),
         peer_timeout: Duration::from_secs(3),
-        answer_limit: ANSWER_LIMIT,
         failover_after,
         flap_wait_max,
-        clock_excess: [0; 2],
+        ..Settings::STEADY
     }
 }
 
@@ -40,11 +36,7 @@ fn cluster(settings: &Settings) -> Cluster {
         clients: 2,
         ..Options::default()
     };
-    let users = Users {
-        clients: options.clients,
-        pause_max: Duration::from_millis(150),
-        source: Box::new(Generator::new(options, random.fork())),
-    };
+    let users = Users::random(options, Duration::from_millis(150), random.fork());
     let mut cluster = Cluster::new(settings, users, 0, random.fork());
     cluster.start_both();
     cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();

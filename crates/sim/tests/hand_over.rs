@@ -6,15 +6,12 @@
 
 use std::time::Duration;
 
-use lockstep_driver::config::FlapWait;
 use lockstep_repl::state::State;
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{
-    ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings, Users,
-};
+use lockstep_sim::scenario::{Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings, Users};
 use lockstep_sim::workload::Options;
-use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
+use lockstep_types::settings::{Durability, Role};
 
 /// Number of seeds in each test.
 const SEEDS: u64 = 40;
@@ -25,14 +22,7 @@ const WHILE: Duration = Duration::from_secs(2);
 fn cluster(seed: u64) -> Cluster {
     let settings = Settings {
         durability: Durability::Always,
-        on_peer_loss: OnPeerLoss::Continue,
-        on_power_loss: OnPowerLoss::Wait,
-        pause_limit: Duration::from_secs(1),
-        peer_timeout: Duration::from_millis(500),
-        answer_limit: ANSWER_LIMIT,
-        failover_after: None,
-        flap_wait_max: FlapWait::OFF,
-        clock_excess: [0; 2],
+        ..Settings::STEADY
     };
     let mut random = Random::new(seed);
     let options = Options {

@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use lockstep_driver::config::FlapWait;
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, Settings, Users};
@@ -67,10 +66,7 @@ const fn settings(on_peer_loss: OnPeerLoss) -> Settings {
         on_power_loss: OnPowerLoss::Serve,
         pause_limit: PAUSE_LIMIT,
         peer_timeout: PEER_TIMEOUT,
-        answer_limit: ANSWER_LIMIT,
-        failover_after: None,
-        flap_wait_max: FlapWait::OFF,
-        clock_excess: [0; 2],
+        ..Settings::STEADY
     }
 }
 
@@ -173,7 +169,6 @@ fn a_resync_does_not_hold_clients_up() {
 fn watchful_cluster(seed: u64, limit: Duration) -> Cluster {
     let settings = Settings {
         failover_after: Some(FAILOVER_AFTER),
-        flap_wait_max: FlapWait::OFF,
         ..settings(OnPeerLoss::Continue)
     };
     let mut cluster = new_cluster(seed, settings);

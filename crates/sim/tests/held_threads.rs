@@ -6,15 +6,12 @@
 
 use std::time::Duration;
 
-use lockstep_driver::config::FlapWait;
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{
-    ANSWER_LIMIT, Cluster, Fault, HeldThread, IN_SYNC_WITHIN, Settings, Users,
-};
+use lockstep_sim::scenario::{Cluster, Fault, HeldThread, IN_SYNC_WITHIN, Settings, Users};
 use lockstep_sim::workload::Options;
 use lockstep_sim::world::ThreadRole;
 use lockstep_types::mutants::{Mutant, activate};
-use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
+use lockstep_types::settings::Role;
 
 /// Number of seeds in each test.
 const SEEDS: u64 = 10;
@@ -34,15 +31,8 @@ const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(12);
 /// Returns two nodes in sync with a witness, and clients at the primary.
 fn cluster(seed: u64) -> Cluster {
     let settings = Settings {
-        durability: Durability::Posix,
-        on_peer_loss: OnPeerLoss::Continue,
-        on_power_loss: OnPowerLoss::Wait,
-        pause_limit: Duration::from_secs(1),
-        peer_timeout: Duration::from_millis(500),
-        answer_limit: ANSWER_LIMIT,
         failover_after: Some(FAILOVER_AFTER),
-        flap_wait_max: FlapWait::OFF,
-        clock_excess: [0; 2],
+        ..Settings::STEADY
     };
     let mut random = Random::new(seed);
     let options = Options {

@@ -6,17 +6,14 @@
 
 use std::time::Duration;
 
-use lockstep_driver::config::FlapWait;
 use lockstep_repl::state::State;
 use lockstep_sim::history::Stop;
 use lockstep_sim::op::{Mark, Op, WriteOp};
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{
-    ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings, Users,
-};
+use lockstep_sim::scenario::{Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings, Users};
 use lockstep_sim::world::{Hang, Side};
 use lockstep_types::mutants::{Mutant, activate};
-use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
+use lockstep_types::settings::Role;
 use lockstep_types::{FileName, Ino, MetaRequest, NodeKind};
 
 /// Number of seeds of each script.
@@ -43,15 +40,8 @@ type Script = fn(u64) -> Result<(), String>;
 /// Returns two nodes in sync, without clients; with a witness that lets the secondary take over, if `failover_after` is there.
 fn cluster(seed: u64, failover_after: Option<Duration>) -> Result<Cluster, String> {
     let settings = Settings {
-        durability: Durability::Posix,
-        on_peer_loss: OnPeerLoss::Continue,
-        on_power_loss: OnPowerLoss::Wait,
-        pause_limit: Duration::from_secs(1),
-        peer_timeout: Duration::from_millis(500),
-        answer_limit: ANSWER_LIMIT,
         failover_after,
-        flap_wait_max: FlapWait::OFF,
-        clock_excess: [0; 2],
+        ..Settings::STEADY
     };
     let mut cluster = Cluster::new(&settings, Users::none(), 10, Random::new(seed));
     cluster.start_both();

@@ -3,13 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockstep_driver::config::FlapWait;
-use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss};
+use lockstep_types::settings::{Durability, OnPowerLoss};
 
 use super::script::{Script, Step, TreeMaker};
 use super::tree::{MAKING, OPERATIONS, Operation, Tree};
 use crate::scenario::injection::{self, Setup};
-use crate::scenario::{ANSWER_LIMIT, Baseline, Settings};
+use crate::scenario::{Baseline, Settings};
 
 /// Long enough for a checkpoint of both nodes. Checkpoints happen every 20 seconds.
 const WITH_CHECKPOINT: Duration = Duration::from_millis(20_500);
@@ -138,14 +137,10 @@ pub(super) fn baselines() -> [Baseline; 2] {
 const fn settings(durability: Durability, waits_for_peer: bool) -> Settings {
     Settings {
         durability,
-        on_peer_loss: OnPeerLoss::Continue,
         on_power_loss: OnPowerLoss::Serve,
         pause_limit: Duration::from_secs(if waits_for_peer { 2 } else { 0 }),
         peer_timeout: Duration::from_secs(2),
-        answer_limit: ANSWER_LIMIT,
-        failover_after: None,
-        flap_wait_max: FlapWait::OFF,
-        clock_excess: [0; 2],
+        ..Settings::STEADY
     }
 }
 

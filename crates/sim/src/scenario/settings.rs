@@ -45,6 +45,19 @@ const CLOCK_EXCESS_MAX: u64 = 40;
 const FLAP_WAIT_MAX_MS: u64 = 7000;
 
 impl Settings {
+    /// The settings of a scripted test, but for those that the test is about: no witness, no back-off, and clocks that run alike.
+    pub const STEADY: Self = Self {
+        durability: Durability::Posix,
+        on_peer_loss: OnPeerLoss::Continue,
+        on_power_loss: OnPowerLoss::Wait,
+        pause_limit: Duration::from_secs(1),
+        peer_timeout: Duration::from_millis(500),
+        answer_limit: ANSWER_LIMIT,
+        failover_after: None,
+        flap_wait_max: FlapWait::OFF,
+        clock_excess: [0; 2],
+    };
+
     /// Adds a witness, and clocks that run at different rates.
     pub fn add_witness(&mut self, random: &mut Random) {
         let millis = 300 + random.below(1200);

@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use lockstep_driver::config::FlapWait;
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{
-    ANSWER_LIMIT, Baseline, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, Settings, Users,
-};
+use lockstep_sim::scenario::{Baseline, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, Settings, Users};
 use lockstep_sim::workload::{Mix, Options};
 use lockstep_sim::world::Side;
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
@@ -34,10 +31,7 @@ fn settings(random: &mut Random) -> Settings {
         on_power_loss: OnPowerLoss::Serve,
         pause_limit: Duration::from_secs(3),
         peer_timeout: Duration::from_secs(1),
-        answer_limit: ANSWER_LIMIT,
-        failover_after: None,
-        flap_wait_max: FlapWait::OFF,
-        clock_excess: [0; 2],
+        ..Settings::STEADY
     }
 }
 

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use lockstep_driver::config::FlapWait;
 use lockstep_sim::disk::{CallClass, Verdict};
 use lockstep_sim::history::Stop;
 use lockstep_sim::scenario::{
-    ANSWER_LIMIT, AfterShutdown, CallPoint, CleanShutdown, Crash, Ending, Fault, FileClass,
-    Settings,
+    AfterShutdown, CallPoint, CleanShutdown, Crash, Ending, Fault, FileClass, Settings,
 };
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
 use lockstep_types::{AllocateMode, Errno, NodeKind, RenameMode};
@@ -60,10 +58,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             on_power_loss: OnPowerLoss::Serve,
             pause_limit: Duration::from_millis(pause_ms),
             peer_timeout: Duration::from_millis(timeout_ms),
-            answer_limit: ANSWER_LIMIT,
-            failover_after: None,
-            flap_wait_max: FlapWait::OFF,
-            clock_excess: [0; 2],
+            ..Settings::STEADY
         },
     )
 }

@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
-use lockstep_driver::config::FlapWait;
 use lockstep_repl::state::State;
 use lockstep_sim::disk::Disk;
 use lockstep_sim::scenario::{Cluster, PRIMARY, SECONDARY, Settings};
 use lockstep_sim::world::Side;
 use lockstep_types::mutants::{Mutant, activate};
-use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss};
+use lockstep_types::settings::{Durability, OnPowerLoss};
 
 use super::program::{FIRST, LATER};
 use super::steps::{
@@ -74,15 +73,9 @@ fn a_copy_of_the_secondary_that_is_put_back_gets_everything() {
 fn a_copy_of_the_secondary_that_is_put_back_while_out_of_sync_gets_everything() {
     for copied in BOTH {
         let mut cluster = Cluster::scripted(&Settings {
-            durability: Durability::Posix,
-            on_peer_loss: OnPeerLoss::Continue,
             on_power_loss: OnPowerLoss::Serve,
-            pause_limit: Duration::from_secs(1),
             peer_timeout: Duration::from_secs(1),
-            answer_limit: Duration::from_secs(3),
-            failover_after: None,
-            flap_wait_max: FlapWait::OFF,
-            clock_excess: [0; 2],
+            ..Settings::STEADY
         });
         start_in_sync(&mut cluster);
         make_file(&mut cluster, FIRST);
@@ -157,14 +150,9 @@ fn a_copy_that_is_put_back_while_its_node_is_alone_does_not_lead() {
 fn protected(durability: Durability) -> Cluster {
     let mut cluster = Cluster::scripted(&Settings {
         durability,
-        on_peer_loss: OnPeerLoss::Continue,
-        on_power_loss: OnPowerLoss::Wait,
-        pause_limit: Duration::from_secs(1),
         peer_timeout: Duration::from_secs(1),
-        answer_limit: Duration::from_secs(3),
         failover_after: Some(Duration::from_secs(2)),
-        flap_wait_max: FlapWait::OFF,
-        clock_excess: [0; 2],
+        ..Settings::STEADY
     });
     start_in_sync(&mut cluster);
     make_file(&mut cluster, FIRST);

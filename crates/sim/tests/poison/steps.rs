@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lockstep_driver::config::FlapWait;
 use lockstep_driver::report::DatastoreStatus;
 use lockstep_fs::poison::MARKER_FILE;
 use lockstep_repl::state::State;
@@ -12,7 +11,7 @@ use lockstep_sim::op::{Mark, mark};
 use lockstep_sim::scenario::{Cluster, Mount, Settings};
 use lockstep_sim::world::Side;
 use lockstep_types::backing::replace;
-use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss};
+use lockstep_types::settings::{OnPeerLoss, OnPowerLoss};
 use lockstep_types::{Errno, Hash128, Ino};
 
 use super::program::{self, FILE, FIRST};
@@ -28,15 +27,11 @@ pub fn two_nodes(on_peer_loss: OnPeerLoss) -> Cluster {
 /// Returns two nodes that have never run.
 pub fn two_nodes_with(on_peer_loss: OnPeerLoss, on_power_loss: OnPowerLoss) -> Cluster {
     Cluster::scripted(&Settings {
-        durability: Durability::Posix,
         on_peer_loss,
         on_power_loss,
         pause_limit: Duration::from_secs(3600),
         peer_timeout: Duration::from_secs(1),
-        answer_limit: Duration::from_secs(3),
-        failover_after: None,
-        flap_wait_max: FlapWait::OFF,
-        clock_excess: [0; 2],
+        ..Settings::STEADY
     })
 }
 

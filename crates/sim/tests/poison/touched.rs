@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-use lockstep_driver::config::FlapWait;
 use lockstep_driver::report::VerifiedStatus;
 use lockstep_repl::state::State;
 use lockstep_sim::scenario::{Cluster, PRIMARY, SECONDARY, Settings};
 use lockstep_types::mutants::{Mutant, activate};
-use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss};
 
 use super::program::{self, FILE, FIRST, LATER, OTHER};
 use super::steps::{kill, run, start_in_sync, status, until, until_in_sync};
@@ -23,15 +21,9 @@ const UNTOUCHED: u64 = HALF + HALF / 2;
 
 fn settings(failover_after: Option<Duration>) -> Settings {
     Settings {
-        durability: Durability::Posix,
-        on_peer_loss: OnPeerLoss::Continue,
-        on_power_loss: OnPowerLoss::Wait,
-        pause_limit: Duration::from_secs(1),
         peer_timeout: Duration::from_secs(1),
-        answer_limit: Duration::from_secs(3),
         failover_after,
-        flap_wait_max: FlapWait::OFF,
-        clock_excess: [0; 2],
+        ..Settings::STEADY
     }
 }
 
