@@ -12,7 +12,7 @@ use super::attributes::{allocate_mode, ino};
 use super::context::{Context, RequestForm};
 use super::delayed_change::{DelayedChange, DelayedTurn};
 use super::file_pages::PageRead;
-use super::page_cache::{ChangeKind, ContentChange};
+use super::page_cache::{ChangeEnd, ChangeKind, ContentChange};
 use super::privileges::{self, Caller};
 use super::refuse::Refuse;
 use super::reply;
@@ -119,9 +119,10 @@ pub(super) fn allocate(
             if clears_set_id {
                 shared.kernel_cache().expire(ino);
             }
+            let end = ChangeEnd::of_change(&outcome);
             let answer = move || reply::empty(reply, outcome);
             let cache = shared.page_cache();
-            cache.finish(change, outcome.is_ok(), answer);
+            cache.finish(change, end, answer);
         });
         context.change_in_order(operations, done);
     });
@@ -262,9 +263,11 @@ fn begin_copy(
         };
         let shared = Arc::clone(context);
         let done = Box::new(move |outcome: Result<u64, Errno>| {
+            // Fewer bytes may be copied.
+            let end = ChangeEnd::of_change(&outcome);
             let answer = move || reply::written(reply, outcome);
             let cache = shared.page_cache();
-            cache.finish(change, outcome.is_ok(), answer);
+            cache.finish(change, end, answer);
         });
         context.service().copy(from, to, length, done);
     });

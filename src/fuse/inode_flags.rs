@@ -13,6 +13,7 @@ use rustix::fs::OFlags;
 use super::attributes::ino;
 use super::content;
 use super::context::{Context, RequestForm};
+use super::page_cache::ChangeEnd;
 use super::refuse::Refuse;
 use super::resent::RequestDelivery;
 
@@ -151,7 +152,8 @@ fn set(
         };
         let shared = Arc::clone(context);
         let then = move || submit(&shared, ino, flags, reply);
-        context.page_cache().finish(change, false, then);
+        let cache = context.page_cache();
+        cache.finish(change, ChangeEnd::Failed, then);
     });
 }
 

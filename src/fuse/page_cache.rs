@@ -34,7 +34,7 @@ use lockstep_types::Ino;
 use super::init::BACKGROUND_MAX;
 use super::kernel_cache::KernelCache;
 use changes::ChangeTable;
-pub(super) use changes::{ChangeKind, ContentChange, StartChange};
+pub(super) use changes::{ChangeEnd, ChangeKind, ContentChange, StartChange};
 pub(super) use worker::Worker;
 
 mod changes;
@@ -92,7 +92,7 @@ impl PageCache {
 
     /// Ends a change that has not begun in the datastore. There is no answer for it.
     pub fn abandon(&self, change: &ContentChange) {
-        self.start_ready(self.changes.finish(change, false).ready);
+        self.start_ready(self.changes.finish(change, ChangeEnd::Failed).ready);
     }
 
     /// Ends a change of content, drops the pages of its range if the file is cached, and answers. May be called
@@ -100,10 +100,10 @@ impl PageCache {
     pub fn finish(
         self: &Arc<Self>,
         change: ContentChange,
-        succeeded: bool,
+        end: ChangeEnd,
         answer: impl FnOnce() + Send + 'static,
     ) {
-        let finished = self.changes.finish(&change, succeeded);
+        let finished = self.changes.finish(&change, end);
         if !finished.is_cached {
             // The answer comes before the changes that have waited. Otherwise, if this process were killed in between,
             // the kernel would send this one again, and its old bytes would replace theirs.

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use super::attributes::{appends, ino, is_durable};
 use super::context::{Context, RequestForm};
 use super::delayed_change::{DelayedChange, DelayedTurn};
-use super::page_cache::{ChangeKind, ContentChange};
+use super::page_cache::{ChangeEnd, ChangeKind, ContentChange};
 use super::privileges::{self, Caller};
 use super::refuse::Refuse;
 use super::reply;
@@ -290,9 +290,10 @@ fn begin(
         if clears_set_id {
             shared.kernel_cache().expire(ino);
         }
+        let end = ChangeEnd::of_write(&outcome);
         let answer = move || reply::written(reply, outcome.map(|()| count));
         let cache = shared.page_cache();
-        cache.finish(change, outcome.is_ok(), answer);
+        cache.finish(change, end, answer);
     });
     match set_id.and_then(|attr| privileges::before_write(request.caller, &attr)) {
         None => parts.write(context.service(), bytes, request.options(), done),

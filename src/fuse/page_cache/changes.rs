@@ -54,6 +54,29 @@ impl ChangeKind {
     }
 }
 
+/// How a change has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fuse) enum ChangeEnd {
+    /// Not all bytes of the range are changed.
+    Failed,
+    /// The range is changed. The file may be shorter.
+    Changed,
+    /// Each byte of the range is written. The file reaches to the end of the range.
+    Written,
+}
+
+impl ChangeEnd {
+    /// The end of a write.
+    pub fn of_write<T, E>(outcome: &Result<T, E>) -> Self {
+        outcome.as_ref().map_or(Self::Failed, |_| Self::Written)
+    }
+
+    /// The end of another change.
+    pub fn of_change<T, E>(outcome: &Result<T, E>) -> Self {
+        outcome.as_ref().map_or(Self::Failed, |_| Self::Changed)
+    }
+}
+
 /// Within so long after the answer to a write, the thread of the program gives the kernel the size that the write has made.
 const SETTLING: Duration = Duration::from_secs(1);
 
@@ -117,6 +140,8 @@ struct FileChanges {
     dropping: RangeSet<u64>,
     /// The kernel shows no program a smaller size than this.
     shown_size: u64,
+    /// Writes have made the file at least so long. A write that ends before this does not make the file longer.
+    written_to: u64,
     /// The highest end of the changes that are over and may have made the file longer.
     grown_to: u64,
     /// The end of the last such change.
@@ -142,6 +167,8 @@ struct RunningChange {
     pages: Range<u64>,
     /// The end of a change that may make the file longer than the kernel knows.
     grows_to: Option<u64>,
+    /// The size of the file was set while the change was under way.
+    was_cut: bool,
 }
 
 struct WaitingChange {
@@ -262,7 +289,7 @@ impl ChangeTable {
     /// Notes that the size of a file was set. The answer comes after this call.
     pub fn resized(&self, ino: Ino) {
         if let Some(file) = self.shard(ino).lock().get_mut(&ino) {
-            file.shown_size = 0;
+            file.forget_sizes();
         }
     }
 
@@ -270,7 +297,7 @@ impl ChangeTable {
     pub fn forget_sizes(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
-            shard.values_mut().for_each(|file| file.shown_size = 0);
+            shard.values_mut().for_each(FileChanges::forget_sizes);
         }
     }
 
@@ -313,8 +340,8 @@ impl ChangeTable {
             .collect()
     }
 
-    /// Ends a change. `succeeded` says whether a direct change wrote all of its bytes.
-    pub fn finish(&self, change: &ContentChange, succeeded: bool) -> FinishedChange {
+    /// Ends a change.
+    pub fn finish(&self, change: &ContentChange, end: ChangeEnd) -> FinishedChange {
         let mut shard = self.shard(change.ino).lock();
         let Some(file) = shard.get_mut(&change.ino) else {
             return FinishedChange {
@@ -323,9 +350,9 @@ impl ChangeTable {
                 ready: Vec::new(),
             };
         };
-        file.end(change.id);
+        file.end(change.id, end);
         let is_cached = file.cached && change.kind == ChangeKind::Direct;
-        if is_cached && succeeded && !change.bytes.is_empty() {
+        if is_cached && end != ChangeEnd::Failed && !change.bytes.is_empty() {
             file.stale.insert(change.bytes.clone());
         }
         let finished = FinishedChange {
@@ -409,8 +436,9 @@ impl FileChanges {
             id,
             kind,
             pages: pages_of(&bytes),
-            grows_to: (kind == ChangeKind::Direct && bytes.end > self.shown_size)
+            grows_to: (kind == ChangeKind::Direct && self.is_beyond(bytes.end))
                 .then_some(bytes.end),
+            was_cut: false,
         });
         ContentChange {
             ino,
@@ -420,12 +448,30 @@ impl FileChanges {
         }
     }
 
-    fn end(&mut self, id: u64) {
+    fn end(&mut self, id: u64, end: ChangeEnd) {
         let ended = self.running.iter().position(|running| running.id == id);
-        let ended = ended.map(|place| self.running.swap_remove(place));
-        if let Some(grown_to) = ended.and_then(|ended| ended.grows_to) {
+        let Some(ended) = ended.map(|place| self.running.swap_remove(place)) else {
+            return;
+        };
+        if let Some(grown_to) = ended.grows_to {
             self.grown_to = self.grown_to.max(grown_to);
             self.grown_at = Some(Instant::now());
+            if end == ChangeEnd::Written && !ended.was_cut {
+                self.written_to = self.written_to.max(grown_to);
+            }
+        }
+    }
+
+    /// Whether the file may be shorter than `end`.
+    fn is_beyond(&self, end: u64) -> bool {
+        end > self.shown_size.max(self.written_to)
+    }
+
+    /// Forgets all sizes that the file has had.
+    fn forget_sizes(&mut self) {
+        (self.shown_size, self.written_to) = (0, 0);
+        for running in &mut self.running {
+            running.was_cut = true;
         }
     }
 
