@@ -15,6 +15,7 @@
 
 mod lineage;
 pub mod loss;
+mod settling;
 mod show;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -227,6 +228,8 @@ pub struct History {
     calls: Vec<Call>,
     /// The calls that happened in a copy that was given up only.
     gone: BTreeSet<usize>,
+    /// The nodes at which the calls were made, as far as they are known.
+    asked_at: BTreeMap<usize, Side>,
     /// The calls whose programs were killed, and the nodes at which the requests wait.
     killed: BTreeMap<usize, Side>,
     terms: Vec<Term>,
@@ -266,6 +269,11 @@ impl History {
         CallId(self.calls.len() - 1)
     }
 
+    /// Records the node at which a call is made.
+    pub fn asked_at(&mut self, id: CallId, side: Side) {
+        self.asked_at.insert(id.0, side);
+    }
+
     /// Records that a client receives an answer.
     pub fn returned(&mut self, id: CallId, outcome: Outcome, at: u64) {
         self.advance(at);
@@ -287,18 +295,6 @@ impl History {
     /// Returns the number of calls whose programs were killed.
     pub fn killed_count(&self) -> usize {
         self.killed.len()
-    }
-
-    /// Returns the time after which a call has no effect: the first answer of the other node, if the request waits at a node
-    /// without its program (rule R13). `u64::MAX`, for never, otherwise.
-    pub fn deadline(&self, id: CallId) -> u64 {
-        let Some(at) = self.killed.get(&id.0) else {
-            return u64::MAX;
-        };
-        let invoked = self.call(id).invoked;
-        let mut later = self.terms.iter().filter(|term| term.from > invoked);
-        let other = later.find(|term| term.primary != *at);
-        other.map_or(u64::MAX, |term| term.from)
     }
 
     /// Records an event of a node.

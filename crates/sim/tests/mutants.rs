@@ -101,6 +101,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         }
         // The nodes wait for the operation.
         Mutant::ForgetInDoubt => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME],
+        Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS],
         Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES],
         Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
         Mutant::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
@@ -204,7 +205,8 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::RejoinWithoutPaw => 10_190,
         Mutant::MetadataOutOfOrder => 1_090,
         Mutant::NoSawEntry => 630,
-        Mutant::AdmitBeforeRanges | Mutant::RangesBeforeMetadata => 600,
+        Mutant::AdmitBeforeRanges => 600,
+        Mutant::RangesBeforeMetadata => 3_860,
         Mutant::KeepNameOfSync => 1_820,
         Mutant::TrustOldCopy | Mutant::HideFailure => 320,
         Mutant::ForgetNames | Mutant::MarkBeforeSync | Mutant::RepeatMetadata => 100,
@@ -212,6 +214,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::KeepVerifierOfDemoted => 4_120,
         Mutant::PromoteWithOldVerifier => 440,
         Mutant::ForgetInDoubt => 300,
+        Mutant::ShowNamesInDoubt => 2_250,
         _ => 1,
     }
 }

@@ -41,6 +41,8 @@ mutants! {
     RangesBeforeMetadata,
     /// The next start forgets an operation in doubt.
     ForgetInDoubt,
+    /// The next start lets clients in while metadata operations are in doubt (P4).
+    ShowNamesInDoubt,
     /// The epoch does not grow when a store is opened: OSNs are given out twice (P13).
     NumbersAgain,
     /// The log has no record that a change of content was carried out (P5).

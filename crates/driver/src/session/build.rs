@@ -104,7 +104,7 @@ pub(crate) fn poisoned(engine: &Arc<Engine>) -> Result<Session, DatastoreError> 
 fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
     let start = start_of(engine, &tables, state);
     let first_osn = start.first_osn;
-    let has_names_in_doubt = !start.in_doubt.is_empty();
+    let has_names_in_doubt = !start.in_doubt.is_empty() && !is_active(Mutant::ShowNamesInDoubt);
     let core_config = core_config(&engine.config, &*engine.host);
     let core = Core::new(core_config, start, engine.now_ms());
     if state.is_secondary() && !is_active(Mutant::SecondaryServes) {

@@ -4,7 +4,8 @@
 //! The check looks for an order with these properties:
 //!
 //! - Each acknowledged operation stands in it once, between its invocation and its return.
-//! - Each open operation stands in it at most once, after its invocation.
+//! - Each open operation stands in it at most once, after its invocation. An operation of a process that has ended stands
+//!   before the next programs are let in (rule P4, [`History::deadline`]).
 //! - The model (`check/namespace.rs`) answers as the datastore did: with success or the same error,
 //!   the same links, modes, owners, extended attributes and names.
 //!
@@ -30,7 +31,7 @@
 //! One of 60,000 worlds of the tests was too complex.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_types::{Errno, Ino, MetaRequest};
 
@@ -116,7 +117,7 @@ fn steps(history: &History) -> Vec<Step<'_>> {
             steps.push(Step {
                 call: Some(id),
                 invoked: call.invoked,
-                over: call.latest(),
+                over: call.latest().min(history.deadline(id)),
                 is_certain: call.fate() != Fate::Unsure,
                 durable: match what {
                     What::Change(..) => synced.namespace(call),
@@ -128,8 +129,27 @@ fn steps(history: &History) -> Vec<Step<'_>> {
             });
         }
     }
+    steps.extend(settled(&steps));
     steps.sort_by_key(|step| (step.invoked, Reverse(step.over)));
     steps
+}
+
+/// Returns the moments by which open calls have happened, or never happen.
+fn settled<'a>(steps: &[Step<'a>]) -> Vec<Step<'a>> {
+    let changes = steps.iter().filter(|step| !step.changes_nothing());
+    let uncertain = changes.filter(|step| !step.is_certain && step.over != u64::MAX);
+    let moments: BTreeSet<u64> = uncertain.map(|step| step.over).collect();
+    let settled = moments.into_iter().map(|moment| Step {
+        call: None,
+        invoked: moment,
+        over: moment,
+        is_certain: true,
+        durable: u64::MAX,
+        seen_until: 0,
+        lost_at: None,
+        what: What::Settled,
+    });
+    settled.collect()
 }
 
 /// Returns the changes of a call to the namespace, and the observations of the call.

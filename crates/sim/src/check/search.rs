@@ -19,8 +19,12 @@
 //! before, without an observation. Until the cut is chosen, the order of all steps is a choice,
 //! because the order decides which steps may be lost.
 //!
+//! A step that may not have happened, and that must be over when a program is let in, is placed at that moment at the latest,
+//! or never.
+//!
 //! Invariant: a situation consists of the placed steps, the state of the model, and the state of
-//! the model at the cut. The possible continuations depend on nothing else.
+//! the model at the cut. The possible continuations depend on nothing else, but for the uncertain steps that a loss has
+//! removed.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -92,6 +96,7 @@ impl<'a> Search<'a> {
             cut: None,
             losses: 0,
             uncertain: 0,
+            settled: 0,
             undurable: 0,
             moment: model.now(),
         };
@@ -219,16 +224,17 @@ impl<'a> Search<'a> {
     fn uncertain_frontier(&self, frontier: &[usize]) -> Vec<usize> {
         let overs = frontier.iter().map(|index| self.step(*index).over);
         let first_over = overs.min().unwrap_or(u64::MAX);
-        let may_come = |index: &usize| {
-            let step = self.step(*index);
-            !self.is_placed(*index) && step.invoked <= first_over
-        };
-        let mut waiting: Vec<_> = self.uncertain.iter().copied().filter(may_come).collect();
-        let mut noticed: Vec<_> = frontier.iter().map(|index| self.touches(*index)).collect();
+        let may_come =
+            |index: &usize| self.step(*index).invoked <= first_over && self.may_happen(*index);
+        let waiting = self.uncertain.iter().copied().filter(may_come);
+        let settled = self.settled_by(frontier);
+        let (mut found, mut waiting): (Vec<_>, Vec<_>) =
+            waiting.partition(|index| self.step(*index).over <= settled);
+        let noticing = frontier.iter().chain(&found);
+        let mut noticed: Vec<_> = noticing.map(|index| self.touches(*index)).collect();
         // At the end, the inode that differs from the store shows the effect.
         let at_end = self.differing.filter(|_| frontier.is_empty());
         noticed.extend(at_end.map(Touches::of_node));
-        let mut found = Vec::new();
         while let Some(by) = noticed.pop() {
             let (meeting, others): (Vec<_>, Vec<_>) = waiting
                 .into_iter()
@@ -238,6 +244,21 @@ impl<'a> Search<'a> {
             found.extend(meeting);
         }
         found
+    }
+
+    /// Returns whether an uncertain step may still be placed. A step that a loss has removed may as well have happened before the
+    /// loss, without an observation.
+    fn may_happen(&self, index: usize) -> bool {
+        let is_in_time = || self.step(index).over > self.status.settled;
+        let was_removed = || self.order.contains(&(index, false));
+        !self.is_placed(index) && (is_in_time() || was_removed())
+    }
+
+    /// Returns the time up to which one of the steps that may come next settles the uncertain steps.
+    fn settled_by(&self, frontier: &[usize]) -> u64 {
+        let steps = frontier.iter().map(|index| self.step(*index));
+        let settling = steps.filter(|step| matches!(step.what, What::Settled));
+        settling.map(|step| step.over).max().unwrap_or(0)
     }
 
     fn touches(&self, index: usize) -> Touches<'a> {
@@ -283,7 +304,15 @@ impl<'a> Search<'a> {
 
     fn needs_no_choice(&self, index: usize) -> bool {
         let step = self.step(index);
-        step.changes_nothing() || !self.is_loss(index) && self.is_alone(index)
+        match step.what {
+            What::Loss(_) => false,
+            What::Settled => {
+                let mut uncertain = self.uncertain.iter().copied();
+                let meets = |index| self.may_happen(index) && self.step(index).over <= step.over;
+                !uncertain.any(meets)
+            }
+            _ => step.changes_nothing() || self.is_alone(index),
+        }
     }
 
     /// Returns the choices to try in this situation. Returns none if the search met the situation
@@ -363,8 +392,10 @@ impl<'a> Search<'a> {
         self.status.left -= usize::from(step.is_certain);
         self.status.uncertain += usize::from(!step.is_certain);
         self.status.digest ^= mix(index as u64 + 1);
-        if self.is_loss(index) {
-            self.lose();
+        match step.what {
+            What::Loss(_) => self.lose(),
+            What::Settled => self.status.settled = self.status.settled.max(step.over),
+            _ => {}
         }
         while self
             .steps
@@ -399,6 +430,9 @@ impl<'a> Search<'a> {
                 self.mark(index, false);
                 self.order.push((index, false));
                 self.status.digest ^= mix(index as u64 + 1);
+                if self.step(index).over != u64::MAX {
+                    self.status.digest ^= mix(!(index as u64));
+                }
             }
         }
     }
@@ -466,7 +500,7 @@ impl<'a> Search<'a> {
     fn fits(&mut self, index: usize) -> bool {
         self.effort.work.set(self.effort.work.get() + 1);
         match self.step(index).what {
-            What::Loss(_) => true,
+            What::Loss(_) | What::Settled => true,
             What::Sight(sight) => self.shows(sight),
             What::Change(request, expected) => {
                 let before = self.model.now();

@@ -52,6 +52,8 @@ pub(super) struct Status {
     pub losses: u64,
     /// Number of uncertain steps that were placed.
     pub uncertain: usize,
+    /// An uncertain step that was over by this time is not placed any more.
+    pub settled: u64,
     /// Number of unplaced steps that the next loss must not undo.
     pub undurable: usize,
     /// The moment of the model.

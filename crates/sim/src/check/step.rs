@@ -46,12 +46,14 @@ pub(super) enum What<'a> {
     Sight(Sight<'a>),
     /// A loss.
     Loss(Loss),
+    /// A program is let in, so each uncertain step that was over by now has happened, or does not happen any more.
+    Settled,
 }
 
 /// A step to be placed in the order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step<'a> {
-    /// The call. `None` for a loss.
+    /// The call. `None` for a loss, and where a program is let in.
     pub call: Option<CallId>,
     /// Time when the step began.
     pub invoked: u64,
@@ -82,7 +84,7 @@ impl Step<'_> {
                     ..
                 } | MetaRequest::Allocate { .. }
             ),
-            What::Loss(_) => false,
+            What::Loss(_) | What::Settled => false,
         }
     }
 }

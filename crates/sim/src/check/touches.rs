@@ -59,7 +59,7 @@ impl<'a> Touches<'a> {
                 | Sight::File(ino)
                 | Sight::Gone(ino),
             ) => touches.add(Subject::Node(*ino)),
-            What::Loss(_) => {}
+            What::Loss(_) | What::Settled => {}
         }
         touches
     }

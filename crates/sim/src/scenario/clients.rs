@@ -103,7 +103,8 @@ impl Client {
                     return witness.no_number(self.posting.side, self.id, errno);
                 }
             };
-            let request = self.witness.lock().next_request(self.id, ino);
+            let side = self.posting.side;
+            let request = self.witness.lock().next_request(side, self.id, ino);
             let Some((call, op)) = request else { return };
             spare = op.makes().is_none().then_some(ino);
             if let Some(is_over) = &self.late_is_over

@@ -22,7 +22,7 @@ impl Cluster {
     /// Lets a program make a request at the node that serves, and waits for the answer.
     pub fn request(&mut self, program: u32, op: Op) -> Result<Outcome, String> {
         let side = self.nodes.machine(Role::Primary);
-        let call = self.witness.lock().invoked(program, op.clone());
+        let call = self.witness.lock().invoked(side, program, op.clone());
         let (outcome, generation) = self.use_mount(move |mount| {
             let outcome = world::serving(|| mount.submit(&op));
             (outcome, mount.service().0.generation())
@@ -39,7 +39,7 @@ impl Cluster {
     /// at once.
     pub fn leave(&mut self, program: u32, op: Op, stands_still: Duration) -> Result<(), String> {
         let side = self.nodes.machine(Role::Primary);
-        let call = self.witness.lock().invoked(program, op.clone());
+        let call = self.witness.lock().invoked(side, program, op.clone());
         let witness = Arc::clone(&self.witness);
         self.use_mount(move |mount| {
             let inside = mount.enter().map_err(|_| "the node does not serve")?;

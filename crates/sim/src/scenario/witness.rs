@@ -64,17 +64,19 @@ impl Witness {
         self.clock
     }
 
-    /// Returns the next request of `client`, or `None` if the client has made all its requests.
+    /// Returns the next request of `client` at a node, or `None` if the client has made all its requests.
     /// `spare` is an unused number for a new inode.
-    pub fn next_request(&mut self, client: u32, spare: Ino) -> Option<(CallId, Op)> {
+    pub fn next_request(&mut self, at: Side, client: u32, spare: Ino) -> Option<(CallId, Op)> {
         let op = self.source.next(client, spare)?;
-        Some((self.invoked(client, op.clone()), op))
+        Some((self.invoked(at, client, op.clone()), op))
     }
 
-    /// Records that a program requests an operation.
-    pub fn invoked(&mut self, client: u32, op: Op) -> CallId {
-        let at = self.tick();
-        self.history.invoked(client, op, at)
+    /// Records that a program requests an operation at a node.
+    pub fn invoked(&mut self, at: Side, client: u32, op: Op) -> CallId {
+        let now = self.tick();
+        let call = self.history.invoked(client, op, now);
+        self.history.asked_at(call, at);
+        call
     }
 
     /// Records the answer of a node to a request of `client`.
