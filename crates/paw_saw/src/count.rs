@@ -144,6 +144,11 @@ impl SyncCounter {
         }
     }
 
+    /// The table outside of the store, if there is one.
+    pub fn beside(&self) -> Option<&dyn BackingTable> {
+        self.beside.as_deref()
+    }
+
     /// The count of the moment.
     pub fn count(&self) -> SyncCount {
         self.counted.lock().count

@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use super::secondary::SecondarySession;
 use crate::host::ThreadKind;
+use crate::open::machine_count;
 use crate::peer::greeting::{self, GreetingError};
 
 /// Why a primary is refused.
@@ -49,6 +50,10 @@ impl SecondarySession {
         self.check_store(hello)?;
         let generation = self.term.generation();
         self.engine.role_file.follow(generation, hello.store)?;
+        // A node that follows for the first time has had no name of a store when it was opened.
+        if let Some(beside) = self.engine.disk.count.beside() {
+            machine_count::note_store(beside, Some(hello.store));
+        }
         // The primary may answer as durable what this node reports as committed (rules P8, P11).
         if hello.durable {
             self.engine.store.sync_all_applied()?;

@@ -191,6 +191,46 @@ fn a_copy_of_the_present_sync_does_not_lead_on_the_machine_that_went_on() {
     }
 }
 
+/// The run of the machine has ended, so only the meeting of the nodes shows the age of the copy.
+#[track_caller]
+fn put_back_after_a_power_loss() -> Cluster {
+    let mut cluster = in_sync();
+    let old = copy(&mut cluster, SECONDARY, Copied::Stopped);
+    assert_eq!(write(&mut cluster, LATER, true), Ok(()));
+    cluster.cut_power(SECONDARY);
+    cluster.replace_disk(SECONDARY, old);
+    cluster.start(SECONDARY);
+    until_in_sync(&mut cluster);
+    cluster
+}
+
+#[test]
+fn a_copy_of_the_secondary_that_is_put_back_after_a_power_loss_gets_everything() {
+    let cluster = put_back_after_a_power_loss();
+    assert_eq!(stable(&cluster, SECONDARY).content, Some(LATER));
+}
+
+#[test]
+fn a_copy_of_an_earlier_sync_that_is_trusted_is_found() {
+    activate(Some(Mutant::TrustOldCopy));
+    let cluster = put_back_after_a_power_loss();
+    activate(None);
+    assert_eq!(stable(&cluster, SECONDARY).content, Some(FIRST));
+}
+
+/// The secondary has heard the name of its store in this process, from its first primary. A primary that loses power forgets what
+/// it has counted, so nobody else knows the age of the copy.
+#[test]
+fn a_copy_of_an_earlier_sync_is_known_on_the_machine_that_went_on() {
+    let mut cluster = protected(Durability::Posix);
+    let old = cluster.disk(SECONDARY).fork();
+    kill(&mut cluster, PRIMARY);
+    cluster.start(PRIMARY);
+    until_protected(&mut cluster);
+    assert_eq!(start_alone_on(&mut cluster, old), 1);
+    assert!(!is_stably_in_sync(&cluster, SECONDARY));
+}
+
 #[test]
 fn a_copy_that_lacks_nothing_leads() {
     let mut cluster = protected(Durability::Posix);
