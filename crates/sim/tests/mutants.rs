@@ -17,14 +17,15 @@ use parking_lot::Mutex;
 
 /// Maximum number of schedules, more than any of the mutants needs but the scripted ones.
 const SCHEDULES_MAX: usize = 8_000;
-/// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and no copy is put back where
-/// roles change. A script finds each: `tests/role_scripts.rs`, `poison/touched.rs` and `poison/put_back.rs`.
-const SCRIPTED: [Mutant; 5] = [
+/// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
+/// where roles change. A script finds each: `tests/role_scripts.rs`, `poison/touched.rs` and `poison/put_back.rs`.
+const SCRIPTED: [Mutant; 6] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetNumbers,
     Mutant::MarkAfterWord,
     Mutant::TrustResync,
     Mutant::TrustLaterCopy,
+    Mutant::TrustOldCopy,
 ];
 
 /// A block differs and is not in PAW or SAW.
@@ -208,7 +209,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::AdmitBeforeRanges => 600,
         Mutant::RangesBeforeMetadata => 3_860,
         Mutant::KeepNameOfSync => 1_820,
-        Mutant::TrustOldCopy | Mutant::HideFailure => 320,
+        Mutant::HideFailure => 320,
         Mutant::ForgetNames | Mutant::MarkBeforeSync | Mutant::RepeatMetadata => 100,
         Mutant::TraceForgetsUnapplied => 7_010,
         Mutant::KeepVerifierOfDemoted => 4_120,

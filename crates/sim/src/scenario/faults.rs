@@ -283,6 +283,28 @@ impl Fault {
         }
     }
 
+    /// Returns whether a machine loses power by the fault.
+    pub fn loses_power(self) -> bool {
+        let by_crash = |crash: Option<Crash>| crash.is_some_and(|crash| crash.stop == Stop::Power);
+        match self {
+            Self::Restart(_, stop)
+            | Self::Down(_, stop)
+            | Self::TakeOver(stop)
+            | Self::PromoteByForce(stop, _) => stop == Stop::Power,
+            Self::RestartBoth(one, other) => [one, other].contains(&Stop::Power),
+            Self::CrashAtCall { crash, .. } => crash.stop == Stop::Power,
+            Self::CleanShutdown(CleanShutdown { crash, then, .. }) => {
+                then.loses_power || by_crash(crash) || by_crash(then.crash)
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether an operator accepts a loss of operations.
+    pub const fn accepts_loss(self) -> bool {
+        matches!(self, Self::PromoteByForce(..) | Self::Demote)
+    }
+
     /// Returns whether the fault lasts until a heal.
     pub const fn lasts(self) -> bool {
         matches!(

@@ -109,8 +109,8 @@ const KILLED_PROGRAMS: Feature = Feature {
     salt: 0x006b_696c_6c65,
     percent: 40,
 };
-/// A copy of the secondary's store that is put back, where roles do not change: a copy that its node has not met the primary
-/// with may take over.
+/// A copy of the secondary's store that is put back, where no operator changes the roles: one who promotes a node with such a copy
+/// goes back in time.
 const PUT_BACK: Feature = Feature {
     salt: 0x6261_636b_7570,
     percent: 10,
@@ -216,6 +216,7 @@ impl Plan {
             if settings.failover_after.is_some() {
                 hold_threads(&mut faults, &mut HELD_THREADS.source(seed));
                 cut_unseen(&mut faults, &mut UNSEEN_CUT.source(seed));
+                put_copies_back_beside_a_witness(&mut faults, &mut PUT_BACK.source(seed));
             }
         } else {
             put_copies_back(&mut faults, &mut PUT_BACK.source(seed));
@@ -254,7 +255,7 @@ impl Plan {
     /// Returns whether an operator accepts a loss of operations.
     pub fn accepts_losses(&self) -> bool {
         let mut faults = self.faults.iter();
-        faults.any(|(_, fault)| matches!(fault, Fault::PromoteByForce(..) | Fault::Demote))
+        faults.any(|(_, fault)| fault.accepts_loss())
     }
 
     /// Returns whether an operator puts an older copy of a store back.
@@ -437,6 +438,15 @@ fn put_copies_back(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
         for _ in 0..2 + random.below(3) {
             add(faults, random, |_| Fault::PutBack);
         }
+    }
+}
+
+/// Adds such acts where roles change by the word of a witness. After an older copy and a loss of power neither copy is complete,
+/// and only an operator can go on.
+fn put_copies_back_beside_a_witness(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
+    let may_end_both = |fault: &Fault| fault.loses_power() || fault.accepts_loss();
+    if !faults.iter().any(|(_, fault)| may_end_both(fault)) {
+        put_copies_back(faults, random);
     }
 }
 

@@ -20,6 +20,7 @@ impl Cluster {
             return;
         }
         self.stop(side, Stop::Process);
+        self.witness.lock().operator_acts();
         let secondary = self.nodes.of_mut(side);
         secondary.disk.put_back();
         let stays_down = secondary.stays_down;
