@@ -88,7 +88,7 @@ fn stopped(why: &str) -> ResyncError {
     }
 }
 
-/// The reason why a sync ends after a resync by the trace.
+/// The reason why a sync ends after a resync of what has changed.
 const DIFFERED: &str = "the secondary's copy differed in files that the last resync had touched: everything is compared";
 
 /// A job over a connection, and the event that follows from it.

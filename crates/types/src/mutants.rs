@@ -120,7 +120,7 @@ mutants! {
     TraceForgetsWrites,
     /// A new primary does not note the operations that the old one may not have applied (P21).
     TraceForgetsUnapplied,
-    /// The inodes that a resync by the trace has touched are not compared after the resync (P21).
+    /// The inodes that a resync of what has changed has touched are not compared after the resync (P21).
     TrustResync,
     /// A deposed node does not name its writes in flight (P21).
     RejoinWithoutPaw,

@@ -131,7 +131,7 @@ fn equal_files_are_called_identical() {
     assert!(cluster.is_in_sync());
 }
 
-/// Only a comparison of everything finds the difference. A later resync by the trace does not hide that difference.
+/// Only a comparison of everything finds the difference. A later resync of what has changed does not hide that difference.
 #[test]
 fn a_difference_in_another_file_stays_known() {
     let mut cluster = alone(None);
