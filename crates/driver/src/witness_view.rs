@@ -127,7 +127,7 @@ impl WitnessView {
     /// nothing, however late the thread is that has heard it.
     pub fn permit_by_word(&self, generation: Generation, spoken: WordTime) {
         let mut state = self.state.lock();
-        if state.ended == spoken.0 {
+        if state.ended == spoken.0 || is_active(Mutant::TrustOldWord) {
             state.permit = Some(generation);
         }
     }

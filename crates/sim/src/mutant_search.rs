@@ -16,6 +16,7 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         | Mutant::TakeOverEarly
         | Mutant::SilenceFromLook
         | Mutant::StandUnrecorded
+        | Mutant::TrustOldWord
         | Mutant::CachesOutliveLease
         | Mutant::RejoinWithoutPaw => plan.settings.failover_after.is_some(),
         Mutant::ServeUndecided

@@ -19,10 +19,11 @@ use parking_lot::Mutex;
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `poison/touched.rs` and `poison/put_back.rs`.
-const SCRIPTED: [Mutant; 6] = [
+const SCRIPTED: [Mutant; 7] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetNumbers,
     Mutant::MarkAfterWord,
+    Mutant::TrustOldWord,
     Mutant::TrustResync,
     Mutant::TrustLaterCopy,
     Mutant::TrustOldCopy,
@@ -180,7 +181,10 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // The resync waits for the operations in doubt.
         Mutant::KeepInDoubt => &[IN_TIME, EXACTLY_ONCE, IDENTICAL],
         // The scripts name the messages.
-        Mutant::StandUnrecorded | Mutant::ForgetNumbers | Mutant::MarkAfterWord => &[],
+        Mutant::StandUnrecorded
+        | Mutant::ForgetNumbers
+        | Mutant::MarkAfterWord
+        | Mutant::TrustOldWord => &[],
     }
 }
 

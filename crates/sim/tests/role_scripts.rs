@@ -10,8 +10,10 @@ use lockstep_repl::state::State;
 use lockstep_sim::history::Stop;
 use lockstep_sim::op::{Mark, Op, WriteOp};
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings, Users};
-use lockstep_sim::world::{Hang, Side};
+use lockstep_sim::scenario::{
+    Cluster, Fault, HeldThread, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings, Users,
+};
+use lockstep_sim::world::{Hang, Side, ThreadRole};
 use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::settings::Role;
 use lockstep_types::{FileName, Ino, MetaRequest, NodeKind};
@@ -26,6 +28,8 @@ const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(12);
 const WHILE: Duration = Duration::from_secs(2);
 /// The time for which the request of a killed program stands still: longer than the other node serves.
 const THERE_AND_BACK: Duration = Duration::from_secs(120);
+/// The primary does not dial for this time: longer than a new secondary waits before it dials.
+const DIALS_LATER: Duration = Duration::from_secs(5);
 /// Bytes of each write.
 const LENGTH: u64 = 4096;
 /// The program that makes the file.
@@ -224,6 +228,48 @@ fn late_mark(seed: u64) -> Result<(), String> {
     cluster.end_in_sync()
 }
 
+/// A thread of the primary that has accepted a connection stands still while the word of the secondary arrives that its copy is
+/// not complete. It goes on after the next sync, while the primary waits for the permit to serve alone, and the secondary has
+/// taken over by the word of the witness.
+fn late_word(seed: u64) -> Result<(), String> {
+    let mut cluster = cluster(seed, Some(FAILOVER_AFTER))?;
+    let ino = create(&mut cluster, "f")?;
+    cluster.lose_no_frames();
+    // The record of the primary changes by no word of the witness.
+    cluster.apply_fault(Fault::CutArbiter(Role::Primary))?;
+    cluster.cut_power(SECONDARY);
+    cluster.run_for(FAILOVER_AFTER)?;
+    // So the secondary dials before the primary does.
+    hold(&mut cluster, ThreadRole::Dialing, DIALS_LATER);
+    cluster.start(SECONDARY);
+    // The primary answers the first message of the meeting. The second one has the word.
+    cluster.until(DIALS_LATER, |cluster| cluster.frames_in_flight(PRIMARY) > 0)?;
+    hold(&mut cluster, ThreadRole::Meeting, THERE_AND_BACK);
+    let goes_on = cluster.now() + THERE_AND_BACK;
+    cluster.until(IN_SYNC_WITHIN, is(SECONDARY, State::SecondarySynced))?;
+    cluster.until(IN_SYNC_WITHIN, is(PRIMARY, State::Synced))?;
+    cluster.hang(SECONDARY, Some(Hang::All));
+    cluster.leave(KILLED, write(ino, 1, true), Duration::ZERO)?;
+    // The secondary does not answer in time.
+    cluster.until(IN_SYNC_WITHIN, is(PRIMARY, State::LeavingSync))?;
+    cluster.apply_fault(Fault::Mute(Role::Primary))?;
+    cluster.hang(SECONDARY, None);
+    cluster.run_for(TAKEN_OVER_WITHIN)?;
+    check_changes(&cluster, 1)?;
+    let rest = goes_on.saturating_sub(cluster.now());
+    cluster.run_for(rest + WHILE)?;
+    cluster.end_in_sync()
+}
+
+/// Lets a thread of the primary stand still.
+fn hold(cluster: &mut Cluster, thread: ThreadRole, time: Duration) {
+    cluster.hold_thread(HeldThread {
+        role: Role::Primary,
+        thread: Some(thread),
+        time,
+    });
+}
+
 fn check(script: Script) {
     for seed in 0..SEEDS {
         script(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
@@ -290,6 +336,20 @@ fn a_mark_after_a_word_is_found() {
     check_finds(
         late_mark,
         Mutant::MarkAfterWord,
+        &["one_primary: ", "survives: ", "reads: "],
+    );
+}
+
+#[test]
+fn a_word_from_before_a_sync_permits_nothing() {
+    check(late_word);
+}
+
+#[test]
+fn a_permit_by_an_old_word_is_found() {
+    check_finds(
+        late_word,
+        Mutant::TrustOldWord,
         &["one_primary: ", "survives: ", "reads: "],
     );
 }

@@ -140,6 +140,8 @@ mutants! {
     SilenceFromLook,
     /// A secondary becomes complete by a mark of a resync from before its word that it is not (R1).
     MarkAfterWord,
+    /// A primary serves alone by a word of its secondary from before the last sync (R1).
+    TrustOldWord,
     /// The end of the lease that the guard of the kernel's caches reads is later than that of the lease (R7).
     CachesOutliveLease,
     /// A secondary stands for the next generation, and still follows the earlier primary (R4).

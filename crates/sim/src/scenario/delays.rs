@@ -7,6 +7,7 @@ use lockstep_types::settings::Role;
 
 use super::cluster::Cluster;
 use super::held_thread::HeldThread;
+use crate::world::Side;
 
 /// The end of a connection arrives within this time, and no node connects again.
 const END_ARRIVES_WITHIN: Duration = Duration::from_millis(30);
@@ -18,6 +19,16 @@ impl Cluster {
         if let Some(process) = self.nodes.of(side).process() {
             self.world.hold_thread(&process, held.thread, held.time);
         }
+    }
+
+    /// Returns the number of frames of a node that are on their way.
+    pub fn frames_in_flight(&self, from: Side) -> u64 {
+        self.world.network.frames_in_flight(from)
+    }
+
+    /// Lets all frames in flight arrive, although their connection ends.
+    pub fn lose_no_frames(&self) {
+        self.world.network.set_frames_kept(Some(u64::MAX));
     }
 
     /// Cuts a node off from the other node, whose connections end at once, and from the witness.

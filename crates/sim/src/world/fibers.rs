@@ -37,6 +37,17 @@ pub enum ThreadRole {
     Asking,
     /// The courier thread.
     Courier,
+    /// A thread that dials the other node, until it reads from that node.
+    Dialing,
+    /// A thread that meets a node which has dialled this one, until it reads from that node.
+    Meeting,
+}
+
+impl ThreadRole {
+    /// Whether such a thread must not wait until the other node reads.
+    pub const fn must_not_wait_for_room(self) -> bool {
+        !matches!(self, Self::Other | Self::Dialing | Self::Meeting)
+    }
 }
 
 /// An event that a fiber can wait for.

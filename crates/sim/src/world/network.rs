@@ -406,7 +406,7 @@ impl Endpoint {
             if !is_full || !may_wait || !fibers::is_in_fiber() {
                 return Ok(());
             }
-            if fibers::thread_role() != fibers::ThreadRole::Other {
+            if fibers::thread_role().must_not_wait_for_room() {
                 self.outgoing.link.note_blocked();
             }
             if is_active(Mutant::WaitToSend) {

@@ -244,6 +244,7 @@ impl Dialer {
 
 impl Dial for Dialer {
     fn dial(&self) -> Result<Halves, DialError> {
+        fibers::set_thread_role(ThreadRole::Dialing);
         self.pause(DIAL);
         if !self.network.can_connect() {
             self.pause(DIAL_TIMEOUT);
@@ -263,6 +264,7 @@ impl Dial for Dialer {
 
 /// Serves a connection on the listening node.
 fn accept(datastore: &Arc<Datastore>, endpoint: &Endpoint) {
+    fibers::set_thread_role(ThreadRole::Meeting);
     let mut receiver = endpoint.receiver();
     let _unlimited = receiver.set_timeout(Some(DIAL_TIMEOUT * 4));
     let Ok(frame) = receiver.recv() else { return };
