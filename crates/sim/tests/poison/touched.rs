@@ -1,5 +1,5 @@
-//! A copy that differs where no mark says so, because its disk has changed by itself. The comparison that follows a resync by
-//! the trace finds the difference in each file that the resync has touched (rule P21).
+//! A copy that differs where no mark says so, because its disk has changed by itself. The comparison that follows a resync of what
+//! has changed finds the difference in each file that the resync has touched (rule P21).
 
 use std::time::Duration;
 
