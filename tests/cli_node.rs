@@ -508,6 +508,20 @@ fn a_store_that_is_moved_under_its_node_is_reported() {
     };
     std::fs::rename(&store, &away).unwrap();
     until_logged("the directory of the store was moved");
+    let socket = path.join("a.sock");
+    let (code, report) = status(&socket);
+    let reason = report["datastores"][0]["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("bring it back before the node is started again"),
+        "{reason}"
+    );
+    assert_eq!(code, Some(1));
+    for command in [["status", "x"], ["why", "x"]] {
+        let [name, datastore] = command;
+        let shown = lockstep(&[name, datastore, "--control", socket.to_str().unwrap()]);
+        let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(text.contains(reason), "{command:?}: {text}");
+    }
     std::fs::write(path.join("mount/file"), "data").unwrap();
     let config = path.join("node.toml");
     let early = lockstep(&["create-store", "x", "--config", config.to_str().unwrap()]);
@@ -516,8 +530,9 @@ fn a_store_that_is_moved_under_its_node_is_reported() {
     assert!(removed.is_ok() || !store.exists(), "{removed:?}");
     std::fs::rename(&away, &store).unwrap();
     until_logged("the directory of the store is in its place again");
-    let (code, _) = status(&path.join("a.sock"));
+    let (code, report) = status(&socket);
     assert_eq!(code, Some(0), "{}", node.log());
+    assert!(report["datastores"][0]["reason"].is_null(), "{report}");
 }
 
 /// The log and the status report files that a program has written while nothing was mounted.

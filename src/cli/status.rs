@@ -52,8 +52,8 @@ Examples:
 
 Exit codes: 0 every datastore runs, and the mirrored ones are in sync; 1 a datastore does not run,
 is not served or is not in sync, its witness does not answer, its
-cluster address is not where the role is, a disk has failed, hangs or is full, or the last
-verify found differences; 2 could not ask.
+cluster address is not where the role is, a disk has failed, hangs or is full, its store was
+moved, or the last verify found differences; 2 could not ask.
 A running datastore without a peer is shown as not mirrored, and is no reason for exit code 1.";
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
@@ -116,6 +116,15 @@ fn is_healthy(store: &DatastoreStatus) -> bool {
         && !witness_text::is_silent(store)
         && !space_text::is_full(store)
         && !cluster_text::is_wrong(store)
+        && !needs_operator(store)
+        && (store.sync.in_sync || store.peer.is_none())
+}
+
+/// Whether a datastore does all that it should, and has a reason all the same: an operator has to mend something before the node
+/// is started again.
+const fn needs_operator(store: &DatastoreStatus) -> bool {
+    store.sync.started
+        && store.sync.reason.is_some()
         && (store.sync.in_sync || store.peer.is_none())
 }
 
@@ -180,11 +189,13 @@ fn headline(store: &DatastoreStatus) -> &'static str {
         return "NOT SERVED (undecided which node serves)";
     }
     match (&store.peer, store.sync.in_sync) {
+        (None, _) if needs_operator(store) => "not mirrored, and NEEDS AN OPERATOR",
         (None, _) => "not mirrored (one copy only, as configured)",
         (Some(_), true) if witness_text::is_silent(store) => {
             "in sync, but the WITNESS DOES NOT ANSWER"
         }
         (Some(_), true) if space_text::is_full(store) => "in sync, but the DISK IS FULL",
+        (Some(_), true) if needs_operator(store) => "in sync, but NEEDS AN OPERATOR",
         (Some(_), true) => "in sync",
         (Some(_), false) => "NOT IN SYNC",
     }

@@ -53,7 +53,7 @@ pub struct SyncStatus {
     pub copy: CopyStatus,
     /// Time in this state, in milliseconds.
     pub since_ms: u64,
-    /// Why the nodes are not in sync, as far as known.
+    /// Why the nodes are not in sync, as far as known; and what an operator has to mend, although programs notice nothing.
     pub reason: Option<String>,
     /// Whether the node could open the store and, on the primary, mount it. If not, `reason` says why, and the node
     /// tries again from time to time.

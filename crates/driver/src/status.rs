@@ -10,6 +10,7 @@ use lockstep_types::{Ino, Osn};
 use crate::client::Standing;
 use crate::engine::Engine;
 use crate::open::role_file::RoleState;
+use crate::open::store_place;
 use crate::report::{
     CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SlowOperationStatus,
     SpaceStatus, SyncStatus, WorkStatus,
@@ -97,6 +98,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
     let entries = usage.in_flight as u64;
     add_role(&mut status, engine, session, (state, next), entries);
     engine.notes.add_to(&mut status, state, now);
+    status.sync.reason = store_place::explain(engine, status.sync.reason.take());
     if let Some(peer) = &mut status.peer {
         peer.connected = session.term().peer.is_connected();
         let silent_ms = engine.disk.watch.peer_stuck_ms();

@@ -363,6 +363,25 @@ fn a_datastore_that_was_not_started_says_why() {
 }
 
 #[test]
+fn a_datastore_in_sync_with_a_reason_needs_an_operator() {
+    for (has_peer, headline) in [
+        (true, "alpha: in sync, but NEEDS AN OPERATOR\n"),
+        (false, "alpha: not mirrored, and NEEDS AN OPERATOR\n"),
+    ] {
+        let mut moved = store(has_peer, has_peer);
+        assert!(is_healthy(&moved));
+        moved.sync.reason = Some("the directory of the store was moved".to_owned());
+        assert!(!is_healthy(&moved));
+        let text = store_text(&moved);
+        assert!(text.starts_with(headline), "{text}");
+        assert!(
+            text.contains("  reason      the directory of the store was moved\n"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn nodes_with_differences_are_not_healthy() {
     let mut different = store(true, true);
     let mut verified = VerifiedStatus {

@@ -1,6 +1,6 @@
 //! Whether the store in use is still in its place. An operator may remove or replace a store under its node, which goes on with
 //! the files that it has open. Then the node promises nothing more, as after a failure of the disk (rule P16). A store that is
-//! only moved has all its files: the node says so in its log, because its next start would not find the store.
+//! only moved has all its files: the node says so in its log and its status, because its next start would not find the store.
 
 use std::sync::atomic::Ordering;
 
@@ -12,6 +12,10 @@ use crate::engine::Engine;
 /// Why the store is poisoned.
 const REPLACED: &str = "the store was removed or replaced while the node used it: role.json is not the file that the node \
                         opened; stop the node, then put the right store in its place";
+
+/// The cause and the cure while the path of the store does not lead to its directory.
+pub(crate) const MOVED: &str = "the directory of the store was moved, or hidden by a mount, while the node uses it: bring it back before the node \
+                     is started again";
 
 /// The identity of the role file of an open store; `None` if the backing cannot tell.
 pub(crate) fn identity_of(backing: &dyn Backing) -> Option<FileIdentity> {
@@ -31,6 +35,19 @@ pub(crate) fn look(engine: &Engine) {
     }
 }
 
+/// The reason that the status of a datastore shows: `reason`, and the cure for a store that is not in its place.
+pub(crate) fn explain(engine: &Engine, reason: Option<String>) -> Option<String> {
+    let moved = engine
+        .disk
+        .is_moved
+        .load(Ordering::Relaxed)
+        .then_some(MOVED);
+    match (reason, moved) {
+        (Some(reason), Some(moved)) => Some(format!("{reason}; {moved}")),
+        (reason, moved) => reason.or(moved.map(str::to_owned)),
+    }
+}
+
 fn note_place(engine: &Engine, is_in_place: bool) {
     let was_moved = engine.disk.is_moved.swap(!is_in_place, Ordering::Relaxed);
     if was_moved != is_in_place {
@@ -40,12 +57,7 @@ fn note_place(engine: &Engine, is_in_place: bool) {
     if is_in_place {
         tracing::info!(datastore, %store, "the directory of the store is in its place again");
     } else {
-        tracing::error!(
-            datastore,
-            %store,
-            "the directory of the store was moved, or hidden by a mount, while the node uses it: bring it back before the node is \
-             started again"
-        );
+        tracing::error!(datastore, %store, "{MOVED}");
     }
 }
 
@@ -78,5 +90,25 @@ mod tests {
             assert!(reason.contains("removed or replaced"), "{reason}");
             datastore.stop();
         }
+    }
+
+    #[test]
+    fn a_store_that_was_moved_under_its_node_is_explained_until_it_is_back() {
+        let place = Place::in_sync();
+        let datastore = place.start().unwrap();
+        let engine = datastore.engine();
+        let usual = datastore.status().sync.reason;
+        let store = place.path("");
+        let away = store.with_extension("away");
+        fs::rename(&store, &away).unwrap();
+        look(engine);
+        assert!(!engine.poison.has_failed());
+        let explained = datastore.status().sync.reason.unwrap();
+        assert!(explained.ends_with(MOVED), "{explained}");
+        assert!(explained.starts_with(&usual.clone().unwrap_or_default()));
+        fs::rename(&away, &store).unwrap();
+        look(engine);
+        assert_eq!(datastore.status().sync.reason, usual);
+        datastore.stop();
     }
 }
