@@ -4,7 +4,8 @@
 //! An operator fails over or promotes in one test, and a witness decides in the other one. The mounts outlive their nodes, so the
 //! requests of the database wait while their node is away. After each failover the database recovers, all acknowledged rows
 //! are there, table and index fit together (amcheck), and the checksums of all pages are right. `LOCKSTEP_DATABASE_FAILOVERS`
-//! sets the number of failovers of each kind. Needs root, /dev/fuse and `PostgreSQL` (`scripts/setup test`).
+//! sets the number of failovers of each kind. A test of its own damages a database, and sees that these checks fail. Needs root,
+//! /dev/fuse and `PostgreSQL` (`scripts/setup test`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
@@ -12,6 +13,8 @@
 mod address;
 #[path = "database/cause.rs"]
 mod cause;
+#[path = "database/damage.rs"]
+mod damage;
 #[path = "failover/holder.rs"]
 mod holder;
 #[path = "faults/network.rs"]
@@ -104,11 +107,11 @@ impl Site {
 
     fn recover(&mut self) {
         let server = self.start_server();
-        server.check(self.acknowledged);
+        server.check(self.acknowledged).unwrap();
         self.recovered = server.last_row();
         server.stop();
         let mount = self.pair.node(self.primary).mount();
-        self.cluster.check_sums(&mount);
+        self.cluster.check_sums(&mount).unwrap();
     }
 
     /// The supervisor of a node that does not serve any more.
@@ -191,5 +194,13 @@ fn a_database_under_a_supervisor_survives_failovers() {
 fn a_database_under_a_supervisor_survives_failovers_by_the_witness() {
     if let Some(rounds) = repetitions("LOCKSTEP_DATABASE_FAILOVERS", BY_WITNESS) {
         Site::start(WITNESSED, true).go_through(&cause::BY_WITNESS, rounds);
+    }
+}
+
+/// The checks of the other tests would be worth nothing if they could not fail.
+#[test]
+fn the_checks_of_the_database_see_a_lost_row_and_a_damaged_index() {
+    if repetitions("LOCKSTEP_DATABASE_FAILOVERS", 1).is_some() {
+        damage::each_damage_is_seen();
     }
 }

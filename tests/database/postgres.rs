@@ -19,7 +19,7 @@ const USER: &str = "postgres";
 /// The directory of the cluster in the mount.
 const DIRECTORY: &str = "cluster";
 /// The text of a row.
-const FILLER: &str = "repeat(md5(n::text), 20)";
+pub const FILLER: &str = "repeat(md5(n::text), 20)";
 
 /// A command of the account of the server.
 fn as_postgres(program: &Path) -> Command {
@@ -31,11 +31,18 @@ fn as_postgres(program: &Path) -> Command {
     command
 }
 
-fn run(mut command: Command) -> String {
+fn run(command: Command) -> String {
+    try_run(command).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The output of a command, or its command line and error.
+fn try_run(mut command: Command) -> Result<String, String> {
     let done = command.stdin(Stdio::null()).output().unwrap();
+    if done.status.success() {
+        return Ok(String::from_utf8(done.stdout).unwrap().trim().to_owned());
+    }
     let error = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{command:?}: {error}");
-    String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    Err(format!("{command:?}: {error}"))
 }
 
 /// Gives the account of the server the way to a path.
@@ -138,11 +145,27 @@ impl Cluster {
         server
     }
 
-    /// Checks all pages of a cluster that is not running.
-    pub fn check_sums(&self, mount: &Path) {
-        let mut check = self.program("pg_checksums", mount);
-        check.arg("--check");
-        run(check);
+    /// Checks all pages of a cluster that is not running. Returns what is wrong.
+    pub fn check_sums(&self, mount: &Path) -> Result<(), String> {
+        self.checksums(mount, "--check").map(drop)
+    }
+
+    /// Gives each page of a cluster that is not running the checksum of its content.
+    pub fn renew_sums(&self, mount: &Path) {
+        for action in ["--disable", "--enable"] {
+            self.checksums(mount, action).unwrap();
+        }
+    }
+
+    fn checksums(&self, mount: &Path, action: &str) -> Result<String, String> {
+        let mut command = self.program("pg_checksums", mount);
+        command.arg(action);
+        try_run(command)
+    }
+
+    /// The file of a table or an index, by its path below the cluster.
+    pub fn file(mount: &Path, path: &str) -> PathBuf {
+        mount.join(DIRECTORY).join(path)
     }
 }
 
@@ -166,25 +189,38 @@ impl Server {
 
     /// The answer to a statement.
     pub fn ask(&self, statement: &str) -> String {
-        let mut command = self.psql();
-        command.arg("-c").arg(statement);
-        run(command)
+        self.try_ask(statement)
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Checks that the rows up to this number are there, and that table and index fit together. Reads every page of both.
-    pub fn check(&self, acknowledged: u64) {
-        let damaged = self.ask(
+    fn try_ask(&self, statement: &str) -> Result<String, String> {
+        let mut command = self.psql();
+        command.arg("-c").arg(statement);
+        try_run(command)
+    }
+
+    /// Checks that the rows up to this number are there, and that table and index fit together. Reads every page of both. Returns
+    /// what is wrong.
+    pub fn check(&self, acknowledged: u64) -> Result<(), String> {
+        let damaged = self.try_ask(
             "SELECT bt_index_parent_check('rows_pkey', true, true); SELECT * FROM verify_heapam('rows')",
-        );
-        assert_eq!(damaged, "", "the table is damaged");
-        let wrong = self.ask(&format!(
+        )?;
+        if !damaged.is_empty() {
+            return Err(format!("the table is damaged: {damaged}"));
+        }
+        let wrong = self.try_ask(&format!(
             "SELECT count(*) FROM rows WHERE filler <> {FILLER}"
-        ));
-        assert_eq!(wrong, "0", "rows are wrong");
-        let found = self.ask(&format!(
+        ))?;
+        if wrong != "0" {
+            return Err(format!("rows are wrong: {wrong}"));
+        }
+        let found = self.try_ask(&format!(
             "SELECT count(*) FROM rows WHERE n BETWEEN 1 AND {acknowledged}"
-        ));
-        assert_eq!(found, acknowledged.to_string(), "rows are lost");
+        ))?;
+        if found != acknowledged.to_string() {
+            return Err(format!("rows are lost: {found} of {acknowledged}"));
+        }
+        Ok(())
     }
 
     /// The number of the last row.
