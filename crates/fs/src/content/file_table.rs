@@ -16,7 +16,8 @@ use parking_lot::Mutex;
 use super::open_file::OpenFile;
 
 const SHARDS: usize = 16;
-/// Files kept per shard before idle ones are dropped.
+/// Idle files kept per shard, beside those in use, before they are dropped. Each has an open content file, and a process may have
+/// few descriptors.
 const SHARD_IDLE_MAX: usize = 256;
 
 /// All regular files in use.
@@ -29,8 +30,7 @@ pub struct FileTable {
 
 struct Shard {
     files: HashMap<Ino, Arc<OpenFile>>,
-    /// Number of files at which idle files are next dropped. It doubles while no file is idle, so that the search
-    /// stays cheap.
+    /// Number of files at which idle files are next dropped: [`SHARD_IDLE_MAX`] more than were in use at the last search.
     sweep_at: usize,
 }
 
@@ -46,7 +46,7 @@ impl Default for Shard {
 impl Shard {
     fn drop_idle(&mut self) {
         self.files.retain(|_, file| !OpenFile::is_idle(file));
-        self.sweep_at = SHARD_IDLE_MAX.max(self.files.len() * 2);
+        self.sweep_at = self.files.len() + SHARD_IDLE_MAX;
     }
 }
 
@@ -122,5 +122,35 @@ impl FileTable {
         for shard in &self.shards {
             *shard.lock() = Shard::default();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn load(table: &FileTable, raw: u64) -> Arc<OpenFile> {
+        let ino = Ino::new(raw).unwrap();
+        let loaded = table.get_or_load(ino, || Ok::<_, Infallible>((0, InodeFlags::from_bits(0))));
+        loaded.unwrap()
+    }
+
+    /// Each entry may have a descriptor.
+    #[test]
+    fn few_idle_files_stay_open_beside_many_in_use() {
+        const IN_USE: u64 = 16_000;
+        let table = FileTable::default();
+        let in_use: Vec<_> = (1..=IN_USE).map(|raw| load(&table, raw)).collect();
+        for raw in IN_USE + 1..=4 * IN_USE {
+            load(&table, raw);
+            let entries: usize = table.shards.iter().map(|one| one.lock().files.len()).sum();
+            let idle = entries - in_use.len();
+            // A search finds all idle files of its shard.
+            assert!(idle <= 2 * SHARDS * SHARD_IDLE_MAX, "{idle} idle files");
+        }
+        let first = load(&table, 1);
+        assert!(in_use.first().is_some_and(|one| Arc::ptr_eq(one, &first)));
     }
 }
