@@ -11,6 +11,8 @@ mod address;
 mod holder;
 #[path = "stale_caches/looks.rs"]
 mod looks;
+#[path = "stale_caches/many.rs"]
+mod many;
 #[path = "faults/network.rs"]
 mod network;
 #[path = "faults/nodes.rs"]
@@ -25,6 +27,7 @@ mod witnessed;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Instant;
 
 use lockstep_driver::report::ServiceStatus;
 use rustix::io::Errno;
@@ -37,6 +40,8 @@ use operator::{await_in_sync, await_status};
 use witnessed::{Witness, await_protected, isolate};
 
 const FAILOVER_AFTER_MS: u64 = 1500;
+/// Known inodes in the measurement, unless the variable `LOCKSTEP_KNOWN_INODES` says otherwise.
+const KNOWN_INODES: u64 = 200_000;
 
 /// Two nodes with a witness, in sync, and protected by it, and a holder of A; `None` if this machine cannot mount.
 fn start() -> Option<(Pair, Witness, Holder)> {
@@ -174,6 +179,41 @@ fn a_guard_that_is_held_up_ends_with_the_node_and_the_holder() {
     drop(holder);
     await_guards(&on_a, 0);
     assert_not_connected(&on_a);
+}
+
+/// How long programs read from the kernel's caches on a suspended primary, with many known inodes: the guard drops them.
+#[test]
+#[ignore = "a measurement of some minutes"]
+fn how_long_the_drop_of_many_inodes_takes() {
+    let Some((mut pair, _witness, _holder)) = start() else {
+        return;
+    };
+    let count = repetitions("LOCKSTEP_KNOWN_INODES", KNOWN_INODES).unwrap();
+    let count = usize::try_from(count).unwrap();
+    let mount = pair.node(A).mount();
+    many::make(&mount, count);
+    many::know(&mount, count);
+    let looks = [
+        ("attributes", many::Looks::at_attributes(&mount, count)),
+        ("pages", many::Looks::at_pages(&mount, count)),
+    ];
+    let suspended = Instant::now();
+    pair.node(A).freeze();
+    await_status(pair.node(B), "the takeover", |status| {
+        status.sync.service == ServiceStatus::Alone
+    });
+    let serves = suspended.elapsed();
+    println!("{count} files of 3 bytes; after the primary is suspended:");
+    for (what, looks) in &looks {
+        let [first, last] = looks.await_end(suspended);
+        println!("{what}: the first is dropped after {first:?}, the last after {last:?}");
+    }
+    println!("the other node is seen to serve after {serves:?}");
+    // The looks that wait are answered.
+    pair.node(A).thaw();
+    await_in_sync(&mut pair, B, 2);
+    await_protected(&pair, B);
+    operator::fail_over(&mut pair, B, 2);
 }
 
 /// The side of the child that maps a file.
