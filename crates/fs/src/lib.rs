@@ -21,6 +21,7 @@ pub mod store;
 mod text;
 mod tree;
 
+pub use backing::overlay::Overlay;
 pub use backing::{os_backing, poison, reserve};
 pub use error::{OpError, StoreError};
 pub use namespace::{InoRanges, keys, kv, plan, record};

@@ -282,12 +282,20 @@ impl Datastore {
         self.set_standing(standing);
     }
 
-    /// Begins the next session of the record on the disk. If that is not possible, this node serves nothing until its
-    /// process is started again.
+    /// Begins the next session of the record on the disk. On a disk that fails meanwhile, that is a session which only reads. If
+    /// there is no session, this node serves nothing until its process is started again.
     fn begin_session(&self, part: SessionPart) -> bool {
         let record = self.engine.role_file.state().record;
         let datastore = self.engine.name();
-        match build::session(&self.engine, part) {
+        let has_failed = || self.engine.poison.has_failed();
+        let built = build::session(&self.engine, part).or_else(|error| {
+            if has_failed() {
+                build::poisoned(&self.engine)
+            } else {
+                Err(error)
+            }
+        });
+        match built {
             Ok(session) => *self.session.write() = session,
             Err(error) => {
                 tracing::error!(datastore, %error, "the datastore cannot go on in its role");
@@ -303,6 +311,9 @@ impl Datastore {
         gate.need_lease(host, build::needs_lease(&self.engine));
         if part == SessionPart::Lead {
             self.set_standing(Standing::Serving);
+            if has_failed() {
+                return true;
+            }
             self.reap_orphans();
             if !record.peer_complete {
                 maintenance::sync_soon(self.session().term());
@@ -328,6 +339,20 @@ impl Datastore {
             tell(&*observer);
         }
     }
+}
+
+/// Lets a primary whose disk has failed serve reads. While it did not serve, its session was one that waits for the other node,
+/// and no such session answers programs. The caller holds `changing`.
+pub(super) fn serve_reads(datastore: &Datastore) {
+    let session = datastore.session();
+    if matches!(session, Session::Secondary(_)) {
+        session.retire("the disk of this node has failed");
+        match build::poisoned(&datastore.engine) {
+            Ok(reading) => *datastore.session.write() = reading,
+            Err(error) => return datastore.engine.notes.set_obstacle(&error.to_string()),
+        }
+    }
+    datastore.set_standing(Standing::Serving);
 }
 
 /// Waits a moment for the mark of the secondary.

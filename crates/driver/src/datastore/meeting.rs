@@ -8,7 +8,7 @@ use lockstep_roles::RoleRecord;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{DatastoreUuid, Osn};
 
-use super::{Datastore, leaving, promotion};
+use super::{Datastore, change, leaving, promotion};
 use crate::client::Standing;
 use crate::config::DatastoreConfig;
 use crate::engine::Engine;
@@ -125,7 +125,8 @@ impl Datastore {
         Ok(())
     }
 
-    /// A node whose disk has failed writes no record. A primary serves reads until the other node may serve.
+    /// A node whose disk has failed writes no record. A primary serves reads until the other node may serve. The caller holds
+    /// `changing`.
     fn hear_poisoned(&self, attendee: &Attendee, theirs: &Meet) {
         let is_deposed = theirs.record.generation > attendee.state.record.generation;
         if is_deposed {
@@ -133,7 +134,7 @@ impl Datastore {
         } else if attendee.state.record.is_primary()
             && attendee.judge(theirs).is_ok_and(|judgment| judgment.leads)
         {
-            self.set_standing(Standing::Serving);
+            change::serve_reads(self);
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use lockstep_fs::{Store, StoreError};
+use lockstep_fs::{Overlay, Store, StoreError};
 use lockstep_repl::core::{Core, CoreConfig, CoreStart};
 use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::mutants::{Mutant, is_active};
@@ -89,9 +89,10 @@ fn trace_lead(store: &Store, generation: Generation, is_in_sync: bool) {
     }
 }
 
-/// A session on a failed disk, which was opened in memory.
+/// A session on a failed disk, with tables in memory: nothing on the disk changes.
 pub(crate) fn poisoned(engine: &Arc<Engine>) -> Result<Session, DatastoreError> {
-    let made = Tables::make(engine.store.backing().as_ref());
+    let in_memory = Overlay::new(Arc::clone(engine.store.backing()));
+    let made = Tables::make(&in_memory);
     let tables = made.map_err(table_refused(&engine.config))?;
     let state = if engine.role_file.state().record.is_primary() {
         State::Poisoned

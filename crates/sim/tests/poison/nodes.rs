@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockstep_driver::{ClearError, RoleMarks};
 use lockstep_repl::state::State;
 use lockstep_sim::disk::CallClass;
-use lockstep_sim::scenario::{Cluster, Mount, PRIMARY, SECONDARY};
+use lockstep_sim::scenario::{Cluster, Fault, Mount, PRIMARY, SECONDARY};
 use lockstep_sim::world::Side;
 use lockstep_types::Errno;
 use lockstep_types::settings::{OnPeerLoss, OnPowerLoss, Role};
@@ -41,6 +41,45 @@ fn says_in_sync(cluster: &Cluster) -> bool {
         .into_iter()
         .filter_map(|side| cluster.status(side));
     statuses.any(|status| status.sync.in_sync)
+}
+
+/// Lets the next sync of a node's role file fail.
+fn fail_next_role_sync(cluster: &Cluster, side: Side) {
+    let disk = cluster.disk(side);
+    disk.fail_next_on("role.json", CallClass::Sync, Errno::Io);
+}
+
+/// The session of the earlier role is over then, and the session of another one cannot be made on that disk.
+#[test]
+fn a_primary_whose_disk_fails_as_it_gives_its_role_away_serves_reads() {
+    let mut cluster = in_sync();
+    fail_next_role_sync(&cluster, PRIMARY);
+    cluster.apply_fault(Fault::HandOver).unwrap();
+    until_poisoned(&mut cluster, PRIMARY);
+    cluster.run_for(LONG).unwrap();
+    let states = Side::BOTH.map(|side| cluster.state(side));
+    let expected = [State::Poisoned, State::SecondaryDisconnected];
+    assert_eq!(states, expected.map(Some));
+    assert_read_only(&mut cluster, FIRST);
+}
+
+/// Only this primary can lead. While it waited for the other node, its session was that of a node which serves nothing.
+#[test]
+fn a_primary_whose_disk_fails_as_it_begins_to_lead_serves_reads() {
+    let mut cluster = two_nodes_with(OnPeerLoss::Continue, OnPowerLoss::Wait);
+    start_in_sync(&mut cluster);
+    make_file(&mut cluster, FIRST);
+    kill(&mut cluster, PRIMARY);
+    cluster.cut_power(SECONDARY);
+    cluster.start(PRIMARY);
+    cluster.run_for(LONG).unwrap();
+    assert_eq!(cluster.state(PRIMARY), Some(State::SecondaryDisconnected));
+    fail_next_role_sync(&cluster, PRIMARY);
+    cluster.start(SECONDARY);
+    until_poisoned(&mut cluster, PRIMARY);
+    cluster.run_for(LONG).unwrap();
+    assert_eq!(cluster.state(PRIMARY), Some(State::Poisoned));
+    assert_read_only(&mut cluster, FIRST);
 }
 
 #[test]
