@@ -13,6 +13,7 @@
 //! Invariant: this history does not depend on the state inside the nodes. It depends only on the
 //! requests, the answers, and the faults that the world caused at the nodes.
 
+mod failed_disk;
 mod lineage;
 pub mod loss;
 mod settling;
@@ -188,10 +189,19 @@ pub enum NodeEvent {
     Promoted,
     /// The node serves clients from now on: before, another process served, or none.
     Serves,
+    /// The same, and the disk of the node has failed: it serves looks only.
+    ServesReads,
     /// The node is the secondary, and its copy is now equal to that of the primary.
     Equal,
     /// A flush of the node's disk failed. Unsynced data may be lost.
     FlushFailed,
+}
+
+impl NodeEvent {
+    /// Returns whether the node serves clients from then on.
+    pub const fn is_service(self) -> bool {
+        matches!(self, Self::Serves | Self::ServesReads)
+    }
 }
 
 /// A period in which a node answered clients as the primary. The period lasts from the node's first
@@ -226,10 +236,12 @@ pub struct Service {
 pub struct History {
     always: bool,
     calls: Vec<Call>,
-    /// The calls that happened in a copy that was given up only.
+    /// The calls that happened in a copy that was given up only, and the looks at a failed disk before a takeover.
     gone: BTreeSet<usize>,
     /// The nodes at which the calls were made, as far as they are known.
     asked_at: BTreeMap<usize, Side>,
+    /// The looks at failed disks that count until the other node serves, and the machines that have answered them.
+    at_failed_disks: Vec<(CallId, Side)>,
     /// The calls whose programs were killed, and the nodes at which the requests wait.
     killed: BTreeMap<usize, Side>,
     terms: Vec<Term>,
@@ -300,6 +312,9 @@ impl History {
     /// Records an event of a node.
     pub fn node(&mut self, node: Side, event: NodeEvent, at: u64) {
         self.advance(at);
+        if event.is_service() {
+            self.leave_looks_out(node, event);
+        }
         self.events.push((at, node, event));
     }
 
@@ -363,13 +378,14 @@ impl History {
         &self.terms
     }
 
-    /// Returns all calls, by the time of invocation, without those in a copy that was given up.
+    /// Returns all calls, by the time of invocation, without those in a copy that was given up, and without the looks that a
+    /// failed disk has answered before the other node took over.
     pub fn calls(&self) -> impl Iterator<Item = (CallId, &Call)> {
         self.every_call()
             .filter(|(id, _)| !self.gone.contains(&id.index()))
     }
 
-    /// Returns all calls, also those in a copy that was given up.
+    /// Returns all calls, also those that [`Self::calls`] leaves out.
     pub fn every_call(&self) -> impl Iterator<Item = (CallId, &Call)> {
         let calls = self.calls.iter().enumerate();
         calls.map(|(index, call)| (CallId(index), call))
@@ -427,6 +443,7 @@ impl History {
             let lacks_operations = side.of_mut(&mut lacks_operations);
             match event {
                 NodeEvent::Serves => (serving, *lacks_operations) = (side, false),
+                NodeEvent::ServesReads => serving = side,
                 NodeEvent::Equal => *lacks_operations = false,
                 NodeEvent::Crashed(Stop::Power) => *lacks_operations = true,
                 NodeEvent::Closed if side == serving && !*lacks_operations && counts(at, side) => {
@@ -455,7 +472,7 @@ impl History {
     /// no process has served.
     pub fn serving_since(&self) -> u64 {
         let mut latest = self.events.iter().rev();
-        let serves = latest.find(|event| event.2 == NodeEvent::Serves);
+        let serves = latest.find(|event| event.2.is_service());
         serves.map_or(0, |event| event.0)
     }
 

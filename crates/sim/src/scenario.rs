@@ -14,6 +14,7 @@ mod coverage;
 mod delays;
 mod disk_checks;
 mod dump;
+mod failed_disks;
 mod failure;
 mod faults;
 mod final_checks;

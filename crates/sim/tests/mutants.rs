@@ -92,7 +92,10 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // A recovery also waits for messages that were not sent again.
         Mutant::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
         Mutant::HandOverUnsynced => &[TABLES, IDENTICAL, SURVIVES, DURABLE, IN_TIME],
-        Mutant::FinishAloneUnmarked => &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS],
+        // An operation that was finished alone may be a durable one.
+        Mutant::FinishAloneUnmarked => {
+            &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS, DURABLE]
+        }
         // A write without locks also collides with the end of its file. The resync also cannot send
         // a file whose content and record have different lengths.
         Mutant::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS, IN_TIME],
@@ -200,7 +203,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::FollowAfterAlone => 1_240,
         Mutant::GoAloneUnasked => 1_130,
         Mutant::LeadAfterPowerLoss => 770,
-        Mutant::HandOverBusy => 250,
+        Mutant::HandOverBusy => 880,
         Mutant::KeepLoserComplete => 6_270,
         Mutant::RejoinFromAnyCopy => 70,
         Mutant::CachesOutliveLease => 650,
@@ -211,7 +214,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::MetadataOutOfOrder => 1_090,
         Mutant::NoSawEntry => 630,
         Mutant::AdmitBeforeRanges => 600,
-        Mutant::RangesBeforeMetadata => 3_860,
+        Mutant::RangesBeforeMetadata => 4_580,
         Mutant::KeepNameOfSync => 1_820,
         Mutant::HideFailure => 320,
         Mutant::ForgetNames | Mutant::MarkBeforeSync | Mutant::RepeatMetadata => 100,

@@ -12,6 +12,9 @@
 //! made the primary holds the only copy that counts, also before it serves. Its later losses count
 //! at once.
 //!
+//! A node whose disk has failed shows its losses, too, if its process starts again. They count as long as no other node serves:
+//! a complete copy that takes over lacks nothing.
+//!
 //! A failed flush drops pages. On the machine that serves, the loss of content may be visible at
 //! once. The loss of the log is visible when the process starts again.
 
@@ -58,6 +61,8 @@ impl Loss {
 #[derive(Default)]
 struct UnseenLosses {
     losses: Vec<Loss>,
+    /// Number of these losses that clients have seen on a failed disk.
+    shown: usize,
     /// A flush has failed since the process started.
     flush_failed: bool,
     /// An operator promotes the machine's node since this time. No node has served since.
@@ -75,6 +80,11 @@ impl UnseenLosses {
         };
         self.flush_failed = cause == Cause::FlushFailed;
         Some(cause)
+    }
+
+    fn clear(&mut self) {
+        self.losses.clear();
+        self.shown = 0;
     }
 
     fn first(&self) -> Option<u64> {
@@ -111,9 +121,13 @@ struct Losses {
 impl Losses {
     fn add(&mut self, at: u64, side: Side, event: NodeEvent) {
         match event {
-            NodeEvent::Serves => self.serves(side),
+            NodeEvent::ServesReads if side == self.serving => {
+                let unseen = side.of_mut(&mut self.unseen);
+                unseen.shown = unseen.losses.len();
+            }
+            NodeEvent::Serves | NodeEvent::ServesReads => self.serves(side),
             NodeEvent::Promoted => side.of_mut(&mut self.unseen).promoted = Some(at),
-            NodeEvent::Equal => side.of_mut(&mut self.unseen).losses.clear(),
+            NodeEvent::Equal => side.of_mut(&mut self.unseen).clear(),
             _ => {}
         }
         let unseen = side.of_mut(&mut self.unseen);
@@ -140,6 +154,7 @@ impl Losses {
         }
         for unseen in &mut self.unseen {
             unseen.promoted = None;
+            unseen.shown = 0;
         }
     }
 }
@@ -155,6 +170,10 @@ impl History {
         for &(at, side, event) in self.events() {
             losses.add(at, side, event);
         }
+        let serving = losses.serving.of(&losses.unseen);
+        losses
+            .seen
+            .extend(serving.losses.iter().take(serving.shown));
         losses.seen.sort_by_key(|loss| loss.at);
         losses.seen
     }
@@ -219,6 +238,23 @@ mod tests {
         let found = losses(&[&alone[..], &served_since].concat());
         assert_eq!(found, [(4, Side::A, Cause::Power)], "the loss of A only");
         let and_back = [(Side::A, POWER), (Side::B, Serves), (Side::A, Serves)];
+        assert_eq!(losses(&and_back), []);
+    }
+
+    #[test]
+    fn a_loss_that_a_failed_disk_shows_counts_until_the_other_machine_takes_over() {
+        use NodeEvent::{Equal, Serves, ServesReads};
+        let shown = [(Side::A, Serves), (Side::A, POWER), (Side::A, ServesReads)];
+        assert_eq!(losses(&shown[..2]), []);
+        assert_eq!(losses(&shown), [(2, Side::A, Cause::Power)]);
+        let lost_again = [&shown[..], &[(Side::A, POWER)]].concat();
+        assert_eq!(losses(&lost_again), [(2, Side::A, Cause::Power)]);
+        let repaired = [&lost_again[..], &[(Side::A, Serves)]].concat();
+        let both = [(2, Side::A, Cause::Power), (4, Side::A, Cause::Power)];
+        assert_eq!(losses(&repaired), both);
+        let taken_over = [&shown[..], &[(Side::B, Serves)]].concat();
+        assert_eq!(losses(&taken_over), []);
+        let and_back = [&taken_over[..], &[(Side::A, Equal), (Side::A, Serves)]].concat();
         assert_eq!(losses(&and_back), []);
     }
 

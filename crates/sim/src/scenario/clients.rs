@@ -164,6 +164,7 @@ impl Client {
         let has_changed = generation != present || !serves;
         // A node that has given its role away since has answered before: the role waits for the answers, not for the clients.
         let answered_in = if serves { present } else { generation };
+        let has_disk_failed = self.mount.service().0.store().is_poisoned();
         let mut witness = self.witness.lock();
         match outcome {
             // The node gave its role away while the operation was under way: the outcome is unknown.
@@ -173,6 +174,9 @@ impl Client {
             Err(_) => {}
         }
         witness.answer(side, self.id, call, outcome);
+        if has_disk_failed {
+            witness.answered_by_failed_disk(side, call);
+        }
     }
 
     fn pause(&self) {

@@ -491,14 +491,7 @@ impl Cluster {
         let role_changes = self.nodes.role_changes();
         if let Some(side) = self.nodes.look_for_server()? {
             self.follow_kept(side)?;
-            let node = self.nodes.of(side);
-            let is_sound = node.state() != Some(State::Poisoned);
-            let marks = disk_checks::marks(node.disk.disk()).filter(|_| is_sound);
-            let mut witness = self.witness.lock();
-            witness.node(side, NodeEvent::Serves);
-            if let Some(marks) = marks {
-                witness.serves_with(side, marks.verifier);
-            }
+            self.note_service(side)?;
         }
         if self.nodes.role_changes() != role_changes {
             self.checks.after_role_change();

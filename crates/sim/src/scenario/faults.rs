@@ -28,7 +28,7 @@ const WHOLE_PAGES_PERCENT: u64 = 30;
 const ROLES: [Role; 2] = [Role::Primary, Role::Secondary];
 
 /// Most disk calls of a class until one of them fails.
-const FAILING_CALLS_MAX: u64 = 30;
+pub const FAILING_CALLS_MAX: u64 = 30;
 
 /// One fault.
 #[derive(Clone, Copy, Debug)]
@@ -215,27 +215,37 @@ impl Fault {
             }
             8 | 9 => Self::Disconnect,
             10 => Self::CorruptFrame(role),
-            11 => Self::FailCall {
-                role,
-                class: *random.pick(&[
-                    CallClass::Write,
-                    CallClass::Name,
-                    CallClass::Read,
-                    CallClass::Sync,
-                ]),
-                nth: 1 + random.below(FAILING_CALLS_MAX),
-                errno: Errno::Io,
-            },
+            11 => Self::failing_call(role, FAILING_CALLS_MAX, random),
             12 => Self::FillDisk(role),
             _ => Self::Mute(role),
         }
+    }
+
+    /// Draws the failure of one of the next `calls_max` calls of a class of a node's disk.
+    pub fn failing_call(role: Role, calls_max: u64, random: &mut Random) -> Self {
+        Self::FailCall {
+            role,
+            class: *random.pick(&[
+                CallClass::Write,
+                CallClass::Name,
+                CallClass::Read,
+                CallClass::Sync,
+            ]),
+            nth: 1 + random.below(calls_max),
+            errno: Errno::Io,
+        }
+    }
+
+    /// Draws the takeover by an operator.
+    pub fn take_over(random: &mut Random) -> Self {
+        Self::TakeOver(stop(random))
     }
 
     /// Draws an act of an operator.
     pub fn of_operator(random: &mut Random) -> Self {
         match random.below(10) {
             0..=4 => Self::HandOver,
-            5..=7 => Self::TakeOver(stop(random)),
+            5..=7 => Self::take_over(random),
             _ => Self::EndStandStill,
         }
     }

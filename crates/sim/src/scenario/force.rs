@@ -63,6 +63,7 @@ impl Cluster {
     pub(super) fn demote_primary(&mut self) -> Result<(), String> {
         let [primary, secondary] = self.nodes.machines();
         if self.nodes.is_any_kept_away()
+            || self.nodes.of(primary).needs_operator
             || !self.force.copies.is_of_one_moment(secondary)
             || self.recorded_role(primary) != Some(Role::Primary)
         {
@@ -114,7 +115,8 @@ impl Cluster {
         if leads(primary) || leads(secondary) {
             return Ok(true);
         }
-        if !self.nodes.of(primary).is_running() {
+        // A node whose disk fails may not tell the witness that it was forced to lead. It is promoted once it is repaired.
+        if !self.nodes.of(primary).is_running() || self.nodes.of(primary).needs_operator {
             return Ok(false);
         }
         let was_running = self.nodes.of(secondary).is_running();

@@ -126,7 +126,8 @@ impl LiveChecks {
             if std::mem::take(&mut self.primary.tables_are_due) {
                 self.record(self.check_tables(nodes));
             }
-            self.primary.has_recovered = false;
+            // What a failed disk shows does not count once the secondary takes over.
+            self.primary.has_recovered &= nodes.of(side).is_poisoned();
             self.primary.could_take_over = false;
         }
     }
@@ -151,7 +152,8 @@ impl LiveChecks {
         let is_primary = nodes.role_of(side) == Role::Primary;
         self.primary.tables_are_due = is_primary && stop == Stop::Process && is_secondary_complete;
         if is_primary {
-            self.primary.could_take_over = self.primary.has_recovered && is_secondary_complete;
+            let holds_all = is_secondary_complete || nodes.secondary_outlives_disk();
+            self.primary.could_take_over = self.primary.has_recovered && holds_all;
         }
     }
 
@@ -191,11 +193,16 @@ impl LiveChecks {
             // The resync has changed records of the secondary, so the mark must have come before.
             disk_checks::check_marked_out_of_sync(secondary.disk.disk())?;
         }
+        let is_primary = nodes.role_of(side) == Role::Primary;
+        let witness = self.witness.lock();
+        let history = witness.history();
+        if is_primary && self.primary.has_recovered && nodes.secondary_outlives_disk() {
+            let taken_over = history.taken_over_by(secondary.side());
+            return disk_checks::check_could_take_over(&secondary.dump()?, &taken_over);
+        }
         if !nodes.secondary_holds_all() {
             return Ok(true);
         }
-        let witness = self.witness.lock();
-        let history = witness.history();
         match (nodes.role_of(side), stop) {
             (Role::Secondary, Stop::Process) => Ok(true),
             (Role::Secondary, Stop::Power) => {

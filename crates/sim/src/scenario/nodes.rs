@@ -9,6 +9,7 @@ use lockstep_driver::Datastore;
 use lockstep_repl::state::State;
 use lockstep_types::settings::Role;
 
+use super::disk_checks;
 use super::settings::Settings;
 use super::sim_node::SimNode;
 use crate::world::Side;
@@ -217,6 +218,17 @@ impl Nodes {
                 Some(State::SecondaryResyncing),
             ]
         )
+    }
+
+    /// Returns whether the disk of the primary has failed, and the secondary must hold all acknowledged operations: the primary
+    /// was in sync, so it acknowledges nothing alone (rule P16).
+    pub fn secondary_outlives_disk(&self) -> bool {
+        let [primary, secondary] = self.both();
+        let was_in_sync = || {
+            let marks = disk_checks::marks(primary.disk.disk());
+            marks.is_some_and(|marks| marks.in_sync && !marks.has_lost_power)
+        };
+        primary.state() == Some(State::Poisoned) && was_in_sync() && secondary.has_kept_sync()
     }
 
     /// Returns whether an open store is poisoned.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockstep_types::settings::{OnPowerLoss, Role};
 
-use super::faults::{CleanShutdown, Fault};
+use super::faults::{CleanShutdown, FAILING_CALLS_MAX, Fault};
 use super::held_thread::HeldThread;
 use super::settings::Settings;
 use crate::random::Random;
@@ -97,8 +97,9 @@ const UNSEEN_CUT: Feature = Feature {
     salt: 0x756e_7365_656e,
     percent: 25,
 };
-/// The longest time from such a cut to the heal, in microseconds: longer than a takeover takes.
-const UNSEEN_CUT_MAX_US: u64 = 3_000_000;
+/// The longest time from such a cut, or from the failure of a disk, to the heal, in microseconds: longer than a takeover
+/// takes.
+const TAKEOVER_MAX_US: u64 = 3_000_000;
 /// Programs that wait at a node that does not serve, where roles change.
 const STANDBY_PROGRAMS: Feature = Feature {
     salt: 0x0077_6169_7473,
@@ -124,6 +125,21 @@ const FLAPPING_LINK: Feature = Feature {
 const FLAPS_MAX: u64 = 8;
 /// The longest time for which such a link is up, and for which it is down, in microseconds.
 const FLAP_MAX_US: u64 = 2_000_000;
+/// Disks that fail, where roles change.
+const FAILING_DISKS: Feature = Feature {
+    salt: 0x6661_696c_696e,
+    percent: 25,
+};
+/// Share of these failures at the primary, in percent.
+const FAILS_AT_PRIMARY_PERCENT: u64 = 80;
+/// Share of these failures that an operator answers with a takeover, where there is no witness, in percent.
+const TAKEN_OVER_PERCENT: u64 = 60;
+/// Share of the schedules with such failures in which one comes at the begin, too, in percent.
+const FAILS_EARLY_PERCENT: u64 = 70;
+/// The longest time until that one, in microseconds.
+const FAILS_EARLY_MAX_US: u64 = 500_000;
+/// Most disk calls of a class until the one of them that fails early.
+const FAILS_EARLY_CALLS_MAX: u64 = 6;
 /// Distinguishes the random source of the details of faults.
 const DETAILS_SALT: u64 = 0x6465_7461_696c;
 
@@ -216,6 +232,10 @@ impl Plan {
             if settings.failover_after.is_some() {
                 hold_threads(&mut faults, &mut HELD_THREADS.source(seed));
                 cut_unseen(&mut faults, &mut UNSEEN_CUT.source(seed));
+            }
+            let has_operator = settings.failover_after.is_none();
+            fail_disks(&mut faults, has_operator, &mut FAILING_DISKS.source(seed));
+            if !has_operator {
                 put_copies_back_beside_a_witness(&mut faults, &mut PUT_BACK.source(seed));
             }
         } else {
@@ -335,8 +355,8 @@ fn change_roles(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) -> Opt
     if !random.percent(CHANGED_ROLES.percent) {
         return None;
     }
-    // A client of a failed disk may read bytes that the other node lacks. A disk that is exchanged after a hand-over
-    // leaves two secondaries: only an operator knows which copy is right.
+    // Disks fail here by a random source of their own: see `fail_disks`. A disk that was unmounted and comes back is an older
+    // copy, as one that is put back: it may take over before its node has met the primary (gap 22 in docs/protocol/gaps.md).
     faults.retain(|(_, fault)| !matches!(fault, Fault::FailCall { .. } | Fault::UnmountDisk));
     for _ in 0..=random.below(OPERATOR_ACTS_MAX) {
         add(faults, random, Fault::of_operator);
@@ -409,8 +429,51 @@ fn cut_unseen(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
     let held_us = u64::try_from(held.time.as_micros()).unwrap_or(0);
     let cut = Duration::from_micros(random.below(held_us + 1));
     faults.push((cut, Fault::Isolate(Role::Primary)));
-    let healed = Duration::from_micros(random.below(UNSEEN_CUT_MAX_US));
+    let healed = Duration::from_micros(random.below(TAKEOVER_MAX_US));
     faults.push((healed, Fault::Heal));
+}
+
+/// Lets disks fail, in some schedules. Without a witness an operator may make the secondary the primary then.
+fn fail_disks(faults: &mut Vec<(Duration, Fault)>, has_operator: bool, random: &mut Random) {
+    if !random.percent(FAILING_DISKS.percent) {
+        return;
+    }
+    for _ in 0..=random.below(2) {
+        let role = if random.percent(FAILS_AT_PRIMARY_PERCENT) {
+            Role::Primary
+        } else {
+            Role::Secondary
+        };
+        let place = add(faults, random, |random| {
+            Fault::failing_call(role, FAILING_CALLS_MAX, random)
+        });
+        if has_operator && random.percent(TAKEN_OVER_PERCENT) {
+            insert(faults, place + 1, random, Fault::take_over);
+        }
+    }
+    if random.percent(FAILS_EARLY_PERCENT) {
+        fail_early(faults, has_operator, random);
+    }
+}
+
+/// Lets the disk of the primary fail at the begin, while the nodes are mostly in sync and all clients work. Then there is time
+/// for a takeover.
+fn fail_early(faults: &mut Vec<(Duration, Fault)>, has_operator: bool, random: &mut Random) {
+    let mut within = |most| Duration::from_micros(random.below(most));
+    let (calm, until_act, until_heal) = (
+        within(FAILS_EARLY_MAX_US),
+        within(TAKEOVER_MAX_US),
+        within(TAKEOVER_MAX_US),
+    );
+    let mut early = vec![(
+        calm,
+        Fault::failing_call(Role::Primary, FAILS_EARLY_CALLS_MAX, random),
+    )];
+    if has_operator {
+        early.push((until_act, Fault::take_over(random)));
+    }
+    early.push((until_heal, Fault::Heal));
+    faults.splice(..0, early);
 }
 
 /// Lets the link come and go at the end.
@@ -441,22 +504,35 @@ fn put_copies_back(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
     }
 }
 
-/// Adds such acts where roles change by the word of a witness. After an older copy and a loss of power neither copy is complete,
-/// and only an operator can go on.
+/// Adds such acts where roles change by the word of a witness. After an older copy, and a loss of power or a failed disk, neither copy
+/// is complete, and only an operator can go on.
 fn put_copies_back_beside_a_witness(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
-    let may_end_both = |fault: &Fault| fault.loses_power() || fault.accepts_loss();
+    let may_end_both = |fault: &Fault| {
+        fault.loses_power() || fault.accepts_loss() || matches!(fault, Fault::FailCall { .. })
+    };
     if !faults.iter().any(|(_, fault)| may_end_both(fault)) {
         put_copies_back(faults, random);
     }
 }
 
-/// Adds a fault at a random place.
+/// Adds a fault at a random place, which is returned.
 fn add(
     faults: &mut Vec<(Duration, Fault)>,
     random: &mut Random,
     fault: impl FnOnce(&mut Random) -> Fault,
-) {
+) -> usize {
     let place = usize::try_from(random.below(faults.len() as u64 + 1)).unwrap_or(0);
+    insert(faults, place, random, fault);
+    place
+}
+
+/// Adds a fault at a place. The other faults keep their times.
+fn insert(
+    faults: &mut Vec<(Duration, Fault)>,
+    place: usize,
+    random: &mut Random,
+    fault: impl FnOnce(&mut Random) -> Fault,
+) {
     let next = faults.get_mut(place).map(|(wait, _)| wait);
     let most = next.as_ref().map_or(FAULT_EVERY_MAX_US, |next| {
         u64::try_from(next.as_micros()).unwrap_or(0)

@@ -9,6 +9,7 @@ use lockstep_driver::client::FileService;
 use lockstep_driver::config::{DatastoreConfig, DiskStallLimit, PeerConfig, Policies};
 use lockstep_driver::{ClearError, Cleared, Datastore, DatastoreHandle, Repair, clear_poison};
 use lockstep_fs::InoRanges;
+use lockstep_fs::poison::MARKER_FILE;
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
 use lockstep_types::settings::{Encryption, Role};
@@ -191,6 +192,14 @@ impl SimNode {
     /// Returns the machine.
     pub const fn side(&self) -> Side {
         self.side
+    }
+
+    /// Returns whether the disk is known to have failed, and no operator has cleared the store since.
+    pub fn is_poisoned(&self) -> bool {
+        match self.datastore() {
+            Some(datastore) => datastore.store().is_poisoned(),
+            None => self.disk.disk().read_all(MARKER_FILE).is_some(),
+        }
     }
 
     /// Returns whether this secondary reports its copy as in sync, and the copy is not an old one.

@@ -18,6 +18,8 @@ pub struct Tally {
     pub forced: u64,
     /// Primaries that an operator has made the secondary.
     pub demotions: u64,
+    /// Changes of roles after the disk of the other node has failed.
+    pub from_failed_disks: u64,
     /// Machines that have lost power.
     pub power_losses: u64,
 }
@@ -30,6 +32,7 @@ impl AddAssign for Tally {
         self.promotions += other.promotions;
         self.forced += other.forced;
         self.demotions += other.demotions;
+        self.from_failed_disks += other.from_failed_disks;
         self.power_losses += other.power_losses;
     }
 }
@@ -43,12 +46,13 @@ impl fmt::Display for Tally {
             promotions,
             forced,
             demotions,
+            from_failed_disks,
             power_losses,
         } = self;
         write!(
             f,
             "{role_changes} changes of roles ({takeovers} takeovers by the witness, {planned} planned failovers, \
-             {promotions} promotions, {forced} forced promotions, {demotions} demotions), {power_losses} losses of power"
+             {promotions} promotions, {forced} forced promotions, {demotions} demotions; {from_failed_disks} from a failed disk), {power_losses} losses of power"
         )
     }
 }

@@ -96,6 +96,11 @@ impl Witness {
         }
     }
 
+    /// Records that the disk of a machine had failed when its node answered a call.
+    pub fn answered_by_failed_disk(&mut self, from: Side, call: CallId) {
+        self.history.answered_by_failed_disk(call, from);
+    }
+
     /// Records that the program of a call is killed. The request waits at a node.
     pub fn killed(&mut self, call: CallId, at: Side) {
         self.history.killed(call, at);
