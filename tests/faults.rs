@@ -47,6 +47,8 @@ mod programs;
 mod replacer;
 #[path = "faults/reserved.rs"]
 mod reserved;
+#[path = "faults/resumed.rs"]
+mod resumed;
 #[path = "power/server.rs"]
 mod server;
 #[path = "power/site.rs"]
@@ -284,6 +286,20 @@ fn names_overtake_large_writes_on_a_slow_link() {
 fn names_overtake_a_resync_on_a_slow_link() {
     if rounds().is_some() {
         bulk::names_overtake_a_resync();
+    }
+}
+
+#[test]
+fn a_resync_of_everything_that_loses_its_connection_goes_on() {
+    if rounds().is_some() {
+        resumed::resync_of_everything();
+    }
+}
+
+#[test]
+fn a_resync_of_what_has_changed_that_loses_its_connection_goes_on() {
+    if rounds().is_some() {
+        resumed::resync_of_what_has_changed();
     }
 }
 

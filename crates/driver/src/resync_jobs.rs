@@ -14,7 +14,9 @@ use lockstep_fs::StoreError;
 use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
 use lockstep_repl::message::Request;
 use lockstep_repl::state::Trigger;
-use lockstep_resync::{JobProgress, LockClaim, Locks, Operations, Peer, PeerError, ResyncError};
+use lockstep_resync::{
+    JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
+};
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
@@ -275,10 +277,14 @@ impl ResyncJobs {
         };
         let store = &self.engine.store;
         trace_writes(store, ranges_of(&peer.connection.peer_waiting));
-        let base = peer.connection.peer_base;
-        let changes = lockstep_resync::send_image(store, peer, sync, base, &operations)?;
+        let resync = NewResync {
+            sync,
+            generation: self.term.generation(),
+            base: peer.connection.peer_base,
+        };
+        let image = lockstep_resync::send_image(store, peer, resync, &operations)?;
         self.hold_metadata(connection)?;
-        lockstep_resync::send_tail(store, peer, &changes)?;
+        lockstep_resync::send_tail(store, peer, &image)?;
         Ok(Event::Trigger(Trigger::ImageDone))
     }
 
@@ -311,19 +317,28 @@ impl ResyncJobs {
         // Writes that the core admitted before all were mirrored, and that have not begun.
         trace_writes(&self.engine.store, self.content.admitted_writes());
         let locks = self.core_locks();
-        let (store, base) = (&self.engine.store, peer.connection.peer_base);
-        let touched = base.and_then(|base| base.inodes(store));
-        lockstep_resync::send_content(store, peer, &locks, &self.progress, base)?;
+        let (store, base) = (&self.engine.store, Some(self.base_of(peer)));
+        let touched = lockstep_resync::send_content(store, peer, &locks, &self.progress, base)?;
         self.log_resync();
-        match touched {
-            Some(touched) if !self.progress.is_whole() => self.touched.add(touched),
-            _ => {
-                self.touched.clear();
-                self.engine.notes.note_all_compared();
-            }
+        if self.progress.is_whole() {
+            self.touched.clear();
+            self.engine.notes.note_all_compared();
         }
+        // Of a resync of everything: what has changed while its connection was lost.
+        self.touched.add(touched);
         self.content.paw.remove_old();
         Ok(Event::Trigger(Trigger::ContentDone))
+    }
+
+    /// The base of the secondary's copy, whose namespace is equal now. A resync of everything has given it one (rule P24).
+    fn base_of(&self, peer: &RemotePeer) -> PeerBase {
+        let store = &self.engine.store;
+        let told = peer.connection.peer_base;
+        told.filter(|base| base.is_traced(store))
+            .unwrap_or_else(|| PeerBase {
+                generation: self.term.generation(),
+                applied: store.applied(),
+            })
     }
 
     fn core_locks(&self) -> CoreLocks<'_> {

@@ -40,7 +40,7 @@ use crate::namespace::{InoRanges, keys};
 use crate::tree::{FileTimes, Tree};
 
 pub use self::change_feed::{ChangeFeed, ImageChange};
-pub use self::change_trace::{ChangedContent, ChangedRegions};
+pub use self::change_trace::{ChangedContent, ChangedRegions, RestOfFiles, TraceJob, TracedWalk};
 pub use self::replay::{Leftover, recover};
 
 /// Inode numbers reserved at a time: each reservation costs one sync.

@@ -27,7 +27,8 @@ mod trace_access;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
 pub use crate::journal::{
-    Applied, ChangeFeed, ChangedContent, ChangedRegions, ImageChange, Intent,
+    Applied, ChangeFeed, ChangedContent, ChangedRegions, ImageChange, Intent, RestOfFiles,
+    TraceJob, TracedWalk,
 };
 pub use crate::lost_found::{KeptTotals, OwnBytes};
 pub use crate::tree::{FileTimes, Tree};

@@ -180,8 +180,9 @@ pub struct Welcome {
     /// Whether the secondary holds a complete copy as of the last disconnect.
     pub in_sync: bool,
     /// The generation in which this copy was last equal to the other one, but for `waiting` and for operations that it
-    /// has not applied: the present one of a copy in sync, that of its last term of a deposed primary. `None` if this
-    /// copy may differ in anything else.
+    /// has not applied: the present one of a copy in sync, that of its last term of a deposed primary. In a resync of
+    /// everything whose namespace has arrived: the present one; the primary knows which content is not equal (rule P24).
+    /// `None` if this copy may differ in anything else.
     pub base: Option<Generation>,
     /// Highest OSN of a metadata operation that the secondary has committed.
     pub applied: Osn,

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockstep_fs::store::ChangedContent;
+use lockstep_fs::store::TracedWalk;
 use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, RequestFailure, Response};
@@ -39,7 +39,7 @@ pub struct PeerBase {
 
 impl PeerBase {
     /// Whether the store of the primary has a trace since this base.
-    pub(crate) fn is_traced(self, store: &Store) -> bool {
+    pub fn is_traced(self, store: &Store) -> bool {
         store.trace().covers(self.generation, self.applied)
     }
 
@@ -48,14 +48,9 @@ impl PeerBase {
         store.trace().records(self.generation, self.applied)
     }
 
-    /// The inodes whose records or bytes may differ, under the same condition.
-    pub fn inodes(self, store: &Store) -> Option<BTreeSet<Ino>> {
-        store.trace().inodes(self.generation, self.applied)
-    }
-
-    /// The bytes that may differ, under the same condition.
-    pub(crate) fn content(self, store: &Store) -> Option<ChangedContent> {
-        store.trace().content(self.generation, self.applied)
+    /// Begins to make the content equal, under the same condition.
+    pub(crate) fn begin_walk(self, store: &Store) -> Option<TracedWalk> {
+        store.trace().begin_walk(self.generation, self.applied)
     }
 }
 

@@ -19,13 +19,16 @@
 //! If the store has a trace of what has changed since the copies were equal, only the files of the trace get size and
 //! times, and only their changed regions are compared. Every other byte is equal already, or is mirrored.
 //!
+//! What has been made equal leaves the trace when the secondary has answered, under the lock of its bytes. So a resync that
+//! loses its connection goes on where it was (rule P24).
+//!
 //! A file that is created after the image needs no resync: both nodes create and write it. The inode number of such a
 //! file may be lower than other numbers, but never belongs to another file; comparing the file is harmless.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
-use lockstep_fs::store::{ChangedContent, ChangedRegions, FileTimes};
+use lockstep_fs::store::{ChangedContent, FileTimes};
 use lockstep_fs::{OpError, Store};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
@@ -40,16 +43,14 @@ use crate::bits;
 use crate::file_times::to_wire;
 use crate::file_walk::{FileWalk, WalkedFile};
 use crate::limits::{HASHED_FILE_BYTES_MAX, RANGES_MAX};
+use crate::open_files::OpenFiles;
 use crate::pieces::{self, Piece};
 use crate::progress::JobProgress;
+use crate::suspect::Suspect;
 
 /// Bytes of content hashed under the exclusive locks of one batch of files; files beyond this number of bytes are
 /// compared range by range.
 const BATCH_HASH_BYTES_MAX: u64 = 4 << 20;
-
-/// A different file of at most this length is sent without a comparison of its blocks: another
-/// request would take longer.
-const UNCOMPARED_BYTES_MAX: u64 = 64 << 10;
 
 /// Most requests under way. The secondary takes 64 at once, and other threads of the primary ask, too.
 const REQUESTS_MAX: usize = 48;
@@ -76,24 +77,22 @@ const TIMES_COST: JobCost = JobCost {
 };
 
 /// Makes the content of all regular files equal: all of it, or what the trace has since `base`. Every operation must
-/// already be mirrored.
+/// already be mirrored. Returns the inodes that the trace had.
 pub fn send_content(
     store: &Store,
     peer: &dyn Peer,
     locks: &dyn Locks,
     progress: &JobProgress,
     base: Option<PeerBase>,
-) -> Result<(), ResyncError> {
-    let walk = match base.and_then(|base| base.content(store)) {
-        Some(changed) => FileWalk::changed(store, changed, progress)?,
-        None => FileWalk::all(store, progress)?,
-    };
+) -> Result<BTreeSet<Ino>, ResyncError> {
+    let (walk, touched) = FileWalk::begin(store, base, progress)?;
     let sender = ContentSender {
         store,
         peer,
         locks,
         progress,
         walk,
+        open: OpenFiles::default(),
         suspects: VecDeque::new(),
         reserved: VecDeque::new(),
         jobs: VecDeque::new(),
@@ -102,38 +101,8 @@ pub fn send_content(
             bytes: 0,
         },
     };
-    sender.run()
-}
-
-/// A file whose content may differ.
-struct Suspect {
-    ino: Ino,
-    /// Size of the file when the secondary took over size and times.
-    size: u64,
-    /// The content was hashed as a whole and does differ.
-    certain: bool,
-    /// The bytes before this offset are equal, or are being made equal.
-    next: u64,
-    /// The bytes that may differ; `None`: all.
-    changed: Option<ChangedRegions>,
-}
-
-impl Suspect {
-    /// The next bytes that may differ; `None` when the rest is equal.
-    fn next_changed(&self) -> Option<Range<u64>> {
-        let rest = self.next..self.size;
-        let run = match &self.changed {
-            Some(changed) => changed.next(self.next)?,
-            None => rest.clone(),
-        };
-        let run = run.start..run.end.min(rest.end);
-        Some(run).filter(|run| !run.is_empty())
-    }
-
-    /// Whether the file is sent without a comparison of its blocks.
-    const fn is_uncompared(&self) -> bool {
-        self.certain && self.size <= UNCOMPARED_BYTES_MAX
-    }
+    sender.run()?;
+    Ok(touched)
 }
 
 /// Files described to the secondary: inode, size and times, and the hash of the content of a small file.
@@ -155,9 +124,18 @@ enum JobStep<'a> {
     /// The secondary takes over size and times of files.
     SettingTimes(TimesBatch, PendingAnswer<'a>),
     /// The secondary compares the blocks of a piece.
-    Comparing(Ino, Piece, Vec<u8>, PendingAnswer<'a>),
+    Comparing(ChangedPart, Vec<u8>, PendingAnswer<'a>),
     /// The secondary writes, reserves space or punches holes.
-    Changing(VecDeque<PendingAnswer<'a>>),
+    Changing(ChangedPart, VecDeque<PendingAnswer<'a>>),
+}
+
+/// A part of a file that the secondary makes equal.
+struct ChangedPart {
+    ino: Ino,
+    /// Its bytes; `None`: reserved space.
+    piece: Option<Piece>,
+    /// Bytes that count for the progress.
+    counted: u64,
 }
 
 /// A part of the work that is under way, under locks of its own.
@@ -180,7 +158,9 @@ struct ContentSender<'a> {
     peer: &'a dyn Peer,
     locks: &'a dyn Locks,
     progress: &'a JobProgress,
-    walk: FileWalk,
+    walk: FileWalk<'a>,
+    /// The files of the jobs, of `suspects` and of `reserved`.
+    open: OpenFiles,
     suspects: VecDeque<Suspect>,
     /// Files with reserved space, which is sent once their content is equal.
     reserved: VecDeque<Ino>,
@@ -249,32 +229,65 @@ impl<'a> ContentSender<'a> {
         };
         self.under_way.requests -= job.cost.requests;
         self.under_way.bytes -= job.cost.bytes;
+        // Held until the trace knows the answer.
+        let claim = job.claim;
         match job.step {
             JobStep::SettingTimes(batch, answer) => {
                 let differing = differing("take over sizes", answer()?)?;
-                self.progress.bytes_done.add(batch.hashed);
-                self.progress.inodes_done.add(batch.described.len() as u64);
-                self.suspect(batch.described, batch.changed, &differing);
-                self.reserved.extend(batch.reserved);
+                self.times_set(batch, &differing);
             }
-            JobStep::Comparing(ino, piece, data, answer) => {
+            JobStep::Comparing(part, data, answer) => {
                 let differing = differing("compare blocks", answer()?)?;
                 let runs = uniform_runs(&differing, &data);
-                let changes = self.send_runs(ino, &piece, &data, &runs)?;
-                self.push(job.claim, job.cost, JobStep::Changing(changes));
+                let changes = match &part.piece {
+                    Some(piece) => self.send_runs(part.ino, piece, &data, &runs)?,
+                    None => VecDeque::new(),
+                };
+                self.push(claim, job.cost, JobStep::Changing(part, changes));
             }
-            JobStep::Changing(answers) => {
+            JobStep::Changing(part, answers) => {
                 for answer in answers {
                     answer()?;
                 }
+                self.part_done(&part);
             }
         }
         Ok(true)
     }
 
+    /// The secondary has taken over size and times of files.
+    fn times_set(&mut self, batch: TimesBatch, differing: &[u8]) {
+        self.progress.bytes_done.add(batch.hashed);
+        self.progress.inodes_done.add(batch.described.len() as u64);
+        let files: Vec<Ino> = batch.described.iter().map(|(ino, ..)| *ino).collect();
+        for ino in files.iter().chain(&batch.reserved) {
+            self.open.begin(*ino);
+        }
+        self.suspect(batch.described, batch.changed, differing);
+        self.reserved.extend(batch.reserved);
+        for ino in files {
+            self.end_part(ino);
+        }
+    }
+
+    /// The secondary has made a part of a file equal.
+    fn part_done(&mut self, part: &ChangedPart) {
+        self.progress.bytes_done.add(part.counted);
+        if let Some(piece) = &part.piece {
+            self.walk.compared(part.ino, piece);
+        }
+        self.end_part(part.ino);
+    }
+
+    fn end_part(&mut self, ino: Ino) {
+        if self.open.end(ino) {
+            self.walk.done(ino);
+        }
+    }
+
     /// Lets the secondary take over size and times of the next files; `false` when there are no more files.
     fn set_times_of_batch(&mut self) -> Result<bool, ResyncError> {
-        let Some(files) = self.walk.next_files(self.store)? else {
+        let Some(files) = self.walk.next_files()? else {
             return Ok(false);
         };
         if !files.is_empty() {
@@ -296,8 +309,11 @@ impl<'a> ContentSender<'a> {
             }
         }
         // Files that are gone meanwhile are done.
-        let gone = files.len() - described.len();
-        self.progress.inodes_done.add(gone as u64);
+        let is_there = |ino: &Ino| described.iter().any(|(there, ..)| there == ino);
+        for gone in inos.iter().filter(|ino| !is_there(ino)) {
+            self.progress.inodes_done.add(1);
+            self.walk.done(*gone);
+        }
         if described.is_empty() {
             return Ok(());
         }
@@ -346,6 +362,7 @@ impl<'a> ContentSender<'a> {
             };
             let differs = hash.is_none() || bits::get(differing, number);
             if differs && suspect.next_changed().is_some() {
+                self.open.begin(ino);
                 self.suspects.push_back(suspect);
             }
         }
@@ -378,28 +395,35 @@ impl<'a> ContentSender<'a> {
     /// Makes the next piece of a file equal, if there is one.
     fn send_piece(&mut self, mut suspect: Suspect) -> Result<(), ResyncError> {
         let ino = suspect.ino;
+        match self.begin_next_piece(&suspect)? {
+            Some(next) => {
+                suspect.next = next;
+                self.suspects.push_front(suspect);
+            }
+            None => self.end_part(ino),
+        }
+        Ok(())
+    }
+
+    /// Begins the next piece. Returns where the one after it begins, unless the file ends there.
+    fn begin_next_piece(&mut self, suspect: &Suspect) -> Result<Option<u64>, ResyncError> {
+        let ino = suspect.ino;
         let Some(run) = suspect.next_changed() else {
-            return Ok(());
+            return Ok(None);
         };
         let Some(guess) = pieces::piece_at(self.store, ino, run.start, run.end)? else {
-            return Ok(());
+            return Ok(None);
         };
-        let cost = cost_of(&suspect, &guess);
+        let cost = cost_of(suspect, &guess);
         self.make_room(cost)?;
         let claim = self.claim(pieces::read_lock(ino, &guess))?;
         let Some((piece, size, data)) = pieces::read(self.store, ino, run.start, &guess)? else {
-            return Ok(());
+            return Ok(None);
         };
-        if !suspect.certain {
-            self.progress.bytes_done.add(piece.length);
-        }
-        let step = self.begin_piece(&suspect, piece, data)?;
+        let step = self.begin_piece(suspect, piece, data)?;
+        self.open.begin(ino);
         self.push(claim, cost, step);
-        suspect.next = piece.end();
-        if suspect.next < size {
-            self.suspects.push_front(suspect);
-        }
-        Ok(())
+        Ok(Some(piece.end()).filter(|next| *next < size))
     }
 
     fn begin_piece(
@@ -409,14 +433,20 @@ impl<'a> ContentSender<'a> {
         data: Vec<u8>,
     ) -> Result<JobStep<'a>, ResyncError> {
         let (ino, offset) = (suspect.ino, piece.offset);
+        let part = ChangedPart {
+            ino,
+            piece: Some(piece),
+            // The bytes of a hashed file count already.
+            counted: if suspect.certain { 0 } else { piece.length },
+        };
         if piece.hole {
             let hole = self.send_hole(ino, offset, piece.length);
-            return Ok(JobStep::Changing(VecDeque::from([hole])));
+            return Ok(JobStep::Changing(part, VecDeque::from([hole])));
         }
         if suspect.is_uncompared() {
             let whole = 0..data.len() / BLOCK_BYTES;
             let changes = self.send_runs(ino, &piece, &data, std::slice::from_ref(&whole))?;
-            return Ok(JobStep::Changing(changes));
+            return Ok(JobStep::Changing(part, changes));
         }
         let hashes = pieces::hashes(&data);
         let request = Request::CompareBlocks {
@@ -426,7 +456,7 @@ impl<'a> ContentSender<'a> {
             space: true,
         };
         let answer = self.peer.begin(request, &[]);
-        Ok(JobStep::Comparing(ino, piece, data, answer))
+        Ok(JobStep::Comparing(part, data, answer))
     }
 
     /// Sends runs of blocks, in parts: names of clients go over the same way. At most [`CHANGES_MAX`] parts are under way.
@@ -494,7 +524,12 @@ impl<'a> ContentSender<'a> {
             changes.push_back(self.reserve(ino, ranges, false));
             at = next;
         }
-        self.push(claim, PIECE_COST, JobStep::Changing(changes));
+        let part = ChangedPart {
+            ino,
+            piece: None,
+            counted: 0,
+        };
+        self.push(claim, PIECE_COST, JobStep::Changing(part, changes));
         Ok(())
     }
 

@@ -1,73 +1,159 @@
-//! The walk of a resync over files: over all of them, or over those that have changed since the copies were equal.
+//! The walk of a resync over files: over those that have changed since the copies were equal, and in a resync of everything over
+//! all of them.
+//!
+//! The walk tells the trace which files it has begun, and which of them are equal: a resync that loses its connection goes on
+//! there (rule P24).
 
-use lockstep_fs::store::{ChangedContent, ChangedRegions};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use lockstep_fs::store::{ChangedContent, ChangedRegions, RestOfFiles, TraceJob, TracedWalk};
 use lockstep_fs::{OpError, Store};
+use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, NodeKind};
 
-use crate::api::ResyncError;
+use crate::api::{PeerBase, ResyncError};
 use crate::limits::FILES_MAX;
+use crate::pieces::Piece;
 use crate::progress::JobProgress;
 
 /// A file, with the bytes that may differ; `None`: all.
 pub(crate) type WalkedFile = (Ino, Option<ChangedRegions>);
 
 /// The files that are left.
-pub(crate) enum FileWalk {
-    /// The files with these numbers.
-    All {
-        /// The next inode.
-        next: u64,
-        /// The last inode.
-        last: u64,
-    },
-    /// The files of a trace, with their changed regions.
-    Changed(ChangedContent),
+pub(crate) struct FileWalk<'a> {
+    store: &'a Store,
+    /// Files with their changed regions.
+    changed: ChangedContent,
+    /// The numbers of the files that may differ in anything. Files created from now on are mirrored from the beginning, and the
+    /// walk must not chase them.
+    rest: Range<u64>,
+    /// What the trace hears of the walk. Without a trace the next resync begins anew.
+    job: Option<TraceJob>,
 }
 
-impl FileWalk {
-    /// The walk over all files of now. Files created from now on are mirrored from the beginning, and the walk must not
-    /// chase them.
-    pub fn all(store: &Store, progress: &JobProgress) -> Result<Self, ResyncError> {
+impl<'a> FileWalk<'a> {
+    /// The walk over what the trace has since `base`; without a trace, the walk over all files of now. Returns the inodes of the
+    /// trace, too.
+    pub fn begin(
+        store: &'a Store,
+        base: Option<PeerBase>,
+        progress: &JobProgress,
+    ) -> Result<(Self, BTreeSet<Ino>), ResyncError> {
+        match base.and_then(|base| base.begin_walk(store)) {
+            Some(traced) => Self::of(store, traced, progress),
+            None => Ok((Self::all(store, None, progress)?, BTreeSet::new())),
+        }
+    }
+
+    fn all(
+        store: &'a Store,
+        job: Option<TraceJob>,
+        progress: &JobProgress,
+    ) -> Result<Self, ResyncError> {
         store.checkpoint()?;
-        let census = store.replica().census()?;
+        let census = store.replica().census(1, u64::MAX)?;
         progress.start(census.files, census.bytes);
-        Ok(Self::All {
-            next: 1,
-            last: census.last,
+        Ok(Self {
+            store,
+            changed: ChangedContent::new(),
+            rest: 1..census.last.saturating_add(1),
+            job,
         })
     }
 
-    /// The walk over the files of a trace. Inodes that are no files, or are gone, have no content.
-    pub fn changed(
-        store: &Store,
-        changed: ChangedContent,
+    fn of(
+        store: &'a Store,
+        traced: TracedWalk,
         progress: &JobProgress,
-    ) -> Result<Self, ResyncError> {
-        let (mut files, mut bytes) = (ChangedContent::new(), 0_u64);
+    ) -> Result<(Self, BTreeSet<Ino>), ResyncError> {
+        let rest = match traced.rest {
+            None => 0..0,
+            Some(RestOfFiles { last: None, .. }) => {
+                return Ok((
+                    Self::all(store, Some(traced.job), progress)?,
+                    traced.touched,
+                ));
+            }
+            Some(RestOfFiles {
+                next,
+                last: Some(last),
+            }) => next..last.saturating_add(1),
+        };
+        let mut walk = Self {
+            store,
+            changed: ChangedContent::new(),
+            rest,
+            job: Some(traced.job),
+        };
+        let mut bytes = walk.take_changed(traced.content)?;
+        let mut files = walk.changed.len() as u64;
+        if !walk.rest.is_empty() {
+            store.checkpoint()?;
+            let census = store.replica().census(walk.rest.start, walk.rest.end)?;
+            files += census.files;
+            bytes = bytes.saturating_add(census.bytes);
+        }
+        if traced.goes_on {
+            progress.go_on(files, bytes);
+        } else {
+            progress.start_changed(files, bytes);
+        }
+        Ok((walk, traced.touched))
+    }
+
+    /// Takes the files of a trace. Inodes that are no files, or are gone, have no content. Returns the number of changed bytes.
+    fn take_changed(&mut self, changed: ChangedContent) -> Result<u64, ResyncError> {
+        let mut bytes = 0_u64;
         for (ino, regions) in changed {
-            if let Some(times) = store.replica().file_times(ino)? {
+            if let Some(times) = self.store.replica().file_times(ino)? {
                 bytes = bytes.saturating_add(changed_bytes(times.size, &regions));
-                files.insert(ino, regions);
+                self.changed.insert(ino, regions);
+            } else {
+                self.done(ino);
             }
         }
-        progress.start_changed(files.len() as u64, bytes);
-        Ok(Self::Changed(files))
+        Ok(bytes)
     }
 
     /// The next files, perhaps none; `None` when there are no more files.
-    pub fn next_files(&mut self, store: &Store) -> Result<Option<Vec<WalkedFile>>, OpError> {
-        match self {
-            Self::All { next, last } if *next > *last => Ok(None),
-            Self::All { next, last } => {
-                let to = last.saturating_add(1);
-                let inodes = store.replica().inodes(*next, to, FILES_MAX)?;
-                let highest = inodes.last().map(|(ino, _)| ino.get());
-                *next = highest.map_or(to, |highest| highest.saturating_add(1));
-                let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
-                Ok(Some(files.map(|(ino, _)| (*ino, None)).collect()))
-            }
-            Self::Changed(changed) if changed.is_empty() => Ok(None),
-            Self::Changed(changed) => Ok(Some(next_changed(changed))),
+    pub fn next_files(&mut self) -> Result<Option<Vec<WalkedFile>>, OpError> {
+        if !self.changed.is_empty() {
+            return Ok(Some(next_changed(&mut self.changed)));
+        }
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let Range { start, end } = self.rest;
+        let inodes = self.store.replica().inodes(start, end, FILES_MAX)?;
+        let highest = inodes.last().map(|(ino, _)| ino.get());
+        self.rest.start = highest.map_or(end, |highest| highest.saturating_add(1));
+        let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
+        let files: Vec<Ino> = files.map(|(ino, _)| *ino).collect();
+        if let Some(job) = self.job {
+            let rest = RestOfFiles {
+                next: self.rest.start,
+                last: Some(end - 1),
+            };
+            self.store.trace().files_begun(job, &files, rest);
+        }
+        Ok(Some(files.into_iter().map(|ino| (ino, None)).collect()))
+    }
+
+    /// A piece of a file is equal, and its lock is still held. A last block that is a part of one counts with the file.
+    pub fn compared(&self, ino: Ino, piece: &Piece) {
+        if let Some(job) = self.job {
+            let end = piece.end() - piece.end() % BLOCK_BYTES as u64;
+            self.store
+                .trace()
+                .compared(job, ino, &(piece.offset..end.max(piece.offset)));
+        }
+    }
+
+    /// A file is equal, or gone.
+    pub fn done(&self, ino: Ino) {
+        if let Some(job) = self.job {
+            self.store.trace().file_done(job, ino);
         }
     }
 }

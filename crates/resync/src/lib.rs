@@ -12,18 +12,20 @@ mod file_times;
 mod file_walk;
 pub mod limits;
 pub mod namespace;
+mod open_files;
 pub mod pieces;
 mod pipeline;
 pub mod progress;
 pub mod recovery;
 pub mod secondary;
+mod suspect;
 
 pub use api::{
     AnswerError, LockClaim, Locks, Operations, Peer, PeerBase, PeerError, PendingAnswer,
     ResyncError,
 };
 pub use content::send_content;
-pub use namespace::{send_image, send_tail};
+pub use namespace::{NewResync, SentImage, send_image, send_tail};
 pub use progress::JobProgress;
 pub use recovery::recover_ranges;
 pub use secondary::answer;

@@ -6,7 +6,8 @@
 //! admits no more metadata operations and waits for the operations under way, and the primary sends the rest
 //! ([`send_tail`]). The waiting time of those operations therefore does not depend on the number of files.
 //!
-//! If the store has a trace of what has changed since the copies were equal, only the records of the trace are sent.
+//! If the store has a trace of what has changed since the copies were equal, only the records of the trace are sent. Records that
+//! the secondary has at the end of the image are no longer in the trace. After an image of everything the store has one (rule P24).
 //!
 //! Before the tail, the secondary's records form no namespace that ever existed: a file may have two names, or a
 //! directory an entry without an inode. No code reads that namespace before the tail has come, and the copy is marked
@@ -14,9 +15,9 @@
 
 use lockstep_fs::Store;
 use lockstep_fs::keys::REPLICATED;
-use lockstep_fs::store::{ChangeFeed, ImageChunk};
+use lockstep_fs::store::{ChangeFeed, ImageChunk, TraceJob};
 use lockstep_repl::message::Request;
-use lockstep_types::SyncId;
+use lockstep_types::{Generation, SyncId};
 
 use crate::api::{Operations, Peer, PeerBase, ResyncError, execute};
 use crate::pipeline::RequestPipeline;
@@ -40,18 +41,41 @@ const RECORDS_MAX: usize = 128 << 10;
 /// The value of [`RECORDS_MAX`] for the last rounds, before the tail.
 const TAIL_RECORDS_MAX: usize = 8 * TAIL_RECORDS;
 
-/// Carries the namespace over in the resync `sync`, except for the last changes: all of it, or the records of the trace
-/// since `base`. Returns the follower of changes for [`send_tail`].
+/// The resync that a primary begins.
+#[derive(Clone, Copy, Debug)]
+pub struct NewResync {
+    /// Its name.
+    pub sync: SyncId,
+    /// The generation of the primary.
+    pub generation: Generation,
+    /// The base of the secondary's copy.
+    pub base: Option<PeerBase>,
+}
+
+/// A namespace that was sent, except for the last changes.
+pub struct SentImage<'a> {
+    changes: ChangeFeed<'a>,
+    /// What the trace hears of the image.
+    job: TraceJob,
+    /// The generation, if everything was sent.
+    whole: Option<Generation>,
+}
+
+/// Carries the namespace over, except for the last changes: all of it, or the records of the trace since the base. The rest is
+/// for [`send_tail`].
 pub fn send_image<'a>(
     store: &'a Store,
     peer: &dyn Peer,
-    sync: SyncId,
-    base: Option<PeerBase>,
+    resync: NewResync,
     operations: &dyn Operations,
-) -> Result<ChangeFeed<'a>, ResyncError> {
-    let base = base.filter(|base| base.is_traced(store));
+) -> Result<SentImage<'a>, ResyncError> {
+    let base = resync.base.filter(|base| base.is_traced(store));
     let whole = base.is_none();
-    let begin = Request::BeginResync { sync, whole };
+    let job = store.trace().begin_image(whole);
+    let begin = Request::BeginResync {
+        sync: resync.sync,
+        whole,
+    };
     execute(peer, "begin a resync", begin, &[])?;
     // Before the first record is read: no change may be missed.
     let changes = store.image().follow_changes(RECORDS_MAX);
@@ -78,23 +102,27 @@ pub fn send_image<'a>(
     sender.limit = TAIL_RECORDS_MAX;
     sender.changes.limit(TAIL_RECORDS_MAX);
     sender.send_rounds()?;
-    Ok(sender.changes)
+    Ok(SentImage {
+        changes: sender.changes,
+        job,
+        whole: whole.then_some(resync.generation),
+    })
 }
 
-/// Carries the last changes over. No metadata operation may be under way.
-pub fn send_tail(
-    store: &Store,
-    peer: &dyn Peer,
-    changes: &ChangeFeed<'_>,
-) -> Result<(), ResyncError> {
+/// Carries the last changes over. No metadata operation may be under way before the end, unless the connection is lost.
+pub fn send_tail(store: &Store, peer: &dyn Peer, image: &SentImage<'_>) -> Result<(), ResyncError> {
+    // Before the last changes are taken: every record that the trace has now is among them, or was sent before.
+    store.trace().image_held(image.job, image.whole);
     let mut requests = RequestPipeline::new(peer);
-    send_changes(&mut requests, changes, usize::MAX)?;
+    send_changes(&mut requests, &image.changes, usize::MAX)?;
     let end = Request::EndImage {
         applied: store.applied(),
         inos_below: store.image().inos_below(),
     };
     requests.send("end the image", end, &[])?;
-    requests.finish()
+    requests.finish()?;
+    store.trace().image_arrived(image.job);
+    Ok(())
 }
 
 /// The state of a transfer of the namespace.

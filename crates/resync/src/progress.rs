@@ -51,6 +51,13 @@ impl JobProgress {
         self.start_with(inodes, bytes, false);
     }
 
+    /// Goes on after an interruption, with these inodes and bytes left.
+    pub(crate) fn go_on(&self, inodes: u64, bytes: u64) {
+        self.inodes_total.set(self.inodes_done.get() + inodes);
+        self.bytes_total
+            .set(self.bytes_done.get().saturating_add(bytes));
+    }
+
     /// Whether the job is for all content.
     pub fn is_whole(&self) -> bool {
         self.is_whole.load(Ordering::Relaxed)

@@ -86,6 +86,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::RejoinWithoutPaw
         | Mutant::RejoinFromAnyCopy
         | Mutant::TrustResync
+        | Mutant::ResumeTooFar
         | Mutant::ForgetLostPower => DIFFERS,
         // A write that the trace lacks may be a durable one.
         Mutant::TraceForgetsWrites => &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE],

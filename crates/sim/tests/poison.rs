@@ -12,6 +12,8 @@ mod nodes;
 mod program;
 #[path = "poison/put_back.rs"]
 mod put_back;
+#[path = "poison/resumed.rs"]
+mod resumed;
 #[path = "poison/steps.rs"]
 mod steps;
 #[path = "poison/store.rs"]

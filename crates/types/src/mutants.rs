@@ -120,6 +120,8 @@ mutants! {
     TraceForgetsWrites,
     /// A new primary does not note the operations that the old one may not have applied (P21).
     TraceForgetsUnapplied,
+    /// A resync that goes on leaves out the files that it had begun when it lost its connection (P24).
+    ResumeTooFar,
     /// The inodes that a resync of what has changed has touched are not compared after the resync (P21).
     TrustResync,
     /// A deposed node does not name its writes in flight (P21).

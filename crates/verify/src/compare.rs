@@ -37,7 +37,7 @@ pub fn compare(
     locks: &dyn Locks,
     progress: &JobProgress,
 ) -> Result<Report, ResyncError> {
-    let census = store.replica().census()?;
+    let census = store.replica().census(1, u64::MAX)?;
     progress.start(census.inodes, census.bytes);
     let everything = Ino::ROOT.get()..u64::MAX;
     Comparer::new(store, peer, locks, progress).report_on([everything])

@@ -86,6 +86,11 @@ impl CopyBase {
         }
     }
 
+    /// The namespace is equal, in this generation. The primary knows which content is not.
+    pub fn image_ended(&self, generation: Generation) {
+        self.generation.lock().get_or_insert(generation);
+    }
+
     /// The copy is in sync, in this generation.
     pub fn enter_sync(&self, generation: Generation) {
         *self.generation.lock() = Some(generation);

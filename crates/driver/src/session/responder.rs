@@ -115,6 +115,11 @@ impl Responder {
             _ if is_of_resync(request) && engine.role_file.state().is_in_sync() => {
                 Err(ResponseError::InSync)
             }
+            Request::EndImage { .. } => {
+                let response = lockstep_resync::answer(store, request, payload)?;
+                self.base.image_ended(self.term.generation());
+                Ok(response)
+            }
             _ => Ok(lockstep_resync::answer(store, request, payload)?),
         }
     }
@@ -135,7 +140,8 @@ impl Responder {
         let own = self.base.own_bytes();
         self.base.begin_resync(whole);
         self.happened(Trigger::MarkedOutOfSync);
-        if let Some(generation) = role_file.state().deposed {
+        let goes_on = !whole && store.lost_found().is_keeping();
+        if let Some(generation) = role_file.state().deposed.filter(|_| !goes_on) {
             store
                 .lost_found()
                 .begin(generation, (!whole).then_some(own));

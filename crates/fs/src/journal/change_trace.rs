@@ -11,10 +11,16 @@
 //!
 //! A trace lives in memory: a process that starts has none. A trace over its limits is dropped.
 //!
+//! A resync takes from the trace what it has sent and the other copy has ([`resync_part`]), so that a resync that loses its
+//! connection goes on where it was. A resync of everything has a trace from the end of its namespace on.
+//!
 //! Invariants: a change is noted before it is made. What a trace lacks is equal in both copies, unless the other copy has
 //! changed it; the other copy names its own writes in flight.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod changes;
+mod resync_part;
+
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,110 +28,11 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Generation, Ino, Osn};
 use parking_lot::Mutex;
 
-use crate::namespace::keys;
-use crate::namespace::plan::{ContentEffect, Plan};
-
-/// Bytes are noted in regions of this size, which start at multiples of it.
-const REGION_BYTES: u64 = 64 << 10;
-/// Most records of a trace.
-const RECORDS_MAX: usize = 64 << 10;
-/// Most runs of regions of a trace, over all files.
-const RUNS_MAX: usize = 256 << 10;
-
-/// Runs of changed regions of one file, apart from each other: start and end.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChangedRegions(BTreeMap<u64, u64>);
-
-impl ChangedRegions {
-    /// Adds the regions that the bytes lie in.
-    fn insert(&mut self, bytes: &Range<u64>) {
-        if bytes.is_empty() {
-            return;
-        }
-        let mut start = bytes.start / REGION_BYTES * REGION_BYTES;
-        let end = bytes.end.checked_next_multiple_of(REGION_BYTES);
-        let mut end = end.unwrap_or(u64::MAX);
-        // Runs that meet become one.
-        while let Some((&from, &to)) = self.0.range(..=end).next_back() {
-            if to < start {
-                break;
-            }
-            self.0.remove(&from);
-            start = start.min(from);
-            end = end.max(to);
-        }
-        self.0.insert(start, end);
-    }
-
-    /// The first changed bytes at or after `offset`.
-    pub fn next(&self, offset: u64) -> Option<Range<u64>> {
-        let before = self.0.range(..=offset).next_back();
-        if let Some((_, &end)) = before.filter(|(_, end)| **end > offset) {
-            return Some(offset..end);
-        }
-        let (&start, &end) = self.0.range(offset..).next()?;
-        Some(start..end)
-    }
-
-    fn runs(&self) -> usize {
-        self.0.len()
-    }
-}
-
-/// The changed bytes of files.
-pub type ChangedContent = BTreeMap<Ino, ChangedRegions>;
-
-/// Noted changes.
-#[derive(Default)]
-struct Changes {
-    records: BTreeSet<Vec<u8>>,
-    content: ChangedContent,
-    runs: usize,
-    /// The highest operation among them.
-    last: Option<Osn>,
-}
-
-impl Changes {
-    fn note_bytes(&mut self, ino: Ino, bytes: &Range<u64>) {
-        let regions = self.content.entry(ino).or_default();
-        let before = regions.runs();
-        regions.insert(bytes);
-        self.runs = self.runs + regions.runs() - before;
-    }
-
-    fn note(&mut self, osn: Osn, plan: &Plan) {
-        let replicated = plan.batch.iter().map(|(key, _)| key);
-        let replicated = replicated.filter(|key| keys::is_replicated(key));
-        self.records.extend(replicated.cloned());
-        if let Some(effect) = plan.content {
-            self.note_bytes(effect.ino(), &bytes_of(effect));
-        }
-        self.last = self.last.max(Some(osn));
-    }
-
-    fn join(&mut self, mut other: Self) {
-        self.records.append(&mut other.records);
-        for (ino, regions) in other.content {
-            for (start, end) in regions.0 {
-                self.note_bytes(ino, &(start..end));
-            }
-        }
-        self.last = self.last.max(other.last);
-    }
-
-    fn are_too_many(&self) -> bool {
-        self.records.len() > RECORDS_MAX || self.runs + self.content.len() > RUNS_MAX
-    }
-}
-
-/// The bytes that the content part of an operation changes. What lies beyond a new size is cut off, and may be written
-/// again.
-fn bytes_of(effect: ContentEffect) -> Range<u64> {
-    match effect {
-        ContentEffect::Resize(_, size) => size..u64::MAX,
-        ContentEffect::Allocate(_, _, offset, length) => offset..offset.saturating_add(length),
-    }
-}
+use crate::namespace::plan::Plan;
+use changes::Changes;
+pub use changes::{ChangedContent, ChangedRegions};
+use resync_part::ResyncPart;
+pub use resync_part::{RestOfFiles, TraceJob, TracedWalk};
 
 /// The operations that the primary may not have applied.
 struct Following {
@@ -154,6 +61,7 @@ impl Following {
             base: self.base,
             applied,
             changes,
+            resync: ResyncPart::default(),
         })
     }
 }
@@ -164,6 +72,7 @@ struct Alone {
     /// The other copy has every operation up to this one, or it does not belong to this trace.
     applied: Osn,
     changes: Changes,
+    resync: ResyncPart,
 }
 
 /// See the head of this file.
@@ -180,7 +89,14 @@ enum Trace {
 pub struct ChangeTrace {
     /// Whether writes are noted, for threads that must not wait for the lock.
     notes_writes: AtomicBool,
-    trace: Mutex<Trace>,
+    trace: Mutex<TraceState>,
+}
+
+/// The trace, and the job of a resync that may take from it.
+#[derive(Default)]
+struct TraceState {
+    trace: Trace,
+    job: u64,
 }
 
 /// Begin and end.
@@ -202,18 +118,19 @@ impl ChangeTrace {
             base,
             applied,
             changes: Changes::default(),
+            resync: ResyncPart::default(),
         }));
     }
 
     /// A secondary becomes the primary, without the other node. A trace that does not know yet which operations the old
     /// primary has applied ends.
     pub fn take_over(&self) {
-        let mut trace = self.trace.lock();
-        let next = match std::mem::take(&mut *trace) {
+        let mut kept = self.trace.lock();
+        let next = match std::mem::take(&mut kept.trace) {
             Trace::Following(following) => following.alone(),
             Trace::Off | Trace::Alone(_) => Trace::Off,
         };
-        self.store(&mut trace, next);
+        self.store(&mut kept, next);
     }
 
     /// The copies are equal again, or the trace says nothing about the other copy any more.
@@ -225,9 +142,11 @@ impl ChangeTrace {
         self.store(&mut self.trace.lock(), next);
     }
 
-    fn store(&self, trace: &mut Trace, next: Trace) {
+    /// No job of a resync that began before takes anything from the next trace.
+    fn store(&self, kept: &mut TraceState, next: Trace) {
         let is_alone = matches!(next, Trace::Alone(_));
-        *trace = next;
+        kept.trace = next;
+        kept.job += 1;
         self.notes_writes.store(is_alone, Ordering::Release);
     }
 }
@@ -236,13 +155,13 @@ impl ChangeTrace {
 impl ChangeTrace {
     /// An operation is about to change records, and perhaps content.
     pub(super) fn note_operation(&self, osn: Osn, plan: &Plan) {
-        let mut trace = self.trace.lock();
-        match &mut *trace {
+        let mut kept = self.trace.lock();
+        match &mut kept.trace {
             Trace::Off => return,
             Trace::Following(following) => following.newer.note(osn, plan),
             Trace::Alone(alone) => alone.changes.note(osn, plan),
         }
-        self.end_if_too_long(&mut trace);
+        self.end_if_too_long(&mut kept);
     }
 
     /// Bytes of a file are about to be written.
@@ -254,32 +173,32 @@ impl ChangeTrace {
 
     /// Adds bytes that may differ. A node that is not alone notes none.
     pub fn add_write(&self, ino: Ino, offset: u64, length: u64) {
-        let mut trace = self.trace.lock();
-        if let Trace::Alone(alone) = &mut *trace {
+        let mut kept = self.trace.lock();
+        if let Trace::Alone(alone) = &mut kept.trace {
             let end = offset.saturating_add(length);
             alone.changes.note_bytes(ino, &(offset..end));
-            self.end_if_too_long(&mut trace);
+            self.end_if_too_long(&mut kept);
         }
     }
 
-    fn end_if_too_long(&self, trace: &mut Trace) {
-        let is_too_long = match trace {
+    fn end_if_too_long(&self, kept: &mut TraceState) {
+        let is_too_long = match &kept.trace {
             Trace::Off => false,
             Trace::Following(Following { older, newer, .. }) => {
                 older.are_too_many() || newer.are_too_many()
             }
-            Trace::Alone(alone) => alone.changes.are_too_many(),
+            Trace::Alone(alone) => alone.changes.are_too_many() || alone.resync.is_too_long(),
         };
         if is_too_long {
             tracing::info!("too many changes for a trace: the next resync compares everything");
-            self.store(trace, Trace::Off);
+            self.store(kept, Trace::Off);
         }
     }
 
     /// The primary has done every operation below `below`. Operations that it has applied need no trace.
     pub fn note_done_below(&self, below: Osn) {
-        let mut trace = self.trace.lock();
-        if let Trace::Following(following) = &mut *trace
+        let mut kept = self.trace.lock();
+        if let Trace::Following(following) = &mut kept.trace
             && below > following.split
         {
             following.applied = Some(following.split);
@@ -301,28 +220,8 @@ impl ChangeTrace {
     /// The keys of the changed records, if the trace says how a copy differs that was equal in generation `base` and has
     /// `applied` now.
     pub fn records(&self, base: Generation, applied: Osn) -> Option<BTreeSet<Vec<u8>>> {
-        self.alone(base, applied, |changes| changes.records.clone())
-    }
-
-    /// The changed bytes, under the same condition. Files whose records have changed are there, too: their times differ.
-    pub fn content(&self, base: Generation, applied: Osn) -> Option<ChangedContent> {
-        self.alone(base, applied, |changes| {
-            let mut content = changes.content.clone();
-            let inodes = changes
-                .records
-                .range(vec![keys::INODES]..vec![keys::INODES + 1]);
-            for ino in inodes.filter_map(|key| keys::ino_of(key)) {
-                content.entry(ino).or_default();
-            }
-            content
-        })
-    }
-
-    /// The inodes of the changed records and bytes, under the same condition.
-    pub fn inodes(&self, base: Generation, applied: Osn) -> Option<BTreeSet<Ino>> {
-        self.alone(base, applied, |changes| {
-            let of_records = changes.records.iter().filter_map(|key| keys::ino_of(key));
-            of_records.chain(changes.content.keys().copied()).collect()
+        self.alone(base, applied, |alone| {
+            alone.resync.with_sent(&alone.changes.records)
         })
     }
 
@@ -330,53 +229,112 @@ impl ChangeTrace {
         &self,
         base: Generation,
         applied: Osn,
-        get: impl FnOnce(&Changes) -> T,
+        get: impl FnOnce(&mut Alone) -> T,
     ) -> Option<T> {
-        match &*self.trace.lock() {
-            Trace::Alone(alone) if alone.base == base && alone.applied <= applied => {
-                Some(get(&alone.changes))
-            }
-            _ => None,
+        alone_since(&mut self.trace.lock(), base, applied).map(get)
+    }
+}
+
+/// The trace, if it says how a copy differs that was equal in generation `base` and has `applied` now.
+fn alone_since(kept: &mut TraceState, base: Generation, applied: Osn) -> Option<&mut Alone> {
+    let Trace::Alone(alone) = &mut kept.trace else {
+        return None;
+    };
+    let is_since = alone.base == base && alone.applied <= applied;
+    (is_since && alone.resync.has_namespace()).then_some(alone)
+}
+
+/// The jobs of a resync.
+impl ChangeTrace {
+    /// A resync begins to send the namespace. `whole`: the copies may differ in anything, and a trace from before says
+    /// nothing.
+    pub fn begin_image(&self, whole: bool) -> TraceJob {
+        let mut kept = self.trace.lock();
+        if whole {
+            self.store(&mut kept, Trace::Off);
+        }
+        begin_job(&mut kept)
+    }
+
+    /// No metadata operation is under way, and every record that may differ is about to be sent. `whole`: the generation of a
+    /// resync of everything. From here on its trace notes what changes; `applied`: the last operation.
+    pub fn image_held(&self, job: TraceJob, whole: Option<Generation>, applied: Osn) {
+        let mut kept = self.trace.lock();
+        if job.0 != kept.job {
+            return;
+        }
+        if let Some(base) = whole {
+            let alone = Alone {
+                base,
+                applied,
+                changes: Changes::default(),
+                resync: ResyncPart::of_everything(),
+            };
+            self.store(&mut kept, Trace::Alone(alone));
+            // It is the same job still.
+            kept.job = job.0;
+        } else if let Trace::Alone(alone) = &mut kept.trace {
+            let records = std::mem::take(&mut alone.changes.records);
+            alone.resync.send(records);
+            self.end_if_too_long(&mut kept);
         }
     }
+
+    /// The secondary has every record that was sent before.
+    pub fn image_arrived(&self, job: TraceJob) {
+        self.with_job(job, |alone| alone.resync.arrived());
+    }
+
+    /// A resync begins to make the content equal of a copy that was equal in generation `base` and has `applied` now; `None`
+    /// if the trace does not say how it differs.
+    pub fn begin_walk(&self, base: Generation, applied: Osn) -> Option<TracedWalk> {
+        let mut kept = self.trace.lock();
+        let job = begin_job(&mut kept);
+        let alone = alone_since(&mut kept, base, applied)?;
+        let noted = alone.changes.take_content();
+        let records = alone.resync.with_sent(&alone.changes.records);
+        alone.resync.open(noted);
+        alone.resync.open_files_of(&records);
+        let walk = alone.resync.begin_walk(job);
+        if walk.is_none() {
+            self.store(&mut kept, Trace::Off);
+        }
+        walk
+    }
+
+    /// The walk begins with files of the rest; `rest` is what is left then.
+    pub fn files_begun(&self, job: TraceJob, files: &[Ino], rest: RestOfFiles) {
+        self.with_job(job, |alone| alone.resync.files_begun(files, rest));
+    }
+
+    /// These bytes are equal on both nodes, and no write to them is under way.
+    pub fn compared(&self, job: TraceJob, ino: Ino, bytes: &Range<u64>) {
+        self.with_job(job, |alone| alone.resync.compared(ino, bytes));
+    }
+
+    /// The walk is over with a file.
+    pub fn file_done(&self, job: TraceJob, ino: Ino) {
+        self.with_job(job, |alone| alone.resync.file_done(ino));
+    }
+
+    fn with_job(&self, job: TraceJob, change: impl FnOnce(&mut Alone)) {
+        let mut kept = self.trace.lock();
+        if job.0 == kept.job
+            && let Trace::Alone(alone) = &mut kept.trace
+        {
+            change(alone);
+        }
+    }
+}
+
+fn begin_job(kept: &mut TraceState) -> TraceJob {
+    kept.job += 1;
+    TraceJob(kept.job)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const REGION: u64 = REGION_BYTES;
-
-    fn runs(ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
-        let mut regions = ChangedRegions::default();
-        for &(start, end) in ranges {
-            regions.insert(&(start..end));
-        }
-        regions.0.into_iter().collect()
-    }
-
-    #[test]
-    fn regions_that_meet_become_one_run() {
-        let (first, third) = ((0, 1), (2 * REGION, 2 * REGION + 1));
-        assert_eq!(runs(&[(1, 2), (5, 6)]), [(0, REGION)]);
-        assert_eq!(runs(&[(0, 0)]), []);
-        let apart = [(0, REGION), (2 * REGION, 3 * REGION)];
-        assert_eq!(runs(&[first, third]), apart);
-        let second = (REGION, REGION + 1);
-        assert_eq!(runs(&[first, third, second]), [(0, 3 * REGION)]);
-        assert_eq!(runs(&[third, first, (5, u64::MAX)]), [(0, u64::MAX)]);
-        let over_a_border = (7 * REGION - 1, 7 * REGION + 1);
-        assert_eq!(runs(&[over_a_border]), [(6 * REGION, 8 * REGION)]);
-    }
-
-    #[test]
-    fn the_next_changed_bytes_begin_at_the_offset_or_later() {
-        let mut regions = ChangedRegions::default();
-        regions.insert(&(REGION..2 * REGION));
-        assert_eq!(regions.next(0), Some(REGION..2 * REGION));
-        assert_eq!(regions.next(REGION + 5), Some(REGION + 5..2 * REGION));
-        assert_eq!(regions.next(2 * REGION), None);
-    }
 
     fn osn(sequence: u64) -> Osn {
         Osn {
@@ -391,16 +349,16 @@ mod tests {
 
     /// Notes an operation that resizes a file, whose number is that of the operation.
     fn note(trace: &ChangeTrace, sequence: u64) {
-        let mut trace = trace.trace.lock();
-        if let Trace::Following(following) = &mut *trace {
+        let mut kept = trace.trace.lock();
+        if let Trace::Following(following) = &mut kept.trace {
             following.newer.note_bytes(ino(sequence), &(0..1));
             following.newer.last = Some(osn(sequence));
         }
     }
 
     fn files(trace: &ChangeTrace) -> Option<Vec<u64>> {
-        let content = trace.content(Generation::FIRST, osn(1000))?;
-        Some(content.keys().map(|ino| ino.get()).collect())
+        let walk = trace.begin_walk(Generation::FIRST, osn(1000))?;
+        Some(walk.content.keys().map(|ino| ino.get()).collect())
     }
 
     #[test]
@@ -416,9 +374,8 @@ mod tests {
         trace.take_over();
         let kept = files(&trace).unwrap();
         assert!(kept.contains(&12) && kept.contains(&13), "{kept:?}");
-        assert_eq!(
-            trace.content(Generation::FIRST, osn(9)),
-            None,
+        assert!(
+            !trace.covers(Generation::FIRST, osn(9)),
             "it lacks operations"
         );
     }
@@ -431,5 +388,74 @@ mod tests {
         trace.note_done_below(osn(10));
         trace.take_over();
         assert_eq!(files(&trace), None);
+    }
+
+    const REGION: u64 = changes::REGION_BYTES;
+    const BASE: Generation = Generation::FIRST;
+
+    fn runs(content: &ChangedContent, number: u64) -> Vec<(u64, u64)> {
+        let regions = content.get(&ino(number)).cloned().unwrap_or_default();
+        regions.iter().map(|run| (run.start, run.end)).collect()
+    }
+
+    fn walk(trace: &ChangeTrace) -> TracedWalk {
+        trace.begin_walk(BASE, Osn::ZERO).unwrap()
+    }
+
+    #[test]
+    fn a_walk_goes_on_with_what_was_not_compared_and_with_what_has_changed_since() {
+        let trace = ChangeTrace::default();
+        trace.begin_alone(BASE, Osn::ZERO);
+        trace.note_write(ino(5), 0, 4 * REGION);
+        trace.note_write(ino(6), 0, 1);
+        let first = walk(&trace);
+        assert!(!first.goes_on);
+        trace.compared(first.job, ino(5), &(0..REGION));
+        trace.file_done(first.job, ino(6));
+        // A write that is mirrored, and perhaps not on both nodes at the loss.
+        trace.note_write(ino(5), 0, 1);
+        trace.compared(first.job, ino(5), &(REGION..2 * REGION));
+        let second = walk(&trace);
+        assert!(second.goes_on);
+        assert_eq!(
+            runs(&second.content, 5),
+            [(0, REGION), (2 * REGION, 4 * REGION)]
+        );
+        assert_eq!(second.content.len(), 1);
+        assert_eq!(second.touched, BTreeSet::from([ino(5), ino(6)]));
+        // Late words of the first walk.
+        trace.file_done(first.job, ino(5));
+        assert!(!walk(&trace).content.is_empty());
+    }
+
+    #[test]
+    fn a_resync_of_everything_goes_on_once_its_namespace_has_arrived() {
+        let trace = ChangeTrace::default();
+        trace.begin_alone(BASE, Osn::ZERO);
+        let image = trace.begin_image(true);
+        assert!(!trace.covers(BASE, Osn::ZERO), "of an earlier trace");
+        trace.image_held(image, Some(BASE), Osn::ZERO);
+        assert!(
+            !trace.covers(BASE, Osn::ZERO),
+            "the namespace may not be there"
+        );
+        trace.image_arrived(image);
+        let first = walk(&trace);
+        let rest = |next| RestOfFiles {
+            next,
+            last: Some(9),
+        };
+        trace.files_begun(first.job, &[ino(2), ino(3)], rest(4));
+        trace.file_done(first.job, ino(2));
+        trace.note_write(ino(8), 0, 1);
+        trace.note_write(ino(12), 0, 1);
+        let second = walk(&trace);
+        assert_eq!(second.rest, Some(rest(4)));
+        assert_eq!(runs(&second.content, 3), [(0, u64::MAX)]);
+        let files: Vec<u64> = second.content.keys().map(|ino| ino.get()).collect();
+        assert_eq!(files, [3, 12], "the rest has 8");
+        trace.end();
+        trace.image_arrived(image);
+        assert!(!trace.covers(BASE, Osn::ZERO));
     }
 }

@@ -44,10 +44,16 @@ impl ResyncProgress {
     }
 
     /// The secondary has taken over size and times of a file. `differs`: the bytes before `size` are compared next.
+    /// A file that is begun again, by a resync that goes on, has its equal bytes already.
     pub fn file_begun(&mut self, ino: Ino, size: u64, differs: bool) {
+        let is_begun = ino.get() <= self.begun;
         self.begun = self.begun.max(ino.get());
+        if is_begun && !self.files.contains_key(&ino) {
+            return;
+        }
         if differs && size > 0 {
-            self.files.insert(ino, (size, 0));
+            let equal = self.files.get(&ino).map_or(0, |(_, equal)| *equal);
+            self.files.insert(ino, (size, equal));
         } else {
             self.files.remove(&ino);
         }
@@ -116,9 +122,12 @@ mod tests {
         );
         progress.file_begun(ino(5), 0, true);
         progress.file_begun(ino(7), 9000, true);
+        // The resync goes on after a loss of its connection.
+        progress.file_begun(ino(5), 100, true);
         assert!(!progress.is_unsettled(ino(5), &(0..1)) && !progress.is_unsettled(ino(6), &(0..1)));
         assert!(progress.is_unsettled(ino(7), &(0..1)) && progress.is_unsettled(ino(8), &(0..1)));
         progress.compared(ino(7), 8192);
+        progress.file_begun(ino(7), 9000, true);
         assert!(
             !progress.is_unsettled(ino(7), &(0..8192)) && progress.is_unsettled(ino(7), &(0..8193))
         );

@@ -52,10 +52,10 @@ impl Store {
 
 /// Records.
 impl ReplicaAccess<'_> {
-    /// Counts all inodes.
-    pub fn census(self) -> Result<Census, OpError> {
+    /// Counts the inodes with numbers from `first` up to but not including `to`.
+    pub fn census(self, first: u64, to: u64) -> Result<Census, OpError> {
         let mut census = Census::default();
-        self.each_inode(1, u64::MAX, &mut |ino, inode| {
+        self.each_inode(first, to, &mut |ino, inode| {
             census.inodes += 1;
             census.last = ino.get();
             if let Body::File { size } = inode.body {

@@ -1,11 +1,12 @@
 //! The trace of a store, for a driver and for a resync: what has changed since both copies were equal.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use lockstep_types::{Generation, Ino, Osn};
 
 use super::facade::Store;
-use crate::journal::ChangedContent;
+use crate::journal::{RestOfFiles, TraceJob, TracedWalk};
 
 /// The trace of one store (rule P21).
 #[derive(Clone, Copy)]
@@ -67,14 +68,45 @@ impl TraceAccess<'_> {
     pub fn records(self, base: Generation, applied: Osn) -> Option<BTreeSet<Vec<u8>>> {
         self.store.journal.trace().records(base, applied)
     }
+}
 
-    /// The bytes that may differ from those of such a copy. A file without bytes may differ in its times.
-    pub fn content(self, base: Generation, applied: Osn) -> Option<ChangedContent> {
-        self.store.journal.trace().content(base, applied)
+/// The progress of a resync, which goes on from there when it has lost its connection.
+impl TraceAccess<'_> {
+    /// A resync begins to send the namespace: of everything, or of what has changed.
+    pub fn begin_image(self, whole: bool) -> TraceJob {
+        self.store.journal.trace().begin_image(whole)
     }
 
-    /// The inodes of these records and bytes.
-    pub fn inodes(self, base: Generation, applied: Osn) -> Option<BTreeSet<Ino>> {
-        self.store.journal.trace().inodes(base, applied)
+    /// No metadata operation is under way, and every record that may differ is about to be sent. `whole`: the generation of a
+    /// resync of everything.
+    pub fn image_held(self, job: TraceJob, whole: Option<Generation>) {
+        let applied = self.store.applied();
+        self.store.journal.trace().image_held(job, whole, applied);
+    }
+
+    /// The secondary has the namespace.
+    pub fn image_arrived(self, job: TraceJob) {
+        self.store.journal.trace().image_arrived(job);
+    }
+
+    /// A resync begins to make the content equal of a copy that was equal in generation `base` and has the operations up to
+    /// `applied`; `None` if the trace does not say how it differs.
+    pub fn begin_walk(self, base: Generation, applied: Osn) -> Option<TracedWalk> {
+        self.store.journal.trace().begin_walk(base, applied)
+    }
+
+    /// The walk begins with files of the rest; `rest` is what is left then.
+    pub fn files_begun(self, job: TraceJob, files: &[Ino], rest: RestOfFiles) {
+        self.store.journal.trace().files_begun(job, files, rest);
+    }
+
+    /// These bytes are equal on both nodes, and no write to them is under way.
+    pub fn compared(self, job: TraceJob, ino: Ino, bytes: &Range<u64>) {
+        self.store.journal.trace().compared(job, ino, bytes);
+    }
+
+    /// The walk is over with a file.
+    pub fn file_done(self, job: TraceJob, ino: Ino) {
+        self.store.journal.trace().file_done(job, ino);
     }
 }

@@ -9,11 +9,11 @@ use lockstep_resync::{
     JobProgress, LockClaim, Locks, Peer, PeerError, ResyncError, send_content, send_image,
     send_tail,
 };
-use lockstep_types::{AllocateMode, Ino, MetaOp, MetaRequest, NodeKind, SyncId};
+use lockstep_types::{AllocateMode, Ino, MetaOp, MetaRequest, NodeKind};
 use lockstep_verify::compare;
 use proptest::prelude::*;
 
-use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node, records, send_namespace};
+use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node, new_resync, records, send_namespace};
 use super::steps::{Change, Step, resolve, step, take_all};
 
 pub fn resync(
@@ -251,8 +251,7 @@ proptest! {
             steps: &meanwhile,
             next: AtomicUsize::new(0),
         };
-        let sync = SyncId::next(None, [1; 16]);
-        let changes = send_image(primary.store(), &busy, sync, None, &NoOperations).unwrap();
+        let changes = send_image(primary.store(), &busy, new_resync(None), &NoOperations).unwrap();
         // From now on no operation begins.
         let peer = LocalPeer::new(&secondary);
         send_tail(primary.store(), &peer, &changes).unwrap();

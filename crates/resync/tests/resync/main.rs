@@ -15,6 +15,8 @@ mod race;
 #[cfg(test)]
 mod recover;
 #[cfg(test)]
+mod resumed;
+#[cfg(test)]
 mod steps;
 #[cfg(test)]
 mod traced;

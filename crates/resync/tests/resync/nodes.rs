@@ -13,7 +13,8 @@ use lockstep_intentlog::LogOptions;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
-    LockClaim, Locks, Operations, Peer, PeerError, ResyncError, send_image, send_tail,
+    LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError, send_image,
+    send_tail,
 };
 use lockstep_types::backing::Backing;
 use lockstep_types::{
@@ -207,9 +208,17 @@ impl Operations for NoOperations {
 
 /// Carries the namespace over while no operation changes it.
 pub fn send_namespace(store: &Store, peer: &dyn Peer) -> Result<(), ResyncError> {
-    let sync = SyncId::next(None, [1; 16]);
-    let changes = send_image(store, peer, sync, None, &NoOperations)?;
-    send_tail(store, peer, &changes)
+    let image = send_image(store, peer, new_resync(None), &NoOperations)?;
+    send_tail(store, peer, &image)
+}
+
+/// A resync of a copy with this base.
+pub fn new_resync(base: Option<PeerBase>) -> NewResync {
+    NewResync {
+        sync: SyncId::next(None, [1; 16]),
+        generation: Generation::FIRST,
+        base,
+    }
 }
 
 /// A claim on free locks.

@@ -9,10 +9,10 @@ use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
     JobProgress, Peer, PeerError, ResyncError, send_content, send_image, send_tail,
 };
-use lockstep_types::{Ino, MetaRequest, NodeKind, SyncId};
+use lockstep_types::{Ino, MetaRequest, NodeKind};
 
 use super::converge::assert_equal;
-use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node, name};
+use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node, name, new_resync};
 
 /// Consecutive resyncs; each begins with the secondary's records from the previous resync.
 const RESYNCS: usize = 2;
@@ -95,7 +95,6 @@ impl Drop for Stop<'_> {
 
 /// Carries namespace and content over; names come and go until the tail.
 fn resync_beside_changes(primary: &Node, secondary: &Node) -> Result<(), ResyncError> {
-    let sync = SyncId::next(None, [1; 16]);
     let churn = Churn::default();
     let changes = std::thread::scope(|scope| {
         let _stop = Stop(&churn);
@@ -105,12 +104,12 @@ fn resync_beside_changes(primary: &Node, secondary: &Node) -> Result<(), ResyncE
             primary,
             churn: &churn,
         };
-        send_image(primary.store(), &peer, sync, None, &NoOperations)
+        send_image(primary.store(), &peer, new_resync(None), &NoOperations)
     })?;
     let peer = LocalPeer::new(secondary);
     send_tail(primary.store(), &peer, &changes)?;
     let progress = JobProgress::default();
-    send_content(primary.store(), &peer, &FreeLocks, &progress, None)
+    send_content(primary.store(), &peer, &FreeLocks, &progress, None).map(drop)
 }
 
 #[test]

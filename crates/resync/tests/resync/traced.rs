@@ -6,11 +6,11 @@ use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
     JobProgress, Locks, Peer, PeerBase, PeerError, ResyncError, send_content, send_image, send_tail,
 };
-use lockstep_types::{Generation, Ino, MetaRequest, NodeKind, SyncId};
+use lockstep_types::{Generation, Ino, MetaRequest, NodeKind};
 use proptest::prelude::*;
 
 use super::converge::{BusyLocks, assert_equal, resync, steps};
-use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node};
+use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node, new_resync};
 use super::steps::{Change, Step, resolve, take_all};
 
 /// A secondary that counts what it is sent, and whose primary's clients change data before each answer.
@@ -78,8 +78,8 @@ fn rejoin(
     peer: &CountedPeer<'_>,
     locks: &dyn Locks,
 ) -> Result<JobProgress, ResyncError> {
-    let (sync, base) = (SyncId::next(None, [2; 16]), Some(base(secondary)));
-    let changes = send_image(primary.store(), peer, sync, base, &NoOperations)?;
+    let base = Some(base(secondary));
+    let changes = send_image(primary.store(), peer, new_resync(base), &NoOperations)?;
     // From now on no operation begins that is not mirrored.
     peer.next.store(usize::MAX / 2, Ordering::Relaxed);
     send_tail(primary.store(), &peer.secondary, &changes)?;
@@ -89,7 +89,7 @@ fn rejoin(
 }
 
 /// Carries writes out on the secondary alone, as those in flight on a deposed primary. The new primary hears of them.
-fn write_alone(primary: &Node, secondary: &Node, writes: &[Step]) {
+pub fn write_alone(primary: &Node, secondary: &Node, writes: &[Step]) {
     for step in writes {
         if let Change::Write(ino, offset, data) = resolve(secondary, step)
             && ino != Ino::ROOT

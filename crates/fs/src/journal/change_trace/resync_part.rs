@@ -1,0 +1,172 @@
+//! What a resync has taken from the trace, and what is left of it: a resync that loses its connection goes on there.
+//!
+//! A resync first moves what it is about to send to a place of its own, and takes that away when the secondary has it. What
+//! changes meanwhile is noted in the trace as ever, and stays there: an answer takes no newer note away.
+//!
+//! Each resync has a job for its namespace, and one for its content. A job whose connection was lost may be late: what it says
+//! counts only while no other job has begun, and no other trace.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use lockstep_types::Ino;
+use lockstep_types::mutants::{Mutant, is_active};
+
+use super::changes::{ChangedContent, ChangedRegions, RECORDS_MAX, RUNS_MAX};
+use crate::namespace::keys;
+
+/// A part of a resync that takes from the trace what the secondary has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceJob(pub(super) u64);
+
+/// The files that a resync of everything has not begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RestOfFiles {
+    /// The number of the first of them.
+    pub next: u64,
+    /// The number of the last one. It is not known before the walk begins.
+    pub last: Option<u64>,
+}
+
+impl RestOfFiles {
+    fn has(self, ino: Ino) -> bool {
+        (self.next..=self.last.unwrap_or(u64::MAX)).contains(&ino.get())
+    }
+}
+
+/// What a resync of the content has to make equal.
+#[derive(Clone, Debug)]
+pub struct TracedWalk {
+    /// The job that tells what is equal.
+    pub job: TraceJob,
+    /// The bytes that may differ. A file without bytes may differ in its times.
+    pub content: ChangedContent,
+    /// In a resync of everything: the files that may differ in anything, besides.
+    pub rest: Option<RestOfFiles>,
+    /// The inodes that the resync has touched, or touches for a change: they are compared after it.
+    pub touched: BTreeSet<Ino>,
+    /// An earlier walk of the same resync was interrupted.
+    pub goes_on: bool,
+}
+
+/// See the head of this file.
+#[derive(Default)]
+pub(super) struct ResyncPart {
+    /// Records that were sent, and may not have arrived.
+    sent: BTreeSet<Vec<u8>>,
+    /// The bytes that the walk over the content has not made equal.
+    open: ChangedContent,
+    /// In a resync of everything: the files that the walk has not come to.
+    rest: Option<RestOfFiles>,
+    /// The secondary does not have the namespace of the resync of everything.
+    lacks_namespace: bool,
+    /// Inodes that were sent for a change.
+    touched: BTreeSet<Ino>,
+    has_walked: bool,
+}
+
+impl ResyncPart {
+    /// The begin of the content in a resync of everything.
+    pub fn of_everything() -> Self {
+        Self {
+            rest: Some(RestOfFiles {
+                next: 1,
+                last: None,
+            }),
+            lacks_namespace: true,
+            ..Self::default()
+        }
+    }
+
+    pub const fn has_namespace(&self) -> bool {
+        !self.lacks_namespace
+    }
+
+    pub fn is_too_long(&self) -> bool {
+        self.sent.len() > RECORDS_MAX
+    }
+
+    /// The records that may differ, if `noted` have changed since.
+    pub fn with_sent(&self, noted: &BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8>> {
+        self.sent.union(noted).cloned().collect()
+    }
+
+    /// Adds noted bytes to those that the next walk makes equal.
+    pub fn open(&mut self, noted: ChangedContent) {
+        for (ino, regions) in noted {
+            let open = self.open.entry(ino).or_default();
+            for run in regions.iter() {
+                open.insert(&run);
+            }
+        }
+    }
+
+    /// The files whose records have changed differ in their times, too.
+    pub fn open_files_of<'a>(&mut self, records: impl IntoIterator<Item = &'a Vec<u8>>) {
+        for key in records {
+            if let Some(ino) = keys::ino_of(key) {
+                self.touched.insert(ino);
+                if key.first() == Some(&keys::INODES) {
+                    self.open.entry(ino).or_default();
+                }
+            }
+        }
+    }
+
+    pub fn begin_walk(&mut self, job: TraceJob) -> Option<TracedWalk> {
+        let is_new = self.rest.is_some_and(|rest| rest.last.is_none());
+        if let Some(rest) = self.rest {
+            self.open.retain(|ino, _| !rest.has(*ino));
+        }
+        self.touched.extend(self.open.keys());
+        let runs: usize = self.open.values().map(ChangedRegions::runs).sum();
+        if runs + self.open.len() > RUNS_MAX || self.touched.len() > RUNS_MAX {
+            return None;
+        }
+        if is_new {
+            self.touched.clear();
+        }
+        Some(TracedWalk {
+            job,
+            content: self.open.clone(),
+            rest: self.rest,
+            touched: self.touched.clone(),
+            goes_on: std::mem::replace(&mut self.has_walked, true),
+        })
+    }
+
+    /// These records are about to be sent.
+    pub fn send(&mut self, mut records: BTreeSet<Vec<u8>>) {
+        self.sent.append(&mut records);
+    }
+
+    /// The secondary has every record that was sent before.
+    pub fn arrived(&mut self) {
+        let sent = std::mem::take(&mut self.sent);
+        self.open_files_of(&sent);
+        self.lacks_namespace = false;
+    }
+
+    /// The walk begins with files of the rest; `rest` is what is left then.
+    pub fn files_begun(&mut self, files: &[Ino], rest: RestOfFiles) {
+        self.rest = Some(rest);
+        if is_active(Mutant::ResumeTooFar) {
+            return;
+        }
+        for ino in files {
+            self.open.entry(*ino).or_default().insert(&(0..u64::MAX));
+        }
+    }
+
+    /// These bytes are equal.
+    pub fn compared(&mut self, ino: Ino, bytes: &Range<u64>) {
+        if let Some(open) = self.open.get_mut(&ino) {
+            open.remove(bytes);
+        }
+    }
+
+    /// The walk is over with a file.
+    pub fn file_done(&mut self, ino: Ino) {
+        self.open.remove(&ino);
+    }
+}

@@ -1,0 +1,41 @@
+//! A file whose content may differ, with how far a resync has got in the file.
+
+use std::ops::Range;
+
+use lockstep_fs::store::ChangedRegions;
+use lockstep_types::Ino;
+
+/// A different file of at most this length is sent without a comparison of its blocks: another
+/// request would take longer.
+const UNCOMPARED_BYTES_MAX: u64 = 64 << 10;
+
+/// A file whose content may differ.
+pub(crate) struct Suspect {
+    pub ino: Ino,
+    /// Size of the file when the secondary took over size and times.
+    pub size: u64,
+    /// The content was hashed as a whole and does differ.
+    pub certain: bool,
+    /// The bytes before this offset are equal, or are being made equal.
+    pub next: u64,
+    /// The bytes that may differ; `None`: all.
+    pub changed: Option<ChangedRegions>,
+}
+
+impl Suspect {
+    /// The next bytes that may differ; `None` when the rest is equal.
+    pub fn next_changed(&self) -> Option<Range<u64>> {
+        let rest = self.next..self.size;
+        let run = match &self.changed {
+            Some(changed) => changed.next(self.next)?,
+            None => rest.clone(),
+        };
+        let run = run.start..run.end.min(rest.end);
+        Some(run).filter(|run| !run.is_empty())
+    }
+
+    /// Whether the file is sent without a comparison of its blocks.
+    pub const fn is_uncompared(&self) -> bool {
+        self.certain && self.size <= UNCOMPARED_BYTES_MAX
+    }
+}

@@ -1,0 +1,135 @@
+//! A resync that loses its connection again and again goes on where it was each time (rule P24).
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use lockstep_repl::state::State;
+use lockstep_sim::scenario::{Cluster, Fault, PRIMARY, SECONDARY, Settings};
+use lockstep_types::mutants::{Mutant, activate};
+
+use super::program::{self, FILE, FIRST, LATER};
+use super::steps::{kill, run, start_in_sync, status, until};
+
+/// The length of one write.
+const PART: u64 = 1 << 20;
+/// Number of writes.
+const PARTS: u64 = 12;
+/// Small files.
+const FILES: usize = 100;
+/// The connection is lost each time that so many bytes were compared.
+const BETWEEN_LOSSES: u64 = 2 * PART;
+/// Bytes that were under way at a loss, or have changed since.
+const AGAIN_MAX: u64 = 5 << 20;
+
+fn cluster() -> Cluster {
+    Cluster::scripted(&Settings {
+        peer_timeout: Duration::from_secs(1),
+        ..Settings::STEADY
+    })
+}
+
+fn fill(cluster: &mut Cluster) {
+    let made = run(cluster, |mount| {
+        program::create(mount, FILE)?;
+        for number in 0..FILES {
+            program::create(mount, &format!("small {number}"))?;
+        }
+        for part in 0..PARTS {
+            program::write_at(mount, FIRST, part * PART, PART)?;
+        }
+        Ok(())
+    });
+    assert_eq!(made, Ok(()));
+}
+
+/// The primary has a long file, and the secondary is about to be brought up to date: by a comparison of everything, or of what
+/// has changed.
+fn before_resync(whole: bool) -> Cluster {
+    let mut cluster = cluster();
+    if whole {
+        cluster.start(PRIMARY);
+        until(&mut cluster, "served", |cluster| {
+            cluster.state(PRIMARY) == Some(State::OutOfSync)
+        });
+    } else {
+        start_in_sync(&mut cluster);
+        kill(&mut cluster, SECONDARY);
+        until(&mut cluster, "out of sync", |cluster| {
+            cluster.state(PRIMARY) == Some(State::OutOfSync)
+        });
+    }
+    fill(&mut cluster);
+    cluster.start(SECONDARY);
+    cluster
+}
+
+/// Bytes that the resync has compared so far, and all of its bytes.
+fn compared(cluster: &Cluster) -> Option<(u64, u64)> {
+    let resync = cluster.status(PRIMARY)?.resync?;
+    Some((resync.bytes_done, resync.bytes_total))
+}
+
+/// Loses the connection again and again, until the nodes are in sync. Returns the number of losses.
+fn lose_often(cluster: &mut Cluster) -> u64 {
+    let most = Cell::new(0);
+    for losses in 0.. {
+        let next = most.get() + BETWEEN_LOSSES;
+        until(cluster, "more is compared", |cluster| {
+            if let Some((done, total)) = compared(cluster) {
+                assert!(done >= most.get(), "it begins anew: {done} of {total}");
+                assert!(total <= PARTS * PART + losses * AGAIN_MAX);
+                most.set(done);
+            }
+            most.get() >= next || cluster.is_in_sync()
+        });
+        if cluster.is_in_sync() {
+            return losses;
+        }
+        cluster.apply_fault(Fault::Disconnect).unwrap();
+        until(cluster, "lost", |cluster| {
+            cluster.state(PRIMARY) == Some(State::OutOfSync)
+        });
+        // Of compared bytes, and of others.
+        let touched = run(cluster, move |mount| {
+            program::create(mount, &format!("alone {losses}"))?;
+            program::write_at(mount, LATER, 0, 5000)?;
+            program::write_at(mount, LATER, (PARTS - 1) * PART, 5000)
+        });
+        assert_eq!(touched, Ok(()));
+    }
+    0
+}
+
+fn expect_progress(whole: bool) {
+    let mut cluster = before_resync(whole);
+    let losses = lose_often(&mut cluster);
+    assert!(losses >= 3, "{losses}");
+    let verified = status(&cluster, PRIMARY).verified;
+    assert!(verified.is_none_or(|verified| verified.identical));
+    assert!(cluster.compare().unwrap().is_identical());
+}
+
+#[test]
+fn a_resync_of_everything_goes_on() {
+    expect_progress(true);
+}
+
+#[test]
+fn a_resync_of_what_has_changed_goes_on() {
+    expect_progress(false);
+}
+
+/// Whether the copies differ after a resync that lost its connection, with a mutant.
+fn differs_with(mutant: Mutant, whole: bool) -> bool {
+    activate(Some(mutant));
+    let mut cluster = before_resync(whole);
+    lose_often(&mut cluster);
+    let report = cluster.compare().unwrap();
+    activate(None);
+    !report.is_identical()
+}
+
+#[test]
+fn a_resync_that_goes_on_too_far_is_found() {
+    assert!(differs_with(Mutant::ResumeTooFar, true));
+}
