@@ -324,7 +324,7 @@ impl ResyncJobs {
             self.touched.clear();
             self.engine.notes.note_all_compared();
         }
-        // Of a resync of everything: what has changed while its connection was lost.
+        // Of a resync of everything: the inodes that have changed while its connection was lost.
         self.touched.add(touched);
         self.content.paw.remove_old();
         Ok(Event::Trigger(Trigger::ContentDone))

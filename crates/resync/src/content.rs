@@ -19,7 +19,7 @@
 //! If the store has a trace of what has changed since the copies were equal, only the files of the trace get size and
 //! times, and only their changed regions are compared. Every other byte is equal already, or is mirrored.
 //!
-//! What has been made equal leaves the trace when the secondary has answered, under the lock of its bytes. So a resync that
+//! Bytes that have been made equal leave the trace when the secondary has answered, under their lock. So a resync that
 //! loses its connection goes on where it was (rule P24).
 //!
 //! A file that is created after the image needs no resync: both nodes create and write it. The inode number of such a

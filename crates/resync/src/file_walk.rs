@@ -28,12 +28,12 @@ pub(crate) struct FileWalk<'a> {
     /// The numbers of the files that may differ in anything. Files created from now on are mirrored from the beginning, and the
     /// walk must not chase them.
     rest: Range<u64>,
-    /// What the trace hears of the walk. Without a trace the next resync begins anew.
+    /// The job by which the trace hears of the walk. Without a trace the next resync begins anew.
     job: Option<TraceJob>,
 }
 
 impl<'a> FileWalk<'a> {
-    /// The walk over what the trace has since `base`; without a trace, the walk over all files of now. Returns the inodes of the
+    /// The walk over the changes that the trace has since `base`; without a trace, the walk over all files of now. Returns the inodes of the
     /// trace, too.
     pub fn begin(
         store: &'a Store,

@@ -55,7 +55,7 @@ pub struct NewResync {
 /// A namespace that was sent, except for the last changes.
 pub struct SentImage<'a> {
     changes: ChangeFeed<'a>,
-    /// What the trace hears of the image.
+    /// The job by which the trace hears of the image.
     job: TraceJob,
     /// The generation, if everything was sent.
     whole: Option<Generation>,

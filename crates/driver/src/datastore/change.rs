@@ -80,7 +80,7 @@ impl Datastore {
         self.drain()?;
         self.tell_observers(|observer| observer.retiring());
         self.drain()?;
-        // The other node serves after the record only. Until then this node may serve on, with what programs have asked.
+        // The other node serves after the record only. Until then this node may serve on the requests of programs.
         self.set_standing(Standing::Undecided);
         self.drain()?;
         self.check_synced()?;

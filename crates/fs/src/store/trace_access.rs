@@ -72,7 +72,7 @@ impl TraceAccess<'_> {
 
 /// The progress of a resync, which goes on from there when it has lost its connection.
 impl TraceAccess<'_> {
-    /// A resync begins to send the namespace: of everything, or of what has changed.
+    /// A resync begins to send the namespace: of everything, or of the changes.
     pub fn begin_image(self, whole: bool) -> TraceJob {
         self.store.journal.trace().begin_image(whole)
     }

@@ -15,7 +15,7 @@ use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node, new_resync};
 use super::steps::take_all;
 use super::traced::write_alone;
 
-/// A secondary whose connection is lost at a request, and what it was asked.
+/// A secondary whose connection is lost at a request, and the requests that it got.
 struct LossyPeer<'a> {
     secondary: LocalPeer<'a>,
     /// The namespace of a resync is there.

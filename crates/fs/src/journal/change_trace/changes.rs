@@ -129,7 +129,7 @@ impl Changes {
     }
 }
 
-/// The bytes that the content part of an operation changes. What lies beyond a new size is cut off, and may be written
+/// The bytes that the content part of an operation changes. The bytes beyond a new size are cut off, and may be written
 /// again.
 fn bytes_of(effect: ContentEffect) -> Range<u64> {
     match effect {

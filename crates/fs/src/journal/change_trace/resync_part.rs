@@ -1,9 +1,9 @@
-//! What a resync has taken from the trace, and what is left of it: a resync that loses its connection goes on there.
+//! The part of the trace that a resync has taken, and the rest of that part: a resync that loses its connection goes on there.
 //!
-//! A resync first moves what it is about to send to a place of its own, and takes that away when the secondary has it. What
-//! changes meanwhile is noted in the trace as ever, and stays there: an answer takes no newer note away.
+//! A resync first moves the notes that it is about to send to a place of their own, and removes them when the secondary has their
+//! data. A change meanwhile is noted in the trace as ever, and stays there: an answer takes no newer note away.
 //!
-//! Each resync has a job for its namespace, and one for its content. A job whose connection was lost may be late: what it says
+//! Each resync has a job for its namespace, and one for its content. A job whose connection was lost may be late: its word
 //! counts only while no other job has begun, and no other trace.
 
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ impl RestOfFiles {
     }
 }
 
-/// What a resync of the content has to make equal.
+/// The content that a resync has to make equal.
 #[derive(Clone, Debug)]
 pub struct TracedWalk {
     /// The job that tells what is equal.
