@@ -114,11 +114,12 @@ impl Client {
                 continue;
             }
             let generation = self.mount.service().0.generation();
-            let mount = self.mount.within(inside.tenure());
+            let asked = inside.tenure();
+            let mount = self.mount.within(asked);
             let outcome = world::serving(|| mount.submit_inside(&op, inside));
             // No client sees the answer of a dying process.
             self.mount.process().stop_if_dead();
-            self.answered(call, generation, outcome);
+            self.answered(call, (generation, asked), outcome);
         }
     }
 
@@ -156,12 +157,15 @@ impl Client {
         late.start();
     }
 
-    /// Records the answer to a call that began in a generation.
-    fn answered(&self, call: CallId, generation: Generation, outcome: Outcome) {
+    /// Records the answer to a call that began in a generation and a tenure. An operator who forces a node to lead ends the tenure,
+    /// and not the generation.
+    fn answered(&self, call: CallId, begun: (Generation, Tenure), outcome: Outcome) {
+        let (generation, asked) = begun;
         let side = self.posting.side;
         let present = self.mount.service().0.generation();
         let serves = self.mount.serves();
-        let has_changed = generation != present || !serves;
+        let is_overtaken = !asked.may_run_in(self.mount.service().tenure());
+        let has_changed = generation != present || is_overtaken || !serves;
         // A node that has given its role away since has answered before: the role waits for the answers, not for the clients.
         let answered_in = if serves { present } else { generation };
         let has_disk_failed = self.mount.service().0.store().is_poisoned();

@@ -323,9 +323,12 @@ impl Cluster {
 
     /// Goes on with the copy that was kept, now that its node serves. First judges what was answered before.
     pub(super) fn follow_kept(&mut self, serving: Side) -> Result<(), String> {
-        let Some(kept) = self.force.kept.take().filter(|kept| kept.side == serving) else {
+        let kept = self.force.kept.take();
+        if kept.is_none_or(|kept| kept.side != serving) {
             return Ok(());
-        };
+        }
+        // The old primary may have mirrored operations since the operator acted, and may have given the role away by itself.
+        let kept = self.kept_copy(serving);
         let recorded = self.recorded(serving).map(|record| record.generation);
         let mut witness = self.witness.lock();
         witness.tally.forced += 1;

@@ -504,11 +504,12 @@ fn put_copies_back(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
     }
 }
 
-/// Adds such acts where roles change by the word of a witness. After an older copy, and a loss of power or a failed disk, neither copy
+/// Adds such acts where roles change by the word of a witness. After an older copy, and a loss of power or of a disk, neither copy
 /// is complete, and only an operator can go on.
 fn put_copies_back_beside_a_witness(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
     let may_end_both = |fault: &Fault| {
-        fault.loses_power() || fault.accepts_loss() || matches!(fault, Fault::FailCall { .. })
+        let harms_disk = matches!(fault, Fault::FailCall { .. } | Fault::ExchangeDisk);
+        fault.loses_power() || fault.accepts_loss() || harms_disk
     };
     if !faults.iter().any(|(_, fault)| may_end_both(fault)) {
         put_copies_back(faults, random);
