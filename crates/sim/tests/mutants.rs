@@ -215,7 +215,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::MetadataOutOfOrder => 1_090,
         Mutant::NoSawEntry => 630,
         Mutant::AdmitBeforeRanges => 600,
-        Mutant::RangesBeforeMetadata => 4_580,
+        Mutant::RangesBeforeMetadata => 6_500,
         Mutant::KeepNameOfSync => 1_820,
         Mutant::HideFailure => 320,
         Mutant::ForgetNames | Mutant::MarkBeforeSync | Mutant::RepeatMetadata => 100,
