@@ -31,12 +31,13 @@ pub struct ForcedActs {
     pub(super) to_demote: Option<Deposed>,
     /// A primary was demoted, and no node leads yet.
     pub(super) lacks_leader: bool,
-    /// The operator has accepted a loss in this schedule, or has exchanged a disk.
+    /// The operator has accepted a loss in this schedule, has exchanged a disk, or has put a copy back beside a witness.
     pub(super) has_acted: bool,
 }
 
 impl ForcedActs {
-    /// Returns whether the operator has accepted a loss, or has exchanged a disk: then no node may lead by itself.
+    /// Returns whether the operator has accepted a loss, has exchanged a disk, or has put a copy back: then no node may lead by
+    /// itself.
     pub(super) const fn have_begun(&self) -> bool {
         self.has_acted
     }

@@ -21,6 +21,8 @@ impl Cluster {
         }
         self.stop(side, Stop::Process);
         self.witness.lock().operator_acts();
+        // The primary may be giving its role to this node. Then it asks an operator whose copy is right.
+        self.force.has_acted |= self.nodes.have_witness();
         let secondary = self.nodes.of_mut(side);
         secondary.disk.put_back();
         let stays_down = secondary.stays_down;
