@@ -217,15 +217,21 @@ impl Cluster {
 
     /// Waits until the witness knows that a node was forced to lead: the other node must not serve before. If that takes
     /// long, repairs the connection with the witness, and forces the node once more: the witness may have made the other
-    /// node the primary before.
+    /// node the primary before. A node does not remember over a restart of its process that the witness must still know
+    /// (gap 26), so a restarted node is forced once more, too.
     fn wait_for_word(&mut self, side: Side) -> Result<(), String> {
+        let forced = self.nodes.of(side).process();
+        let has_restarted = |cluster: &Self| {
+            let process = cluster.nodes.of(side).process();
+            !matches!((&forced, &process), (Some(forced), Some(now)) if Arc::ptr_eq(forced, now))
+        };
         self.wait_while_owing(side)?;
-        if self.owes_word(side) {
+        if self.owes_word(side) || has_restarted(self) {
             self.world.arbiter.cut_off(side, false);
             self.world.arbiter.lose_answers(side, false);
             self.wait_while_owing(side)?;
         }
-        if self.owes_word(side) {
+        if self.owes_word(side) || has_restarted(self) {
             self.promote(side, true)?;
             self.wait_while_owing(side)?;
         }
