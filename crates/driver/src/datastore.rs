@@ -24,10 +24,10 @@ use parking_lot::{Mutex, RwLock};
 use self::forced_word::WitnessLine;
 use crate::client::{RoleObserver, Standing};
 use crate::config::DatastoreConfig;
+use crate::durable::{DatastoreError, failed, refused, tables};
 use crate::engine::Engine;
 use crate::host::exclusive::Exclusive;
 use crate::maintenance::Maintenance;
-use crate::open::{DatastoreError, failed, refused, tables};
 use crate::report::{CommandFailure, DatastoreStatus, VerifyProgress, VerifyReport};
 use crate::resync_jobs::verify_report;
 use crate::service_gate::ServiceGate;
@@ -100,7 +100,7 @@ impl Datastore {
 
     /// State of the datastore on this node.
     pub fn state(&self) -> State {
-        self.session().term().state()
+        self.session().replication().state()
     }
 
     /// Generation of all numbers and messages.
@@ -190,7 +190,7 @@ impl Datastore {
     pub fn reap_orphans(&self) {
         if let Session::Primary(session) = self.session() {
             let reaper = Arc::clone(&session);
-            session.term.spawn(move || reaper.reap_orphans());
+            session.replication.spawn(move || reaper.reap_orphans());
         }
     }
 

@@ -16,8 +16,8 @@ use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::time::millis;
 use parking_lot::Mutex;
 
+use crate::durable::SCRATCH_PREFIX;
 use crate::host::Host;
-use crate::ops::kept::SCRATCH_PREFIX;
 use crate::report::DiskStallStatus;
 
 /// What this node knows of its own disk, and of the disk of the other node.

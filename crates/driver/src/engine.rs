@@ -17,10 +17,10 @@ use lockstep_types::{Errno, SyncStanding};
 
 use crate::config::DatastoreConfig;
 use crate::disk_watch::DiskWatch;
+use crate::durable::role_file::RoleFile;
 use crate::failure_log::FailureLog;
 use crate::host::{Host, ThreadKind};
-use crate::open::role_file::RoleFile;
-use crate::ops::references::References;
+use crate::references::References;
 use crate::service_gate::ServiceGate;
 use crate::status_notes::StatusNotes;
 use crate::witness_view::WitnessView;

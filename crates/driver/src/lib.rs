@@ -6,7 +6,10 @@
 //! | `datastore` | the façade: an engine, and the session of the node's role |
 //! | `engine` | configuration, store, host and durable marks: the parts that outlive a session |
 //! | `session` | a primary's or a secondary's session, and the loop that executes the core's effects |
-//! | `term` | the core, its generation and the connection |
+//! | `replication` | the core, its generation and the connection; the exchange of roles and the greeting before |
+//! | `durable` | what a node keeps on stable storage beside its store: the role file, the tables of writes in flight |
+//! | `references` | the references of programs to inodes |
+//! | `store_place` | whether the directory of the store is where its path leads to |
 //! | `ops` | operations of clients on the primary |
 //! | `peer` | the connection, and the requests over it |
 //! | `contact` | the last moment at which this secondary was in sync, for operators |
@@ -14,7 +17,7 @@
 //! | `promise` | the last moment at which a secondary has promised not to take over |
 //! | `witness_view` | the last word of the witness, and the permit to serve alone |
 //! | `resync_jobs`, `sync_mark`, `maintenance` | work that no client has asked for |
-//! | `open` | opening a store: the role file, the tables of writes in flight, a repaired disk |
+//! | `open` | opening a store: checks and recovery, a repaired disk |
 //! | `host` | time and threads |
 //! | `service`, `client` | the interface for clients |
 //! | `status`, `status_notes`, `report`, `usage` | what operators and tests see |
@@ -35,6 +38,7 @@ pub mod config;
 mod contact;
 mod datastore;
 mod disk_watch;
+mod durable;
 mod engine;
 mod failure_log;
 mod host;
@@ -45,6 +49,8 @@ mod open;
 mod ops;
 mod peer;
 mod promise;
+mod references;
+mod replication;
 pub mod report;
 mod resync_jobs;
 mod role_judge;
@@ -53,8 +59,8 @@ mod service_gate;
 mod session;
 mod status;
 mod status_notes;
+mod store_place;
 mod sync_mark;
-mod term;
 pub mod threads;
 mod usage;
 mod witness_view;
@@ -62,16 +68,17 @@ mod witness_view;
 pub use datastore::Datastore;
 pub use datastore::lapse::watch_lease;
 pub use datastore::stall::watch_disk;
+pub use durable::DatastoreError;
+pub use durable::copy_status::caveats;
+pub use durable::machine_count::MACHINE_COUNT_BYTES;
+pub use durable::role_file::marks::RoleMarks;
+pub use durable::tables::TableError;
 pub use host::{Gate, Host, Job, KeptLimits, OsHost, RoomLimits};
 pub use open::clear_poison::{ClearError, Cleared, Repair, clear_poison};
-pub use open::copy_status::caveats;
-pub use open::machine_count::MACHINE_COUNT_BYTES;
-pub use open::role_file::marks::RoleMarks;
-pub use open::tables::TableError;
-pub use open::{DatastoreError, Place, Prepared, make_store, make_store_on_this_machine, prepare};
+pub use open::{Place, Prepared, make_store, make_store_on_this_machine, prepare};
 pub use ops::kept::KeptLoad;
 pub use peer::dial::{Dial, DialError, Dialer, Halves};
-pub use peer::greeting::refuse;
+pub use replication::greeting::refuse;
 pub use service::DatastoreHandle;
 pub use status::RESTART_WITHOUT_LEASE;
 pub use usage::DatastoreUsage;

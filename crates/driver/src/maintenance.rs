@@ -8,9 +8,9 @@ use std::time::Duration;
 use lockstep_repl::state::State;
 
 use crate::engine::Engine;
-use crate::open::store_place;
+use crate::replication::Replication;
 use crate::session::Session;
-use crate::term::Term;
+use crate::store_place;
 
 /// Time between two ticks of the core.
 const TICK: Duration = Duration::from_millis(50);
@@ -67,7 +67,7 @@ impl Maintenance {
             let garbage = host.since(collected) >= GARBAGE;
             let due = Due {
                 garbage,
-                contact: garbage && session.term().state() == State::SecondarySynced,
+                contact: garbage && session.replication().state() == State::SecondarySynced,
                 checkpoint: engine.store.needs_checkpoint()
                     || host.since(checkpointed) >= CHECKPOINT,
             };
@@ -113,9 +113,9 @@ impl Maintenance {
 
 /// Has the worker pool put everything on stable storage, after this node has become the primary alone. Operations that the
 /// other node has acknowledged may be in the memory of this machine only, and the other copy does not count any more.
-pub(crate) fn sync_soon(term: &Term) {
-    let engine = Arc::clone(&term.engine);
-    term.spawn(move || {
+pub(crate) fn sync_soon(replication: &Replication) {
+    let engine = Arc::clone(&replication.engine);
+    replication.spawn(move || {
         if let Err(error) = engine.store.sync_everything() {
             tracing::error!(datastore = engine.name(), %error, "the copy of the new primary is not synced");
         }

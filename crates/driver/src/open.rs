@@ -5,13 +5,6 @@
 //! the copy (rule P12).
 
 pub(crate) mod clear_poison;
-pub(crate) mod copy_status;
-mod error;
-pub(crate) mod machine_count;
-pub(crate) mod poison_marker;
-pub(crate) mod role_file;
-pub(crate) mod store_place;
-pub(crate) mod tables;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -36,6 +29,10 @@ use crate::config::DatastoreConfig;
 use crate::contact::Contact;
 use crate::datastore::Datastore;
 use crate::disk_watch::DiskWatch;
+use crate::durable::copy_status::CopyLoss;
+use crate::durable::poison_marker::RunDirMarker;
+use crate::durable::role_file::{RoleFile, RoleState};
+use crate::durable::{DatastoreError, failed, machine_count, refused, table_refused, tables};
 use crate::engine::{Engine, EngineDisk};
 use crate::failure_log::FailureLog;
 use crate::host::{Host, OsHost};
@@ -44,11 +41,6 @@ use crate::service_gate::ServiceGate;
 use crate::session::build::{self, SessionPart};
 use crate::status_notes::StatusNotes;
 use crate::witness_view::WitnessView;
-use copy_status::CopyLoss;
-pub use error::DatastoreError;
-pub(crate) use error::{failed, refused, table_refused};
-use poison_marker::RunDirMarker;
-use role_file::{RoleFile, RoleState};
 
 /// A datastore that can be opened: its store was checked and found good. Nothing in the store's directory was
 /// changed. The directory is locked against other processes.
@@ -491,7 +483,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
         poison,
         reserve,
     } = parts;
-    let role_identity = store_place::identity_of(store.backing().as_ref());
+    let role_identity = crate::store_place::identity_of(store.backing().as_ref());
     Arc::new(Engine {
         notes: StatusNotes::new(
             config.name.clone(),

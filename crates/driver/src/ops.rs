@@ -9,6 +9,5 @@ pub(crate) mod meta_pipeline;
 pub(crate) mod paw;
 pub(crate) mod pending;
 pub(crate) mod reap_queue;
-pub(crate) mod references;
 pub(crate) mod space;
 pub(crate) mod write_admission;

@@ -19,16 +19,16 @@ use lockstep_resync::{
 };
 use parking_lot::Mutex;
 
+use crate::durable::tables::{ranges_of, trace_writes};
 use crate::engine::Engine;
 use crate::host::oneshot::{Promise, promise};
-use crate::open::tables::{ranges_of, trace_writes};
 use crate::ops::content::ContentOps;
 use crate::ops::locks::{HeldLocks, InternalLocks};
 use crate::peer::connection::ActiveConnection;
-use crate::peer::remote::RemotePeer;
 use crate::peer::requests::PendingRequests;
+use crate::replication::Replication;
+use crate::replication::remote::RemotePeer;
 use crate::report::{CommandFailure, Difference, ResyncStatus, VerifyProgress, VerifyReport};
-use crate::term::Term;
 use touched::TouchedInodes;
 
 /// The locks of the core, and the time of its host.
@@ -69,14 +69,14 @@ impl LockClaim for HeldLocks<'_> {
 
 /// The metadata operations of the core, for a resync over one connection.
 struct CoreOperations<'a> {
-    term: &'a Term,
+    replication: &'a Replication,
     connection: ConnectionId,
 }
 
 impl Operations for CoreOperations<'_> {
     fn caught_up(&self) {
         let caught_up = Event::NamesBehind(false);
-        self.term.handle_event_on(self.connection, caught_up);
+        self.replication.handle_event_on(self.connection, caught_up);
     }
 }
 
@@ -99,7 +99,7 @@ type TransferJob = fn(&ResyncJobs, &RemotePeer) -> Result<Event, ResyncError>;
 /// See the head of this file.
 pub(crate) struct ResyncJobs {
     engine: Arc<Engine>,
-    term: Arc<Term>,
+    replication: Arc<Replication>,
     requests: Arc<PendingRequests>,
     pub locks: InternalLocks,
     content: Arc<ContentOps>,
@@ -115,14 +115,14 @@ impl ResyncJobs {
     /// The jobs of one session.
     pub fn new(
         engine: Arc<Engine>,
-        term: Arc<Term>,
+        replication: Arc<Replication>,
         requests: Arc<PendingRequests>,
         locks: InternalLocks,
         content: Arc<ContentOps>,
     ) -> Self {
         Self {
             engine,
-            term,
+            replication,
             requests,
             locks,
             content,
@@ -134,7 +134,7 @@ impl ResyncJobs {
 
     /// Begins a transfer over the connection that it was decided for, unless the connection is gone.
     pub fn begin(self: &Arc<Self>, connection: ConnectionId, transfer: Transfer) {
-        let Some(connection) = self.term.peer.get(connection) else {
+        let Some(connection) = self.replication.peer.get(connection) else {
             return;
         };
         match transfer {
@@ -143,7 +143,7 @@ impl ResyncJobs {
             }
             // New operations are admitted already; their numbers are not below the watermark.
             Transfer::TellRecovered => {
-                let below = self.term.core.lock().done_below();
+                let below = self.replication.core.lock().done_below();
                 let verifier = self.engine.role_file.state().verifier;
                 self.spawn_request(connection, Request::RecoveryDone { below, verifier });
             }
@@ -162,17 +162,17 @@ impl ResyncJobs {
     }
 
     fn remote_peer(&self, connection: ActiveConnection) -> RemotePeer {
-        let (term, requests) = (Arc::clone(&self.term), Arc::clone(&self.requests));
-        RemotePeer::new(term, requests, connection)
+        let (replication, requests) = (Arc::clone(&self.replication), Arc::clone(&self.requests));
+        RemotePeer::new(replication, requests, connection)
     }
 
     /// Runs a job on another thread, and gives its event to the core unless the connection is gone then.
     fn spawn(self: &Arc<Self>, connection: ActiveConnection, name: &'static str, job: TransferJob) {
         let jobs = Arc::clone(self);
-        self.term.spawn(move || {
+        self.replication.spawn(move || {
             let peer = jobs.remote_peer(connection);
             match job(&jobs, &peer) {
-                Ok(event) => jobs.term.handle_event_on(peer.connection.id, event),
+                Ok(event) => jobs.replication.handle_event_on(peer.connection.id, event),
                 Err(error) => {
                     if !matches!(
                         error,
@@ -194,7 +194,7 @@ impl ResyncJobs {
     fn spawn_request(self: &Arc<Self>, connection: ActiveConnection, request: Request) {
         let jobs = Arc::clone(self);
         let makes_complete = matches!(request, Request::InSync { .. });
-        self.term.spawn(move || {
+        self.replication.spawn(move || {
             let peer = jobs.remote_peer(connection);
             match peer.ask(request, &[]) {
                 Ok(_) => {
@@ -217,7 +217,10 @@ impl ResyncJobs {
     /// Compares what the last resync has touched, as far as no comparison has seen it (rule P21).
     fn compare_touched(&self, peer: &RemotePeer) {
         let connection = peer.connection.id;
-        match self.touched.compare(&self.term, peer, &self.core_locks()) {
+        match self
+            .touched
+            .compare(&self.replication, peer, &self.core_locks())
+        {
             Ok(None) | Err(ResyncError::Peer(PeerError::Lost) | ResyncError::Stopped { .. }) => {}
             Ok(Some(report)) => {
                 let time = self.engine.host.time_of_day();
@@ -239,13 +242,13 @@ impl ResyncJobs {
     fn end_sync(&self, connection: ConnectionId, reason: &str) {
         self.set_reason_on(connection, reason);
         let failed = Event::Trigger(Trigger::PeerFailed);
-        self.term.handle_event_on(connection, failed);
+        self.replication.handle_event_on(connection, failed);
     }
 
     /// Sets the reason that `status` shows, unless the connection is gone: a failure that follows from the loss is no
     /// reason of its own.
     fn set_reason_on(&self, connection: ConnectionId, reason: &str) {
-        if self.term.peer.get(connection).is_some() {
+        if self.replication.peer.get(connection).is_some() {
             self.engine.notes.set_reason(reason);
         }
     }
@@ -265,21 +268,21 @@ impl ResyncJobs {
         let connection = peer.connection.id;
         let drawn = self.engine.host.random_id();
         let role_file = &self.engine.role_file;
-        let is_current = || self.term.peer.get(connection).is_some();
-        let noted = role_file.carry_over(self.term.generation(), drawn, is_current);
+        let is_current = || self.replication.peer.get(connection).is_some();
+        let noted = role_file.carry_over(self.replication.generation(), drawn, is_current);
         let sync = noted
             .map_err(StoreError::disk("note the resync in", "role.json"))?
             .ok_or(PeerError::Lost)?;
         self.engine.disk.count.begin(sync);
         let operations = CoreOperations {
-            term: &self.term,
+            replication: &self.replication,
             connection,
         };
         let store = &self.engine.store;
         trace_writes(store, ranges_of(&peer.connection.peer_waiting));
         let resync = NewResync {
             sync,
-            generation: self.term.generation(),
+            generation: self.replication.generation(),
             base: peer.connection.peer_base,
         };
         let image = lockstep_resync::send_image(store, peer, resync, &operations)?;
@@ -294,8 +297,8 @@ impl ResyncJobs {
         let earlier = self.tail.lock().replace((connection, due));
         drop(earlier);
         let sent = Event::Trigger(Trigger::ImageSent);
-        self.term.handle_event_on(connection, sent);
-        if self.term.peer.get(connection).is_none() {
+        self.replication.handle_event_on(connection, sent);
+        if self.replication.peer.get(connection).is_none() {
             // The connection may have ended before the promise was there.
             self.release_tail(connection, false);
         }
@@ -336,7 +339,7 @@ impl ResyncJobs {
         let told = peer.connection.peer_base;
         told.filter(|base| base.is_traced(store))
             .unwrap_or_else(|| PeerBase {
-                generation: self.term.generation(),
+                generation: self.replication.generation(),
                 applied: store.applied(),
             })
     }
@@ -405,7 +408,7 @@ impl ResyncJobs {
 
     /// The secondary, if the nodes are in sync.
     fn peer_in_sync(&self) -> Result<RemotePeer, CommandFailure> {
-        let state = self.term.state();
+        let state = self.replication.state();
         if self.engine.config.peer.is_none() {
             return Err(CommandFailure {
                 cause: "the datastore is not mirrored: there is no other copy to compare with"
@@ -413,7 +416,11 @@ impl ResyncJobs {
                 cure: "configure a peer ([datastore.peer]) if it is to be mirrored".to_owned(),
             });
         }
-        let connection = self.term.peer.current().filter(|_| state.is_in_sync());
+        let connection = self
+            .replication
+            .peer
+            .current()
+            .filter(|_| state.is_in_sync());
         let connection = connection.ok_or_else(|| CommandFailure {
             cause: format!(
                 "the nodes are not in sync ({})",

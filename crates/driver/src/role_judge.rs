@@ -14,7 +14,7 @@ use lockstep_types::settings::{OnPowerLoss, Role};
 use lockstep_types::{Lineage, SyncStanding};
 use thiserror::Error;
 
-use crate::open::role_file::RoleState;
+use crate::durable::role_file::RoleState;
 
 /// This node in a meeting.
 #[derive(Clone, Copy, Debug)]
@@ -245,7 +245,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::open::role_file::PowerMarks;
+    use crate::durable::role_file::PowerMarks;
 
     fn sync(number: usize) -> SyncStanding {
         let next = |last: Option<SyncId>, _| Some(SyncId::next(last, [3; 16]));

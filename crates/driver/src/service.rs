@@ -117,7 +117,7 @@ impl FileService for DatastoreHandle {
 
     fn flush_deferred_writes(&self) {
         if let Ok(session) = self.session() {
-            session.term.peer.flush_deferred();
+            session.replication.peer.flush_deferred();
         }
     }
 
@@ -506,7 +506,7 @@ impl DatastoreHandle {
         let kept = self.keep_admitted(data);
         let handle = self.clone();
         let inside = self.0.gate().hold();
-        session.term.spawn(move || {
+        session.replication.spawn(move || {
             let _inside = inside;
             handle.write_kept(to.0, to.1, kept, WriteOptions::default(), done);
         });

@@ -20,7 +20,7 @@ use lockstep_repl::core::Event;
 use lockstep_repl::state::Trigger;
 
 use crate::host::ThreadKind;
-use crate::term::Term;
+use crate::replication::Replication;
 use primary::PrimarySession;
 use secondary::SecondarySession;
 use usage::SessionUsage;
@@ -36,10 +36,10 @@ pub(crate) enum Session {
 
 impl Session {
     /// Core, generation and connection.
-    pub fn term(&self) -> &Arc<Term> {
+    pub fn replication(&self) -> &Arc<Replication> {
         match self {
-            Self::Primary(session) => &session.term,
-            Self::Secondary(session) => &session.term,
+            Self::Primary(session) => &session.replication,
+            Self::Secondary(session) => &session.replication,
         }
     }
 
@@ -54,12 +54,12 @@ impl Session {
     /// Reports a failed disk to the core, once (rule P16). The disk itself refuses every change from the moment of the
     /// failure on, so nothing depends on the time of this report.
     pub fn notice_failed_disk(&self) {
-        let term = self.term();
-        if !term.engine.poison.has_failed() || term.state().is_poisoned() {
+        let replication = self.replication();
+        if !replication.engine.poison.has_failed() || replication.state().is_poisoned() {
             return;
         }
         let poisoned = Event::Trigger(Trigger::StorePoisoned);
-        term.handle_event(ThreadKind::MayWait, poisoned);
+        replication.handle_event(ThreadKind::MayWait, poisoned);
         if let Self::Primary(session) = self {
             // It waited for a mark that is not made any more.
             session.pipeline.release_stuck();
@@ -68,9 +68,9 @@ impl Session {
 
     /// Work of each tick.
     pub fn tick(&self) {
-        let term = self.term();
-        term.peer.flush_deferred();
-        term.handle_event(ThreadKind::MayWait, Event::Tick);
+        let replication = self.replication();
+        replication.peer.flush_deferred();
+        replication.handle_event(ThreadKind::MayWait, Event::Tick);
         if let Self::Primary(session) = self {
             session.keeper.look_again();
             session.give_memory_back();
@@ -102,14 +102,14 @@ impl Session {
 
     /// Ends all work: nothing new begins, the connection is closed, queued jobs are done.
     pub fn stop(&self) {
-        let term = self.term();
+        let replication = self.replication();
         if let Self::Secondary(session) = self {
             session.say_that_it_stops();
         }
-        term.peer.close("this node is stopping");
+        replication.peer.close("this node is stopping");
         match self {
             Self::Primary(session) => session.stop(),
-            Self::Secondary(_) => term.engine.host.stop(),
+            Self::Secondary(_) => replication.engine.host.stop(),
         }
     }
 }

@@ -8,14 +8,14 @@ use lockstep_types::time::millis;
 use lockstep_types::{Ino, Osn};
 
 use crate::client::Standing;
+use crate::durable::role_file::RoleState;
 use crate::engine::Engine;
-use crate::open::role_file::RoleState;
-use crate::open::store_place;
 use crate::report::{
     CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SlowOperationStatus,
     SpaceStatus, SyncStatus, WorkStatus,
 };
 use crate::session::Session;
+use crate::store_place;
 
 /// The time for which the clients of a node that serves without a lease wait for its restart. No other node serves by itself
 /// then, but an operator may promote one.
@@ -47,7 +47,7 @@ fn copy(marks: RoleState) -> CopyStatus {
 /// The status of a datastore.
 pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
     let (state, in_flight, next) = {
-        let core = session.term().core.lock();
+        let core = session.replication().core.lock();
         (core.state(), core.in_flight(), core.next_osn())
     };
     let usage = session.usage();
@@ -79,7 +79,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         ..status.sync
     };
     status.work = WorkStatus {
-        generation: session.term().generation().get(),
+        generation: session.replication().generation().get(),
         writes_in_flight: in_flight.writes as u64,
         metadata_in_flight: in_flight.metadata as u64,
         kept_bytes: usage.kept.bytes(),
@@ -100,7 +100,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
     engine.notes.add_to(&mut status, state, now);
     status.sync.reason = store_place::explain(engine, status.sync.reason.take());
     if let Some(peer) = &mut status.peer {
-        peer.connected = session.term().peer.is_connected();
+        peer.connected = session.replication().peer.is_connected();
         let silent_ms = engine.disk.watch.peer_stuck_ms();
         peer.disk_silent_ms = silent_ms.filter(|_| peer.connected);
     }

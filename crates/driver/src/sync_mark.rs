@@ -14,7 +14,7 @@ use lockstep_repl::state::{State, Trigger};
 use lockstep_types::mutants::{Mutant, is_active};
 
 use crate::host::ThreadKind;
-use crate::term::Term;
+use crate::replication::Replication;
 
 /// Time between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
@@ -33,13 +33,13 @@ pub(crate) enum OnFailure {
 
 /// Has the courier thread make a mark, call `out_of_sync` if the mark says so, and report the mark to the core.
 pub(crate) fn spawn(
-    term: &Arc<Term>,
+    replication: &Arc<Replication>,
     in_sync: bool,
     on_failure: OnFailure,
     out_of_sync: impl FnOnce() + Send + 'static,
 ) {
-    let on_courier = Arc::clone(term);
-    term.spawn_ordered(move || {
+    let on_courier = Arc::clone(replication);
+    replication.spawn_ordered(move || {
         if !make(&on_courier, in_sync, on_failure) {
             return;
         }
@@ -54,24 +54,24 @@ pub(crate) fn spawn(
 }
 
 /// Makes the mark durable; returns whether the core is to learn of it.
-fn make(term: &Term, in_sync: bool, on_failure: OnFailure) -> bool {
-    let engine = &*term.engine;
+fn make(replication: &Replication, in_sync: bool, on_failure: OnFailure) -> bool {
+    let engine = &*replication.engine;
     // The core has given this mark up since; the mark that followed may be made already.
-    if in_sync && term.state() != State::EnteringSync {
+    if in_sync && replication.state() != State::EnteringSync {
         return false;
     }
     let is_primary = on_failure == OnFailure::Retry;
-    if is_primary && !in_sync && !wait_for_permit(term) {
+    if is_primary && !in_sync && !wait_for_permit(replication) {
         return false;
     }
     let needs_lease = is_primary && engine.witness.has_witness();
     if needs_lease && in_sync {
         engine.gate.need_lease(&*engine.host, true);
     }
-    while let Err(error) = mark(term, in_sync) {
+    while let Err(error) = mark(replication, in_sync) {
         tracing::error!(datastore = engine.name(), %error, "cannot mark the sync state");
         // A failed disk takes no mark. The mark on it stays right, because nothing is acknowledged any more.
-        let is_over = term.is_over() || engine.poison.has_failed();
+        let is_over = replication.is_over() || engine.poison.has_failed();
         if is_over || on_failure == OnFailure::Drop {
             return false;
         }
@@ -83,11 +83,11 @@ fn make(term: &Term, in_sync: bool, on_failure: OnFailure) -> bool {
     true
 }
 
-/// Waits until this primary may serve alone. Returns `false` if the term ends before, or the disk fails.
-fn wait_for_permit(term: &Term) -> bool {
-    let engine = &*term.engine;
-    while !engine.witness.permits(term.generation()) {
-        if term.is_over() || engine.poison.has_failed() {
+/// Waits until this primary may serve alone. Returns `false` if the replication ends before, or the disk fails.
+fn wait_for_permit(replication: &Replication) -> bool {
+    let engine = &*replication.engine;
+    while !engine.witness.permits(replication.generation()) {
+        if replication.is_over() || engine.poison.has_failed() {
             return false;
         }
         engine.host.sleep(PERMIT_POLL);
@@ -95,9 +95,12 @@ fn wait_for_permit(term: &Term) -> bool {
     true
 }
 
-fn mark(term: &Term, in_sync: bool) -> std::io::Result<()> {
+fn mark(replication: &Replication, in_sync: bool) -> std::io::Result<()> {
     if !in_sync && is_active(Mutant::FinishAloneUnmarked) {
         return Ok(());
     }
-    term.engine.role_file.mark(term.generation(), in_sync)
+    replication
+        .engine
+        .role_file
+        .mark(replication.generation(), in_sync)
 }

@@ -34,7 +34,7 @@ pub struct DatastoreUsage {
 impl DatastoreUsage {
     /// The numbers of this moment.
     pub(crate) fn of(engine: &Engine, session: &Session) -> Self {
-        let core = session.term().core.lock();
+        let core = session.replication().core.lock();
         let usage = session.usage();
         let (paw, saw) = match session {
             Session::Primary(_) => (usage.in_flight, 0),

@@ -98,11 +98,14 @@ struct Silence {
 impl Silence {
     /// A silence that begins now.
     fn of(session: &Session, now: Duration) -> Self {
-        let term = session.term();
+        let replication = session.replication();
         Self {
             since: now,
-            session: (term.generation(), matches!(session, Session::Primary(_))),
-            connections: term.peer.count(),
+            session: (
+                replication.generation(),
+                matches!(session, Session::Primary(_)),
+            ),
+            connections: replication.peer.count(),
         }
     }
 }
@@ -179,7 +182,7 @@ impl<'a> Arbitration<'a> {
             since: self.silence.since,
             ..heard
         } == self.silence;
-        if !is_same || session.term().peer.is_connected() {
+        if !is_same || session.replication().peer.is_connected() {
             self.silence = heard;
         }
     }
@@ -213,7 +216,7 @@ impl<'a> Arbitration<'a> {
     /// Whether changes have waited for a lost secondary for as long as they may (rules R1 and P23).
     fn has_waited_enough(&self, session: &PrimarySession) -> bool {
         let is_pointless = || {
-            let core = session.term.core.lock();
+            let core = session.replication.core.lock();
             core.are_pauses_used_up() || core.waits_for_stopped_peer()
         };
         self.disk_answers() && (self.has_been_silent(self.times.alone()) || is_pointless())
@@ -235,7 +238,7 @@ impl<'a> Arbitration<'a> {
         let freezes = engine.config.policies.on_peer_loss == OnPeerLoss::Freeze;
         match self.datastore.session() {
             Session::Primary(session) => {
-                let (state, is_connected) = session.term.state_and_connected();
+                let (state, is_connected) = session.replication.state_and_connected();
                 match state {
                     State::LeavingSync if !engine.witness.permits(record.generation) => {
                         Some(Question::Alone)
@@ -247,7 +250,7 @@ impl<'a> Arbitration<'a> {
                     State::Synced
                         if both_ask
                             && is_connected
-                            && session.term.peer.is_complete()
+                            && session.replication.peer.is_complete()
                             && !engine.witness.protects()
                             && self
                                 .forgets_until
@@ -462,7 +465,7 @@ impl<'a> Arbitration<'a> {
     fn stand(&mut self, mine: RoleRecord, record: RoleRecord) {
         let datastore = self.datastore;
         let session = datastore.session();
-        let peer = &session.term().peer;
+        let peer = &session.replication().peer;
         let connections = self.silence.connections;
         let is_silent = !peer.is_connected() && peer.count() == connections;
         if matches!(session, Session::Primary(_)) || !is_silent || !self.is_released() {
@@ -503,7 +506,7 @@ pub(super) fn waits_for_word(datastore: &Datastore) -> bool {
         return false;
     };
     let waits = matches!(
-        session.term.state(),
+        session.replication.state(),
         State::Paused | State::Frozen | State::LeavingSync
     );
     waits && datastore.engine.witness.has_witness()
@@ -515,9 +518,11 @@ pub(super) fn go_alone(datastore: &Datastore, mine: RoleRecord) {
         return;
     };
     datastore.engine.witness.permit(mine.generation);
-    if session.term.state() != State::LeavingSync {
+    if session.replication.state() != State::LeavingSync {
         let granted = Event::Trigger(Trigger::OutOfSyncGranted);
-        session.term.handle_event(ThreadKind::MayWait, granted);
+        session
+            .replication
+            .handle_event(ThreadKind::MayWait, granted);
     }
 }
 

@@ -105,8 +105,8 @@ impl Datastore {
     /// loss of both nodes would leave two copies that are not complete, and the worse one would lead.
     fn check_synced(&self) -> Result<(), CommandFailure> {
         let session = self.session();
-        let (state, is_connected) = session.term().state_and_connected();
-        let is_complete = session.term().peer.is_complete();
+        let (state, is_connected) = session.replication().state_and_connected();
+        let is_complete = session.replication().peer.is_complete();
         match session {
             Session::Secondary(_) => Err(CommandFailure::new(
                 "this node is not the primary of the datastore",
@@ -146,7 +146,7 @@ impl Datastore {
                 "nothing is to be done",
             ));
         }
-        if self.session().term().state().is_in_sync() {
+        if self.session().replication().state().is_in_sync() {
             return Err(CommandFailure::new(
                 "the nodes are in sync",
                 "run `lockstep failover`, which loses nothing",
@@ -216,12 +216,12 @@ impl Datastore {
         let session = self.session();
         let is_leading = matches!(session, Session::Primary(_));
         let is_same_session = is_leading == (part == SessionPart::Lead)
-            && record.generation == session.term().generation();
+            && record.generation == session.replication().generation();
         if is_same_session && record.role == mine.role {
             return record == mine || self.write_record(mine, record);
         }
         self.close_gate(record, part);
-        let serves_alone = session.term().state().service_mode() == ServiceMode::Alone;
+        let serves_alone = session.replication().state().service_mode() == ServiceMode::Alone;
         if is_leading && part == SessionPart::Lead && serves_alone {
             // The next generation of a primary that needs no other node: no operation fails.
             let _is_empty = self.gate().drain(&*self.engine.host, DRAIN_LIMIT);
@@ -230,7 +230,7 @@ impl Datastore {
             session.retire("the role of this node changes");
         }
         // The next session may be one of the same generation: the secondary would take its operations for those of this one.
-        let next = session.term().core.lock().next_osn();
+        let next = session.replication().core.lock().next_osn();
         self.engine.store.note_given_sequences(next.sequence);
         let is_written = record == mine || self.write_record(mine, record);
         let part = if is_written {
@@ -316,7 +316,7 @@ impl Datastore {
             }
             self.reap_orphans();
             if !record.peer_complete {
-                maintenance::sync_soon(self.session().term());
+                maintenance::sync_soon(self.session().replication());
             }
         } else {
             self.close_gate(record, part);
@@ -358,7 +358,7 @@ pub(super) fn serve_reads(datastore: &Datastore) {
 /// Waits a moment for the mark of the secondary.
 fn check_hand_over(datastore: &Datastore) -> Result<(), CommandFailure> {
     datastore.check_sound()?;
-    datastore.session().term().wait_for_mark(MARK_LIMIT);
+    datastore.session().replication().wait_for_mark(MARK_LIMIT);
     datastore.check_synced()
 }
 
@@ -367,7 +367,7 @@ fn check_hand_over(datastore: &Datastore) -> Result<(), CommandFailure> {
 fn wait_for_successor(datastore: &Datastore) -> bool {
     let start = datastore.engine.host.now();
     while datastore.engine.host.since(start) < SUCCESSOR_LIMIT && !datastore.engine.is_stopping() {
-        if datastore.session().term().peer.is_connected() {
+        if datastore.session().replication().peer.is_connected() {
             return true;
         }
         datastore.engine.host.sleep(SUCCESSOR_POLL);

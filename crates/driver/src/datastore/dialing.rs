@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::Datastore;
 use crate::peer::dial::{Dial, DialError};
-use crate::peer::meeting::{self, MeetingError};
+use crate::replication::role_exchange::{self, MeetingError};
 use crate::session::Session;
 use crate::session::connector::Connector;
 use crate::session::secondary::SecondarySession;
@@ -53,16 +53,16 @@ impl Datastore {
         [first, mut again]: [Duration; 2],
     ) {
         let mut pause = first;
-        while !session.term.is_over() {
+        while !session.replication.is_over() {
             let is_undecided = self.engine.role_file.state().record.is_primary();
             let pause_now = if is_undecided { pause.min(SOON) } else { pause };
             self.engine
-                .sleep_unless(pause_now, || session.term.is_over());
+                .sleep_unless(pause_now, || session.replication.is_over());
             if !session.waits_for_primary() {
                 again = AGAIN;
             } else if let Some(reason) = self.engine.stall_reason() {
                 self.engine.notes.set_reason(&reason);
-            } else if !session.term.is_over() {
+            } else if !session.replication.is_over() {
                 self.visit(session, dialer, is_undecided);
             }
             pause = again;
@@ -75,14 +75,14 @@ impl Datastore {
             Ok((sender, mut receiver)) => {
                 let limited = receiver.set_timeout(Some(self.engine.config.peer_timeout));
                 let met = limited.map_err(MeetingError::from);
-                let met = met.and_then(|()| meeting::call(self, &*sender, &mut *receiver));
+                let met = met.and_then(|()| role_exchange::call(self, &*sender, &mut *receiver));
                 sender.shutdown("the nodes have met");
                 met.map(drop).map_err(Unmet::Meeting)
             }
             Err(error) => Err(Unmet::Unreachable(error)),
         };
         if let Err(unmet) = met
-            && !session.term.is_over()
+            && !session.replication.is_over()
             && session.waits_for_primary()
         {
             note_unmet(

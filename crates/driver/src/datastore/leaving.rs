@@ -12,7 +12,7 @@ use crate::witness_view::WordTime;
 
 /// Whether this primary may not serve alone yet, and has no other way than that.
 pub(super) fn leaves_sync(datastore: &Datastore) -> bool {
-    let state = datastore.session().term().state();
+    let state = datastore.session().replication().state();
     state == State::LeavingSync && !datastore.engine.witness.permits(datastore.generation())
 }
 
@@ -34,10 +34,10 @@ pub(super) fn give_sync_up(datastore: &Datastore, mine: RoleRecord, theirs: &Mee
         return false;
     }
     let session = datastore.session();
-    let term = session.term();
-    if term.state() == State::SecondaryDisconnected {
+    let replication = session.replication();
+    if replication.state() == State::SecondaryDisconnected {
         let marked = Event::Trigger(Trigger::MarkedOutOfSync);
-        term.handle_event(ThreadKind::MayWait, marked);
+        replication.handle_event(ThreadKind::MayWait, marked);
     }
     true
 }
@@ -58,7 +58,7 @@ pub(super) fn note_incomplete_peer(
     }
     let session = datastore.session();
     // The lock keeps the nodes from being in sync before the permit is there.
-    let core = session.term().core.lock();
+    let core = session.replication().core.lock();
     let waits = matches!(
         core.state(),
         State::Paused | State::Frozen | State::LeavingSync

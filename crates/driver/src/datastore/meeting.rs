@@ -12,8 +12,8 @@ use super::{Datastore, change, leaving, promotion};
 use crate::client::Standing;
 use crate::config::DatastoreConfig;
 use crate::engine::Engine;
-use crate::peer::greeting::{self, GreetingError, refuse, refuse_poisoned};
-use crate::peer::meeting::{self, Meets, ROUNDS_MAX};
+use crate::replication::greeting::{self, GreetingError, refuse, refuse_poisoned};
+use crate::replication::role_exchange::{self, Meets, ROUNDS_MAX};
 use crate::role_judge::{Attendee, Discord};
 use crate::session::Session;
 use crate::session::build::SessionPart;
@@ -121,7 +121,7 @@ impl Datastore {
         if let Some(begun) = begun {
             self.hear(&meet, begun)?;
         }
-        meeting::send(self, sender, self.tell(Some(meet.record)));
+        role_exchange::send(self, sender, self.tell(Some(meet.record)));
         Ok(())
     }
 

@@ -89,7 +89,7 @@ fn check_promotion(
             "nothing is to be done",
         ));
     }
-    if session.term().peer.is_connected() {
+    if session.replication().peer.is_connected() {
         return Err(CommandFailure::new(
             "the primary is connected, so it serves",
             "run `lockstep failover` on the primary",

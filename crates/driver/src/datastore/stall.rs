@@ -119,9 +119,9 @@ fn can_be_replaced(datastore: &Datastore) -> bool {
     // The mark needs no lock of the core, which a thread may hold that waits for the disk.
     engine.witness.would_replace()
         && engine.gate.standing() == Standing::Serving
-        && session.term.peer.is_complete()
+        && session.replication.peer.is_complete()
         && !engine.disk.watch.may_peer_hang()
-        && session.term.state_and_connected() == (State::Synced, true)
+        && session.replication.state_and_connected() == (State::Synced, true)
 }
 
 fn give_way(datastore: &Datastore) {
@@ -132,6 +132,6 @@ fn give_way(datastore: &Datastore) {
     );
     if let Some(reason) = engine.stall_reason() {
         engine.notes.set_reason(&reason);
-        datastore.session().term().peer.close(&reason);
+        datastore.session().replication().peer.close(&reason);
     }
 }

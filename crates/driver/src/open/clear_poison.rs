@@ -18,12 +18,12 @@ use lockstep_types::{BootId, Hash128, Timestamp};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::poison_marker::RunDirMarker;
-use super::role_file::RoleFile;
 use super::{
     DatastoreError, failed, needs_no_peer, open_existing, open_options, read_role, refused,
 };
 use crate::config::DatastoreConfig;
+use crate::durable::poison_marker::RunDirMarker;
+use crate::durable::role_file::RoleFile;
 
 /// The place of a store that is not in use.
 pub struct Repair {

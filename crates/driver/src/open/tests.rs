@@ -301,7 +301,7 @@ fn nobody_sees_what_was_under_way_at_a_loss_of_power() {
 fn leave_an_operation_in_doubt(datastore: &Datastore) {
     let (primary, store) = (datastore.primary().unwrap(), datastore.store());
     let op = MetaOp {
-        osn: primary.term.core.lock().next_osn(),
+        osn: primary.replication.core.lock().next_osn(),
         time: Timestamp { secs: 1, nanos: 0 },
         request: creation(store.next_ino().unwrap(), "doubtful", NodeKind::File),
     };
@@ -329,7 +329,7 @@ pub(crate) fn make_file(datastore: &Datastore, name: &str) -> Ino {
     let (primary, store) = (datastore.primary().unwrap(), datastore.store());
     let ino = store.next_ino().unwrap();
     let op = MetaOp {
-        osn: primary.term.core.lock().next_osn(),
+        osn: primary.replication.core.lock().next_osn(),
         time: Timestamp { secs: 1, nanos: 0 },
         request: creation(ino, name, NodeKind::File),
     };
@@ -342,7 +342,7 @@ fn leave_a_write_under_way(place: &Place, file_bytes: usize) {
     let datastore = place.start().unwrap();
     let (primary, store) = (datastore.primary().unwrap(), datastore.store());
     let ino = make_file(&datastore, "longer");
-    let osn = primary.term.core.lock().next_osn();
+    let osn = primary.replication.core.lock().next_osn();
     let time = Timestamp { secs: 1, nanos: 0 };
     store
         .write(ino, 0, &vec![1; file_bytes], osn, time)
@@ -506,8 +506,8 @@ fn a_transfer_of_a_connection_that_is_gone_does_nothing() {
     let datastore = place.start().unwrap();
     let transfer = Effect::Transfer(Transfer::SendImage, ConnectionId(7));
     let session = datastore.session();
-    let term = session.term();
-    term.run_effects(ThreadKind::MayWait, Effects::from_slice(&[transfer]));
+    let replication = session.replication();
+    replication.run_effects(ThreadKind::MayWait, Effects::from_slice(&[transfer]));
     end(&datastore);
     assert!(!place.role().carried_over);
 }

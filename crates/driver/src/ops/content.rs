@@ -23,11 +23,11 @@ use super::pending::{
     WriteParams,
 };
 use crate::client::WaitingRequests;
+use crate::durable::tables::{WriteRange, entry_of};
 use crate::engine::Engine;
 use crate::host::ThreadKind;
-use crate::open::tables::{WriteRange, entry_of};
 use crate::peer::connection::Delivery;
-use crate::term::Term;
+use crate::replication::Replication;
 
 /// The write that the calling thread brought, with its bytes in the buffer of that thread.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ pub(crate) struct CallerWrite<'a> {
 /// Executes the core's effects on content.
 pub(crate) struct ContentOps {
     engine: Arc<Engine>,
-    term: Arc<Term>,
+    replication: Arc<Replication>,
     pending: Arc<PendingOps>,
     pub paw: PawEntries,
     berths: Arc<Berths>,
@@ -51,7 +51,7 @@ impl ContentOps {
     /// The executor of one session.
     pub const fn new(
         engine: Arc<Engine>,
-        term: Arc<Term>,
+        replication: Arc<Replication>,
         pending: Arc<PendingOps>,
         paw: PawEntries,
         berths: Arc<Berths>,
@@ -59,7 +59,7 @@ impl ContentOps {
     ) -> Self {
         Self {
             engine,
-            term,
+            replication,
             pending,
             paw,
             berths,
@@ -130,9 +130,9 @@ impl ContentOps {
                 .with_write(op, |write| write.data = Some(keep()));
         }
         let ops = Arc::clone(self);
-        self.term.spawn(move || {
+        self.replication.spawn(move || {
             if let Some(event) = ops.execute(ThreadKind::MayWait, op, osn, None) {
-                ops.term.handle_event(ThreadKind::MayWait, event);
+                ops.replication.handle_event(ThreadKind::MayWait, event);
             }
         });
     }
@@ -202,7 +202,7 @@ impl ContentOps {
             // The core admits no more writes than the table has slots. Without an entry, nothing would say after
             // a crash where the nodes may differ: so the sync ends.
             Err(full) => {
-                self.term
+                self.replication
                     .spawn_trigger(Trigger::PeerFailed, &full.to_string());
                 self.pending
                     .with_write(op, |pending| pending.write.numbered(osn))
@@ -232,7 +232,7 @@ impl ContentOps {
         match self.bytes_of(op, caller, &mut loaded) {
             Ok(data) if data.len() == length => {
                 let delivery = Delivery::Coalesce(waiting);
-                self.term
+                self.replication
                     .send(connection, Message::Write(message), data, delivery);
                 None
             }
@@ -278,11 +278,11 @@ impl ContentOps {
             Ok(()) => {
                 let message = Message::Write(*message);
                 let delivery = Delivery::Coalesce(None);
-                self.term.send(connection, message, &data, delivery);
+                self.replication.send(connection, message, &data, delivery);
             }
             Err(error) => {
                 self.engine.log_and_errno(&error.into());
-                self.term
+                self.replication
                     .peer
                     .close("a write that is to be sent again cannot be read");
             }
@@ -296,7 +296,8 @@ impl ContentOps {
             _ => None,
         });
         if let Some(ino) = ino.flatten() {
-            self.term.send_current(Message::Sync { id: op.0, ino });
+            self.replication
+                .send_current(Message::Sync { id: op.0, ino });
         }
     }
 

@@ -22,13 +22,11 @@ use lockstep_types::{Errno, Hash128};
 use parking_lot::Mutex;
 
 use crate::client::KeptBytes;
+use crate::durable::SCRATCH_PREFIX;
 use crate::host::{Gate, Host, KeptLimits};
 use file::{FileSlot, WaitingFile};
 
 mod file;
-
-/// Begins the names of files that lose their name at once. A waiting file is one of them.
-pub(crate) const SCRATCH_PREFIX: &str = "waiting.";
 
 /// Keeps the bytes of the writes of one datastore.
 pub(crate) struct Keeper {

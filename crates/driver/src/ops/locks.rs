@@ -9,18 +9,21 @@ use lockstep_repl::core::{Event, LockSet, OpId, OpKind};
 use super::pending::{PendingOp, PendingOps};
 use crate::host::ThreadKind;
 use crate::host::oneshot::{Awaited, promise};
-use crate::term::Term;
+use crate::replication::Replication;
 
 /// Gets locks for work of the node itself.
 pub(crate) struct InternalLocks {
-    term: Arc<Term>,
+    replication: Arc<Replication>,
     pending: Arc<PendingOps>,
 }
 
 impl InternalLocks {
-    /// Locks of the core of `term`.
-    pub const fn new(term: Arc<Term>, pending: Arc<PendingOps>) -> Self {
-        Self { term, pending }
+    /// Locks of the core of `replication`.
+    pub const fn new(replication: Arc<Replication>, pending: Arc<PendingOps>) -> Self {
+        Self {
+            replication,
+            pending,
+        }
     }
 
     /// Runs `body` while `locks` are held; `None` if the node is stopping and gives none.
@@ -31,9 +34,9 @@ impl InternalLocks {
 
     /// Asks for `locks`. A node that is stopping gives none.
     pub fn acquire(&self, locks: LockSet) -> HeldLocks<'_> {
-        let (ready, wait) = promise(&*self.term.engine.host);
+        let (ready, wait) = promise(&*self.replication.engine.host);
         let op = self.pending.insert(PendingOp::Locks(Some(ready)));
-        if self.term.is_over() {
+        if self.replication.is_over() {
             // The stop may have abandoned all requests before this one was there.
             self.pending.abandon_locks();
         }
@@ -43,9 +46,9 @@ impl InternalLocks {
             locks,
             bytes: 0,
         };
-        self.term.handle_event(ThreadKind::MayWait, submit);
+        self.replication.handle_event(ThreadKind::MayWait, submit);
         HeldLocks {
-            term: &self.term,
+            replication: &self.replication,
             op,
             wait: Some(wait),
             is_held: false,
@@ -55,7 +58,7 @@ impl InternalLocks {
 
 /// Locks that were asked for. Dropped, they are given back.
 pub(crate) struct HeldLocks<'a> {
-    term: &'a Term,
+    replication: &'a Replication,
     op: OpId,
     wait: Option<Awaited<()>>,
     is_held: bool,
@@ -81,7 +84,7 @@ impl Drop for HeldLocks<'_> {
         // A thread that panics must not wait; the process ends.
         if !std::thread::panicking() && self.wait() {
             let done = Event::LocalDone(self.op, Ok(()));
-            self.term.handle_event(ThreadKind::MayWait, done);
+            self.replication.handle_event(ThreadKind::MayWait, done);
         }
     }
 }
@@ -124,7 +127,7 @@ mod tests {
             "after the stop"
         );
         drop(held);
-        assert_eq!(session.term.core.lock().operations(), 0);
+        assert_eq!(session.replication.core.lock().operations(), 0);
         datastore.close();
     }
 }

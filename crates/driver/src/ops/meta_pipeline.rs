@@ -24,11 +24,11 @@ use super::berths::Berths;
 use super::lock_plan;
 use super::pending::{PendingMetadata, PendingOp, PendingOps};
 use super::reap_queue::ReapQueue;
-use super::references::References;
 use crate::client::Done;
 use crate::engine::Engine;
 use crate::host::ThreadKind;
-use crate::term::Term;
+use crate::references::References;
+use crate::replication::Replication;
 
 /// The time that a thread which must not wait for the disk waits for the sequencer. To number, log and send an
 /// operation takes less.
@@ -47,7 +47,7 @@ struct Committed {
 /// See the head of this file.
 pub(crate) struct MetaPipeline {
     engine: Arc<Engine>,
-    term: Arc<Term>,
+    replication: Arc<Replication>,
     pending: Arc<PendingOps>,
     references: Arc<References>,
     berths: Arc<Berths>,
@@ -64,14 +64,14 @@ impl MetaPipeline {
     /// The pipeline of one session.
     pub fn new(
         engine: Arc<Engine>,
-        term: Arc<Term>,
+        replication: Arc<Replication>,
         pending: Arc<PendingOps>,
         references: Arc<References>,
         berths: Arc<Berths>,
     ) -> Self {
         Self {
             engine,
-            term,
+            replication,
             pending,
             references,
             berths,
@@ -103,7 +103,8 @@ impl MetaPipeline {
             locks,
             bytes,
         };
-        self.term.handle_event(self.engine.calling_thread(), submit);
+        self.replication
+            .handle_event(self.engine.calling_thread(), submit);
     }
 
     /// Frees an inode without a name, soon.
@@ -117,13 +118,13 @@ impl MetaPipeline {
         let inos = self.reaps.take(may_wait);
         if !inos.is_empty() {
             let pipeline = Arc::clone(self);
-            self.term.spawn(move || pipeline.free(inos));
+            self.replication.spawn(move || pipeline.free(inos));
         }
     }
 
     /// Frees inodes without a name. An inode that a program has opened meanwhile, by its handle, is freed later.
     fn free(&self, mut inos: Vec<Ino>) {
-        if self.term.is_over() {
+        if self.replication.is_over() {
             return;
         }
         inos.retain(|ino| !self.references.keeps(*ino));
@@ -158,9 +159,11 @@ impl MetaPipeline {
             return self.prepare(op);
         }
         let pipeline = Arc::clone(self);
-        self.term.spawn(move || {
+        self.replication.spawn(move || {
             if let Some(event) = pipeline.prepare(op) {
-                pipeline.term.handle_event(ThreadKind::MayWait, event);
+                pipeline
+                    .replication
+                    .handle_event(ThreadKind::MayWait, event);
             }
         });
         None
@@ -172,7 +175,7 @@ impl MetaPipeline {
         let mut others = Effects::new();
         let earlier = {
             let _sequencer = self.sequencer.lock();
-            let effects = self.term.step_core(Event::Sequence(op));
+            let effects = self.replication.step_core(Event::Sequence(op));
             // Operations that were committed before this one got its number are applied first. This one may be
             // committed already, if the core has given the secondary up since; but it is not logged yet.
             let earlier = self.apply_committed(number_in(&effects));
@@ -188,10 +191,10 @@ impl MetaPipeline {
         self.report(ThreadKind::MayWait, earlier);
         // If the disk has failed since, the core has refused the operation and released its locks: then these
         // effects let the waiting operations continue.
-        self.term.run_effects(ThreadKind::MayWait, others);
+        self.replication.run_effects(ThreadKind::MayWait, others);
         if self.engine.store.image().changes_exceed() {
             // New operations wait until a resync has sent some of the changes (rule P18).
-            self.term
+            self.replication
                 .handle_event(ThreadKind::MayWait, Event::NamesBehind(true));
         }
         outcome
@@ -241,7 +244,7 @@ impl MetaPipeline {
     }
 
     fn send(&self, op: MetaOp, previous: Osn) {
-        self.term.send_current(Message::Meta {
+        self.replication.send_current(Message::Meta {
             op,
             previous,
             durable: self.engine.is_always_durable(),
@@ -275,7 +278,7 @@ impl MetaPipeline {
         let Some(sequencer) = sequencer else {
             let pipeline = Arc::clone(self);
             let job = move || pipeline.commit(ThreadKind::MayWait);
-            self.term.spawn(job);
+            self.replication.spawn(job);
             return;
         };
         let applied = self.apply_committed(None);
@@ -315,7 +318,7 @@ impl MetaPipeline {
     /// is rolled back, so that a mark "in sync" in the making does not count. The caller holds the sequencer.
     fn leave_sync(&self, why: &str) {
         self.engine.notes.set_reason(why);
-        self.term
+        self.replication
             .handle_event_later(Event::Trigger(Trigger::PeerFailed));
     }
 
@@ -357,7 +360,7 @@ impl MetaPipeline {
     fn report(&self, thread: ThreadKind, applied: Vec<Committed>) {
         for committed in applied {
             if let Some(event) = self.outcome(thread, committed) {
-                self.term.handle_event(thread, event);
+                self.replication.handle_event(thread, event);
             }
         }
     }
@@ -398,9 +401,9 @@ impl MetaPipeline {
         if thread == ThreadKind::MayWait {
             return Some(sync());
         }
-        let term = Arc::clone(&self.term);
-        let job = move || term.handle_event(ThreadKind::MayWait, sync());
-        self.term.spawn(job);
+        let replication = Arc::clone(&self.replication);
+        let job = move || replication.handle_event(ThreadKind::MayWait, sync());
+        self.replication.spawn(job);
         None
     }
 
@@ -452,7 +455,7 @@ mod tests {
         let place = Place::in_sync();
         let datastore = place.start().unwrap();
         let session = datastore.primary().unwrap();
-        let (pipeline, first) = (&session.pipeline, session.term.first_osn);
+        let (pipeline, first) = (&session.pipeline, session.replication.first_osn);
         let number = |sequence| Osn {
             sequence: first.sequence + sequence,
             ..first
@@ -488,7 +491,7 @@ mod tests {
             let ino = datastore.store().next_ino().unwrap();
             change(creation(ino, &number.to_string(), NodeKind::Directory));
         }
-        let before = session.term.core.lock().next_osn();
+        let before = session.replication.core.lock().next_osn();
         for number in 0..MADE {
             change(MetaRequest::Rmdir {
                 parent: Ino::ROOT,
@@ -501,7 +504,7 @@ mod tests {
         while orphans() > 0 {
             std::thread::yield_now();
         }
-        let after = session.term.core.lock().next_osn();
+        let after = session.replication.core.lock().next_osn();
         assert_eq!(after.sequence - before.sequence, MADE + 1);
         datastore.stop();
         datastore.close();

@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 
 use super::lock_plan::Targets;
 use crate::client::{Done, Inside, KeptBytes, ReadDone};
+use crate::durable::tables::WriteRange;
 use crate::host::oneshot::Promise;
-use crate::open::tables::WriteRange;
 
 /// The work of an operation, and the client that waits for it.
 pub(crate) enum PendingOp {

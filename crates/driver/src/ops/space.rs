@@ -32,9 +32,9 @@ use parking_lot::Mutex;
 
 use crate::client::Done;
 use crate::engine::Engine;
-use crate::peer::remote::RemotePeer;
 use crate::peer::requests::PendingRequests;
-use crate::term::Term;
+use crate::replication::Replication;
+use crate::replication::remote::RemotePeer;
 
 /// Time between two decisions on an applicant whose room depends on changes in flight.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -119,7 +119,7 @@ pub(crate) enum Admission {
 /// See the head of this file.
 pub(crate) struct SpaceAdmission {
     engine: Arc<Engine>,
-    term: Arc<Term>,
+    replication: Arc<Replication>,
     requests: Arc<PendingRequests>,
     rooms: Arc<Rooms>,
 }
@@ -262,10 +262,14 @@ const fn is_reservation(request: &MetaRequest) -> bool {
 
 impl SpaceAdmission {
     /// The admission of one session.
-    pub fn new(engine: Arc<Engine>, term: Arc<Term>, requests: Arc<PendingRequests>) -> Self {
+    pub fn new(
+        engine: Arc<Engine>,
+        replication: Arc<Replication>,
+        requests: Arc<PendingRequests>,
+    ) -> Self {
         Self {
             engine,
-            term,
+            replication,
             requests,
             rooms: Arc::default(),
         }
@@ -313,7 +317,7 @@ impl SpaceAdmission {
             return Some(Charge::none());
         }
         let own = self.engine.store.capacity().room().ok()?;
-        let (state, is_connected) = self.term.state_and_connected();
+        let (state, is_connected) = self.replication.state_and_connected();
         let mut known = self.rooms.known.lock();
         let source = known.source(state, is_connected);
         let is_certain = known.verdict(wanted, own, source) == Verdict::Yes;
@@ -334,7 +338,7 @@ impl SpaceAdmission {
             // The write is refused at once.
             return true;
         };
-        let (state, is_connected) = self.term.state_and_connected();
+        let (state, is_connected) = self.replication.state_and_connected();
         let known = self.rooms.known.lock();
         let source = known.source(state, is_connected);
         known.verdict(wanted, own, source) == Verdict::Yes
@@ -349,7 +353,7 @@ impl SpaceAdmission {
 
     /// Has another thread decide on a change that was left undecided.
     pub fn apply(self: &Arc<Self>, room: Room, begin: Begin) {
-        if self.term.is_over() {
+        if self.replication.is_over() {
             return self.abandon(begin);
         }
         let looks = 0;
@@ -359,14 +363,14 @@ impl SpaceAdmission {
             applicants.waiting.push_back(applicant);
             mem::replace(&mut applicants.is_served, true)
         };
-        if self.term.is_over() {
+        if self.replication.is_over() {
             // The end may have abandoned all applicants before this one was there.
             return self.abandon_applicants();
         }
         if !is_served {
             let space = Arc::clone(self);
             let job = move || space.serve_applicants();
-            self.term.spawn(job);
+            self.replication.spawn(job);
         }
     }
 
@@ -375,7 +379,7 @@ impl SpaceAdmission {
         loop {
             let waiting = {
                 let mut applicants = self.rooms.applicants.lock();
-                if applicants.waiting.is_empty() || self.term.is_over() {
+                if applicants.waiting.is_empty() || self.replication.is_over() {
                     applicants.is_served = false;
                     break;
                 }
@@ -391,7 +395,7 @@ impl SpaceAdmission {
                 self.engine.host.sleep(LOOK_AGAIN);
             }
         }
-        if self.term.is_over() {
+        if self.replication.is_over() {
             self.abandon_applicants();
         }
     }
@@ -430,7 +434,7 @@ impl SpaceAdmission {
     fn decide_on_one(&self, applicant: &mut Applicant) -> Result<Option<Charge>, Errno> {
         let own = self.engine.store.capacity().room();
         let own = own.map_err(|error| self.engine.log_and_errno(&error.into()))?;
-        let (state, is_connected) = self.term.state_and_connected();
+        let (state, is_connected) = self.replication.state_and_connected();
         let mut known = self.rooms.known.lock();
         let source = known.source(state, is_connected);
         match known.verdict(applicant.room, own, source) {
@@ -453,24 +457,24 @@ impl SpaceAdmission {
     pub fn ask_peer_later(self: &Arc<Self>) {
         let space = Arc::clone(self);
         let job = move || space.ask_peer();
-        self.term.spawn(job);
+        self.replication.spawn(job);
     }
 
     /// Asks a secondary in sync for its room.
     fn ask_peer(&self) {
         let asked = self.asked_now();
-        let Some(connection) = self.term.peer.current().filter(|_| asked.has_all) else {
+        let Some(connection) = self.replication.peer.current().filter(|_| asked.has_all) else {
             return;
         };
-        let (term, requests) = (Arc::clone(&self.term), Arc::clone(&self.requests));
-        let peer = RemotePeer::new(term, requests, connection);
+        let (replication, requests) = (Arc::clone(&self.replication), Arc::clone(&self.requests));
+        let peer = RemotePeer::new(replication, requests, connection);
         if let Ok(Response::Room(room)) = peer.ask(Request::Room, &[]) {
             self.note_word(Word { room, asked });
         }
     }
 
     fn asked_now(&self) -> Asked {
-        let state = self.term.state();
+        let state = self.replication.state();
         Asked {
             over: self.rooms.known.lock().over,
             has_all: has_all(state),
@@ -521,7 +525,7 @@ impl SpaceAdmission {
             return;
         };
         let ample = self.engine.host.room_limits().ample;
-        let (state, is_connected) = self.term.state_and_connected();
+        let (state, is_connected) = self.replication.state_and_connected();
         let is_ample = {
             let known = self.rooms.known.lock();
             let source = known.source(state, is_connected);
@@ -536,7 +540,7 @@ impl SpaceAdmission {
     pub fn shown_space(&self) -> Result<Space, StoreError> {
         let own = self.engine.store.capacity().space()?;
         let garbage_bytes = self.engine.store.capacity().garbage_bytes();
-        let (state, is_connected) = self.term.state_and_connected();
+        let (state, is_connected) = self.replication.state_and_connected();
         let known = self.rooms.known.lock();
         let source = known.source(state, is_connected);
         let there = known.there(Room::of(&own), source);

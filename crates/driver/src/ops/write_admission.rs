@@ -21,7 +21,7 @@ use super::meta_pipeline::MESSAGE_BYTES;
 use super::space::SpaceAdmission;
 use crate::client::WaitingRequests;
 use crate::engine::Engine;
-use crate::term::Term;
+use crate::replication::Replication;
 
 /// The set-id bits of a mode.
 const SET_ID: u32 = 0o6000;
@@ -44,7 +44,7 @@ pub(crate) const fn write_message_bytes(length: usize) -> u64 {
 /// See the head of this file.
 pub(crate) struct WriteAdmission {
     engine: Arc<Engine>,
-    term: Arc<Term>,
+    replication: Arc<Replication>,
     berths: Arc<Berths>,
     keeper: Arc<Keeper>,
     space: Arc<SpaceAdmission>,
@@ -54,14 +54,14 @@ impl WriteAdmission {
     /// The admission of one session.
     pub const fn new(
         engine: Arc<Engine>,
-        term: Arc<Term>,
+        replication: Arc<Replication>,
         berths: Arc<Berths>,
         keeper: Arc<Keeper>,
         space: Arc<SpaceAdmission>,
     ) -> Self {
         Self {
             engine,
-            term,
+            replication,
             berths,
             keeper,
             space,
@@ -85,7 +85,7 @@ impl WriteAdmission {
                 return Ok(None);
             }
             // A write that was deferred for this one leaves without it.
-            self.term.peer.flush_deferred();
+            self.replication.peer.flush_deferred();
             if let Some(kept) = self.keep_with_berth(data)? {
                 return Ok(Some(kept));
             }
@@ -115,7 +115,11 @@ impl WriteAdmission {
     pub fn would_start(&self, ino: Ino, offset: u64, length: usize, drop_set_id: bool) -> bool {
         let locks = write_locks(ino, offset, length);
         let bytes = write_message_bytes(length);
-        let begins = self.term.core.lock().would_start_write(&locks, bytes);
+        let begins = self
+            .replication
+            .core
+            .lock()
+            .would_start_write(&locks, bytes);
         // Without a berth, the worker pool executes the write with a copy of its bytes. A write that takes privileges
         // away waits for that change.
         begins

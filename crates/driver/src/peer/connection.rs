@@ -157,7 +157,7 @@ pub(crate) struct PeerConnection {
 }
 
 impl PeerConnection {
-    /// A number that no other connection of this term has.
+    /// A number that no other connection of this replication has.
     pub fn next_id(&self) -> ConnectionId {
         ConnectionId(self.connections.fetch_add(1, Ordering::AcqRel) + 1)
     }

@@ -265,7 +265,7 @@ fn a_resync_that_loses_its_connection_ends() {
         thread::yield_now();
     }
     let session = datastore.primary().unwrap();
-    let connection = session.term.peer.next_id();
+    let connection = session.replication.peer.next_id();
     assert!(
         session.jobs.hold_metadata(connection).is_err(),
         "over no connection"

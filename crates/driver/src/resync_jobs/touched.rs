@@ -16,8 +16,8 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_verify::Report;
 use parking_lot::Mutex;
 
-use crate::peer::remote::RemotePeer;
-use crate::term::Term;
+use crate::replication::Replication;
+use crate::replication::remote::RemotePeer;
 
 /// Most inodes that are compared before the next look for the end of the connection.
 const INODES_AT_ONCE: usize = 64;
@@ -47,14 +47,18 @@ impl TouchedInodes {
     /// difference nothing is.
     pub fn compare(
         &self,
-        term: &Term,
+        replication: &Replication,
         peer: &RemotePeer,
         locks: &dyn Locks,
     ) -> Result<Option<Report>, ResyncError> {
         if is_active(Mutant::TrustResync) {
             return Ok(None);
         }
-        let locks = PacedLocks { locks, term, peer };
+        let locks = PacedLocks {
+            locks,
+            replication,
+            peer,
+        };
         let mut done = None;
         while let Some(inodes) = self.first() {
             let compared = compare_some(&locks, &inodes);
@@ -93,13 +97,13 @@ impl TouchedInodes {
 /// The locks of the core, with a pause after each use.
 struct PacedLocks<'a> {
     locks: &'a dyn Locks,
-    term: &'a Term,
+    replication: &'a Replication,
     peer: &'a RemotePeer,
 }
 
 impl PacedLocks<'_> {
     fn is_standing(&self) -> bool {
-        !self.term.is_over() && self.term.peer.get(self.peer.connection.id).is_some()
+        !self.replication.is_over() && self.replication.peer.get(self.peer.connection.id).is_some()
     }
 }
 
@@ -109,7 +113,7 @@ impl Locks for PacedLocks<'_> {
         locks: LockSet,
         body: &mut dyn FnMut() -> Result<(), ResyncError>,
     ) -> Result<(), ResyncError> {
-        let host = &self.term.engine.host;
+        let host = &self.replication.engine.host;
         let start = host.now();
         let done = self.locks.with_locks(locks, body);
         self.pause(host.since(start) * PAUSE_FACTOR);
@@ -121,7 +125,7 @@ impl Locks for PacedLocks<'_> {
     }
 
     fn pause(&self, time: Duration) {
-        let host = &self.term.engine.host;
+        let host = &self.replication.engine.host;
         let start = host.now();
         while self.is_standing() {
             let left = time.saturating_sub(host.since(start));
@@ -135,7 +139,7 @@ impl Locks for PacedLocks<'_> {
 
 /// Compares inodes, and those that differ once more.
 fn compare_some(locks: &PacedLocks<'_>, inodes: &BTreeSet<Ino>) -> Result<Report, ResyncError> {
-    let (store, peer) = (&locks.term.engine.store, locks.peer);
+    let (store, peer) = (&locks.replication.engine.store, locks.peer);
     let first = lockstep_verify::compare_inodes(store, peer, locks, inodes)?;
     if first.is_identical() {
         return Ok(first);

@@ -16,10 +16,10 @@ use super::Session;
 use super::primary::PrimarySession;
 use super::secondary::SecondarySession;
 use crate::config::DatastoreConfig;
+use crate::durable::tables::{Tables, ranges_of, trace_writes};
+use crate::durable::{DatastoreError, failed, refused, table_refused};
 use crate::engine::Engine;
 use crate::host::Host;
-use crate::open::tables::{Tables, ranges_of, trace_writes};
-use crate::open::{DatastoreError, failed, refused, table_refused};
 use crate::ops::lock_plan;
 
 /// Slots for writes that are over for the core and whose entries are being removed.

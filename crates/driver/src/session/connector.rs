@@ -18,8 +18,8 @@ use thiserror::Error;
 use crate::host::{Reading, ThreadKind};
 use crate::peer::connection::{ActiveConnection, Delivery};
 use crate::peer::dial::{Dial, DialError, Halves};
-use crate::peer::greeting;
-use crate::peer::meeting::{self, MeetingError, Meets};
+use crate::replication::greeting;
+use crate::replication::role_exchange::{self, MeetingError, Meets};
 use crate::session::primary::PrimarySession;
 
 /// Time between two attempts to connect.
@@ -131,30 +131,30 @@ impl<'a, M: Meets> Connector<'a, M> {
 
     /// Keeps up the connection until the session is over.
     pub fn run(&self) {
-        let (engine, term) = (&self.session.engine, &self.session.term);
+        let (engine, replication) = (&self.session.engine, &self.session.replication);
         let mut wait = RETRY;
-        while !term.is_over() {
+        while !replication.is_over() {
             if engine.poison.has_failed() {
                 self.tell_peer_poisoned();
-                engine.sleep_unless(RETRY_MAX, || term.is_over());
+                engine.sleep_unless(RETRY_MAX, || replication.is_over());
                 continue;
             }
             // The other node may be about to take over.
             if let Some(reason) = engine.stall_reason() {
                 engine.notes.set_reason(&reason);
-                engine.sleep_unless(RETRY, || term.is_over());
+                engine.sleep_unless(RETRY, || replication.is_over());
                 continue;
             }
             match self.connect() {
                 Ok((halves, welcome)) => wait = self.serve(halves, welcome).wait(wait),
                 Err(unconnected) => {
                     wait = unconnected.retry(wait);
-                    if !term.is_over() {
+                    if !replication.is_over() {
                         self.note_unconnected(&unconnected);
                     }
                 }
             }
-            engine.sleep_unless(wait, || term.is_over());
+            engine.sleep_unless(wait, || replication.is_over());
         }
     }
 
@@ -177,7 +177,7 @@ impl<'a, M: Meets> Connector<'a, M> {
 
     /// Dials, meets the peer, and exchanges the greetings.
     fn connect(&self) -> Result<(Halves, Welcome), Unconnected> {
-        let (term, engine) = (&self.session.term, &self.session.engine);
+        let (replication, engine) = (&self.session.replication, &self.session.engine);
         let (sender, mut receiver) = self.dialer.dial().map_err(|error| {
             if self.dialer.was_refused() {
                 Unconnected::Refused(error)
@@ -188,7 +188,7 @@ impl<'a, M: Meets> Connector<'a, M> {
         let limited = receiver.set_timeout(Some(engine.config.peer_timeout));
         limited.map_err(MeetingError::from)?;
         self.meet(&*sender, &mut *receiver)?;
-        term.reply(&*sender, Message::Hello(self.hello()?), Delivery::Wait);
+        replication.reply(&*sender, Message::Hello(self.hello()?), Delivery::Wait);
         match self.read_greeting(&mut *receiver)? {
             Message::Welcome(welcome) => Ok(((sender, receiver), welcome)),
             _ => Err(Unconnected::NoSecondary),
@@ -197,9 +197,9 @@ impl<'a, M: Meets> Connector<'a, M> {
 
     /// Reads the answer to the greeting.
     fn read_greeting(&self, receiver: &mut dyn ReceiveFrames) -> Result<Message, MeetingError> {
-        let envelope = meeting::receive(receiver)?;
+        let envelope = role_exchange::receive(receiver)?;
         if let Message::Welcome(welcome) = &envelope.message {
-            greeting::check(&self.session.term, &envelope, welcome.version)?;
+            greeting::check(&self.session.replication, &envelope, welcome.version)?;
         }
         Ok(envelope.message)
     }
@@ -210,13 +210,13 @@ impl<'a, M: Meets> Connector<'a, M> {
         sender: &dyn SendFrames,
         receiver: &mut dyn ReceiveFrames,
     ) -> Result<(), Unconnected> {
-        let term = &self.session.term;
-        let theirs = meeting::call(self.node, sender, receiver)?;
-        if term.is_over() {
+        let replication = &self.session.replication;
+        let theirs = role_exchange::call(self.node, sender, receiver)?;
+        if replication.is_over() {
             return Err(Unconnected::Ended);
         }
         let is_secondary = !theirs.record.is_primary();
-        if is_secondary && theirs.record.generation == term.generation() {
+        if is_secondary && theirs.record.generation == replication.generation() {
             Ok(())
         } else {
             Err(Unconnected::NoSecondary)
@@ -226,7 +226,7 @@ impl<'a, M: Meets> Connector<'a, M> {
     fn hello(&self) -> io::Result<Hello> {
         let engine = &self.session.engine;
         let role_file = &engine.role_file;
-        let generation = self.session.term.generation();
+        let generation = self.session.replication.generation();
         let names = engine.standing().names;
         if !is_active(Mutant::KeepNameOfSync) {
             role_file.propose(generation, names, engine.host.random_id())?;
@@ -256,12 +256,12 @@ impl<'a, M: Meets> Connector<'a, M> {
         if receiver
             .set_timeout(Some(engine.config.peer_timeout))
             .is_ok()
-            && let Err(error) = meeting::call(self.node, &*sender, &mut *receiver)
+            && let Err(error) = role_exchange::call(self.node, &*sender, &mut *receiver)
         {
             tracing::debug!(datastore = engine.name(), %error, "not met");
         }
-        let term = &self.session.term;
-        term.reply(&*sender, Message::Poisoned { reason }, Delivery::Wait);
+        let replication = &self.session.replication;
+        replication.reply(&*sender, Message::Poisoned { reason }, Delivery::Wait);
         // The other node closes the connection once it has read the message. Any answer says no more.
         let _heard = receiver.recv().is_ok();
         sender.shutdown("it was told");
@@ -270,7 +270,7 @@ impl<'a, M: Meets> Connector<'a, M> {
     /// Uses a connection until it is lost.
     fn serve(&self, (sender, receiver): Halves, welcome: Welcome) -> Ending {
         let session = self.session;
-        let (term, engine) = (&session.term, &session.engine);
+        let (replication, engine) = (&session.replication, &session.engine);
         let start = engine.host.now();
         let in_sync = self.judge_welcome(&welcome);
         if in_sync && let Some(sync) = engine.standing().names.proposed {
@@ -278,12 +278,12 @@ impl<'a, M: Meets> Connector<'a, M> {
             engine.witness.note_renamed();
         }
         session.space.note_welcome(welcome.room, in_sync);
-        let id = term.peer.next_id();
+        let id = replication.peer.next_id();
         let base = welcome.base.map(|generation| PeerBase {
             generation,
             applied: welcome.applied,
         });
-        let connection = term
+        let connection = replication
             .peer
             .open(id, Arc::clone(&sender), welcome.waiting, base);
         if in_sync {
@@ -294,9 +294,10 @@ impl<'a, M: Meets> Connector<'a, M> {
             was_in_sync: connection.course.was_in_sync(),
             lasted: engine.host.since(start),
         };
-        if term.is_over() || engine.disk.watch.is_stuck() {
+        if replication.is_over() || engine.disk.watch.is_stuck() {
             // The end may have closed the connection before this one was there.
-            term.peer
+            replication
+                .peer
                 .close("this node stops, has another role now, or its disk hangs");
             return ending();
         }
@@ -320,11 +321,11 @@ impl<'a, M: Meets> Connector<'a, M> {
     /// Removes a connection that was lost.
     fn note_lost(&self, connection: &ActiveConnection, reason: &str) {
         let session = self.session;
-        let (term, engine) = (&session.term, &session.engine);
-        term.peer.remove(connection.id);
+        let (replication, engine) = (&session.replication, &session.engine);
+        replication.peer.remove(connection.id);
         session.requests.abandon();
         session.jobs.release_tail(connection.id, false);
-        if !term.is_over() {
+        if !replication.is_over() {
             // Read after the removal: a thread may have given the connection up until then.
             let given_up = connection.course.is_given_up();
             engine.notes.set_ending(reason, given_up);
@@ -374,12 +375,14 @@ impl<'a, M: Meets> Connector<'a, M> {
                             generation,
                             message: Message::Stopping,
                             ..
-                        }) if generation == self.session.term.generation() => {
+                        }) if generation == self.session.replication.generation() => {
                             self.session
                                 .handle_event(ThreadKind::Reader, Event::PeerStops);
                             return ReadEnd::PeerStops;
                         }
-                        Ok(envelope) if envelope.generation == self.session.term.generation() => {
+                        Ok(envelope)
+                            if envelope.generation == self.session.replication.generation() =>
+                        {
                             self.handle_answer(envelope.message);
                         }
                         Ok(envelope) => return ReadEnd::OtherGeneration(envelope.generation),
@@ -439,7 +442,7 @@ impl<'a, M: Meets> Connector<'a, M> {
             }
             Message::Refuse { reason } => return notes.set_reason(&reason),
             _ => {
-                let peer = &session.term.peer;
+                let peer = &session.replication.peer;
                 return peer.close("the secondary sent what only a primary may send");
             }
         };
@@ -458,7 +461,7 @@ impl<'a, M: Meets> Connector<'a, M> {
         if self.session.requests.beat() {
             let reason = "the secondary is connected, but does not answer: its disk may hang";
             self.session.engine.notes.set_reason(reason);
-            self.session.term.peer.close(reason);
+            self.session.replication.peer.close(reason);
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A copy has a base while it differs from a copy that was in sync with it only in the writes that this node names, and in
 //! what the primary has changed since. A copy in sync has its present generation as base; a deposed primary that was in
-//! sync has the generation of its last term. A resync of everything ends the base; a resync of what has changed keeps it,
+//! sync has the generation in which it last led. A resync of everything ends the base; a resync of what has changed keeps it,
 //! so that an interrupted one can be begun again by the same session.
 //!
 //! Invariant: after a restart there is a base only if the copy is in sync, or `role.json` has one. A resync removes it there
@@ -17,7 +17,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Generation, Osn};
 use parking_lot::Mutex;
 
-use crate::open::tables::ranges_of;
+use crate::durable::tables::ranges_of;
 
 /// See the head of this file.
 pub(crate) struct CopyBase {

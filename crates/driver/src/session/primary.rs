@@ -18,9 +18,9 @@ use lockstep_types::{Errno, Ino, Osn};
 use parking_lot::Mutex;
 
 use crate::client::{Done, KeptBytes, ReadDone, WaitingRequests};
+use crate::durable::tables::{ranges_of, trace_writes};
 use crate::engine::Engine;
 use crate::host::ThreadKind;
-use crate::open::tables::{ranges_of, trace_writes};
 use crate::ops::berths::Berths;
 use crate::ops::content::{CallerWrite, ContentOps};
 use crate::ops::kept::Keeper;
@@ -35,12 +35,12 @@ use crate::ops::space::SpaceAdmission;
 use crate::ops::write_admission::{WriteAdmission, write_locks, write_message_bytes};
 use crate::peer::connection::Delivery;
 use crate::peer::requests::PendingRequests;
+use crate::replication::{CoreDriver, Replication};
 use crate::resync_jobs::ResyncJobs;
 use crate::service_gate::{Doubt, Inside, Tenure};
 use crate::session::memory_return::MemoryReturn;
 use crate::session::usage::SessionUsage;
 use crate::sync_mark::{self, OnFailure};
-use crate::term::{CoreDriver, Term};
 
 /// The bytes of a write.
 pub(crate) enum Bytes<'a> {
@@ -63,7 +63,7 @@ impl Bytes<'_> {
 /// See the head of this file.
 pub(crate) struct PrimarySession {
     pub engine: Arc<Engine>,
-    pub term: Arc<Term>,
+    pub replication: Arc<Replication>,
     pub pending: Arc<PendingOps>,
     pub content: Arc<ContentOps>,
     pub pipeline: Arc<MetaPipeline>,
@@ -83,7 +83,7 @@ impl PrimarySession {
         Arc::new_cyclic(|session: &std::sync::Weak<Self>| {
             let engine = Arc::clone(engine);
             let driver = session.clone();
-            let term = Arc::new(Term::new(Arc::clone(&engine), core, first_osn, driver));
+            let replication = Replication::begin(&engine, core, first_osn, driver);
             let pending = Arc::new(PendingOps::new(engine.unknown_outcome()));
             let berths = Arc::new(Berths::of(engine.config.fuse_threads));
             let keeper = Arc::new(Keeper::new(
@@ -94,42 +94,42 @@ impl PrimarySession {
             let requests = Arc::new(PendingRequests::default());
             let content = Arc::new(ContentOps::new(
                 Arc::clone(&engine),
-                Arc::clone(&term),
+                Arc::clone(&replication),
                 Arc::clone(&pending),
                 PawEntries::new(paw, first_osn),
                 Arc::clone(&berths),
                 Arc::clone(&keeper),
             ));
-            let locks = InternalLocks::new(Arc::clone(&term), Arc::clone(&pending));
+            let locks = InternalLocks::new(Arc::clone(&replication), Arc::clone(&pending));
             let space = Arc::new(SpaceAdmission::new(
                 Arc::clone(&engine),
-                Arc::clone(&term),
+                Arc::clone(&replication),
                 Arc::clone(&requests),
             ));
             Self {
                 pipeline: Arc::new(MetaPipeline::new(
                     Arc::clone(&engine),
-                    Arc::clone(&term),
+                    Arc::clone(&replication),
                     Arc::clone(&pending),
                     Arc::clone(&engine.references),
                     Arc::clone(&berths),
                 )),
                 jobs: Arc::new(ResyncJobs::new(
                     Arc::clone(&engine),
-                    Arc::clone(&term),
+                    Arc::clone(&replication),
                     Arc::clone(&requests),
                     locks,
                     Arc::clone(&content),
                 )),
                 admission: WriteAdmission::new(
                     Arc::clone(&engine),
-                    Arc::clone(&term),
+                    Arc::clone(&replication),
                     Arc::clone(&berths),
                     Arc::clone(&keeper),
                     Arc::clone(&space),
                 ),
                 engine,
-                term,
+                replication,
                 pending,
                 content,
                 keeper,
@@ -143,7 +143,7 @@ impl PrimarySession {
 
     /// Gives an event to the core and executes the effects.
     pub fn handle_event(&self, thread: ThreadKind, event: Event) {
-        let effects = self.step_locked(&mut self.term.core.lock(), event);
+        let effects = self.step_locked(&mut self.replication.core.lock(), event);
         self.run_effects(thread, effects);
     }
 
@@ -154,14 +154,14 @@ impl PrimarySession {
         effects: Effects,
         caller: Option<CallerWrite<'_>>,
     ) {
-        let Some(_working) = self.term.begin_work() else {
+        let Some(_working) = self.replication.begin_work() else {
             return;
         };
         let mut queue: VecDeque<Effect> = effects.into_iter().collect();
         while let Some(effect) = queue.pop_front() {
             self.engine.host.step();
             if let Some(event) = self.execute_effect(thread, effect, caller) {
-                let effects = self.step_locked(&mut self.term.core.lock(), event);
+                let effects = self.step_locked(&mut self.replication.core.lock(), event);
                 queue.extend(effects);
             }
         }
@@ -202,10 +202,10 @@ impl PrimarySession {
             Effect::AwaitSteadyLink { losses, wait_ms } => {
                 self.engine.notes.set_reason(&unsteady(losses, wait_ms));
             }
-            Effect::DropLink => self.term.close_connection(),
+            Effect::DropLink => self.replication.close_connection(),
             Effect::Transfer(transfer, connection) => self.jobs.begin(connection, transfer),
             Effect::Entered(state) => self.note_state(state),
-            Effect::Refused(refused) => self.term.note_refused(refused),
+            Effect::Refused(refused) => self.replication.note_refused(refused),
         }
         None
     }
@@ -226,12 +226,12 @@ impl PrimarySession {
             Effect::Execute { op, .. } if self.pending.may_wait_for_disk(op) => false,
             _ => return false,
         };
-        let term = Arc::clone(&self.term);
-        let job = move || term.execute_deferred(effect);
+        let replication = Arc::clone(&self.replication);
+        let job = move || replication.execute_deferred(effect);
         if is_ordered {
-            self.term.spawn_ordered(job);
+            self.replication.spawn_ordered(job);
         } else {
-            self.term.spawn(job);
+            self.replication.spawn(job);
         }
         true
     }
@@ -251,7 +251,7 @@ impl PrimarySession {
     fn spawn_mark(&self, in_sync: bool) {
         let (content, pipeline) = (Arc::clone(&self.content), Arc::clone(&self.pipeline));
         let engine = Arc::clone(&self.engine);
-        sync_mark::spawn(&self.term, in_sync, OnFailure::Retry, move || {
+        sync_mark::spawn(&self.replication, in_sync, OnFailure::Retry, move || {
             // No operation is finished alone before the mark: each write that is on one node only has its entry.
             trace_writes(&engine.store, ranges_of(&content.paw.entries()));
             // Operations that could not be applied here have not happened, and the operations behind them continue
@@ -270,7 +270,7 @@ impl PrimarySession {
     }
 
     fn note_state(&self, state: State) {
-        self.term.note_state(state);
+        self.replication.note_state(state);
         if state.service_mode() != ServiceMode::Wait
             && let Some(doubt) = self.doubt.lock().take()
         {
@@ -343,7 +343,7 @@ impl PrimarySession {
 
     /// Submits a sync of a file.
     pub fn submit_sync(&self, ino: Ino, done: Done<()>) {
-        let (store, version) = (&self.engine.store, self.term.state_version());
+        let (store, version) = (&self.engine.store, self.replication.state_version());
         if store.is_synced(ino, version) {
             return done(Ok(()));
         }
@@ -373,7 +373,7 @@ impl PrimarySession {
         };
         let WriteMessage { ino, durable, .. } = write.message;
         let sync_point = || {
-            let version = self.term.state_version();
+            let version = self.replication.state_version();
             self.engine.store.sync_point(ino, version)
         };
         let op = self.pending.insert(PendingOp::Write(PendingWrite {
@@ -393,7 +393,7 @@ impl PrimarySession {
             bytes: write_message_bytes(write.length),
         };
         let (effects, caller) = {
-            let mut core = self.term.core.lock();
+            let mut core = self.replication.core.lock();
             let effects = self.step_locked(&mut core, submit);
             let starts = thread == ThreadKind::Client && starts(&effects, op);
             if let Some(data) = here.filter(|_| !starts) {
@@ -406,7 +406,7 @@ impl PrimarySession {
         let caller = caller.map(|data| CallerWrite { op, data, waiting });
         self.run_effects_with(thread, effects, caller);
         if caller.is_none() {
-            self.term.peer.flush_deferred();
+            self.replication.peer.flush_deferred();
         }
     }
 
@@ -433,7 +433,7 @@ impl PrimarySession {
     /// slow network, several answers would come at once, and would not say how long the secondary has had an operation
     /// (rule P15). A round trip may take longer than either node may be silent.
     pub fn ping(&self) {
-        let Some(connection) = self.term.peer.current() else {
+        let Some(connection) = self.replication.peer.current() else {
             return;
         };
         let message = if connection.begin_ping(self.engine.host.now()) {
@@ -443,12 +443,13 @@ impl PrimarySession {
             let disk_silent_ms = self.engine.disk.watch.silent_ms();
             Message::Ping { disk_silent_ms }
         };
-        self.term.send(connection.id, message, &[], Delivery::Post);
+        self.replication
+            .send(connection.id, message, &[], Delivery::Post);
     }
 
     /// The secondary has answered the last `Ping`: it does not take over for a time (rule R7).
     pub fn note_pong(&self) {
-        let pinged = self.term.peer.note_pong();
+        let pinged = self.replication.peer.note_pong();
         if let (Some(pinged), Some(times)) = (pinged, self.engine.config.failover()) {
             let (gate, host) = (&self.engine.gate, &*self.engine.host);
             gate.extend_lease(host, pinged + times.lease());
@@ -461,12 +462,12 @@ impl PrimarySession {
         if let Some(file) = self.keeper.unused_file() {
             self.engine.host.spawn(Box::new(move || drop(file)));
         }
-        let operations = || self.term.core.lock().operations();
+        let operations = || self.replication.core.lock().operations();
         if self.memory.is_due(self.keeper.kept(), operations) {
             self.keeper.take_kept();
             let engine = Arc::clone(&self.engine);
             let job = move || engine.host.give_memory_back();
-            self.term.spawn(job);
+            self.replication.spawn(job);
         }
     }
 
@@ -482,15 +483,15 @@ impl PrimarySession {
 
     /// Begins the trace of a primary without its secondary, unless the next session has begun its own.
     fn begin_trace(&self) {
-        if let Some(_working) = self.term.begin_work() {
+        if let Some(_working) = self.replication.begin_work() {
             let trace = self.engine.store.trace();
-            trace.begin_alone(self.term.generation());
+            trace.begin_alone(self.replication.generation());
         }
     }
 
     /// Ends the trace, unless the next session has begun its own.
     fn end_trace(&self) {
-        if let Some(_working) = self.term.begin_work() {
+        if let Some(_working) = self.replication.begin_work() {
             self.engine.store.trace().end();
         }
     }
@@ -511,9 +512,9 @@ impl PrimarySession {
 
     /// Ends the session for another one. Operations that are in flight end without an outcome.
     pub fn retire(&self, reason: &str) {
-        self.term.end(reason);
+        self.replication.end(reason);
         self.end_waiting();
-        self.term.wait_until_idle();
+        self.replication.wait_until_idle();
         self.space.abandon_applicants();
         self.pending.abandon();
     }
@@ -544,7 +545,7 @@ impl CoreDriver for PrimarySession {
                 }
                 // The secondary has begun to follow a resync, so its own record says that it is not complete.
                 Effect::Entered(State::EnteringSync) => {
-                    self.engine.witness.permit(self.term.generation());
+                    self.engine.witness.permit(self.replication.generation());
                 }
                 _ => {}
             }
@@ -557,7 +558,7 @@ impl CoreDriver for PrimarySession {
     }
 
     fn execute_deferred(&self, effect: Effect) {
-        let Some(_working) = self.term.begin_work() else {
+        let Some(_working) = self.replication.begin_work() else {
             return;
         };
         if let Some(event) = self.execute_effect(ThreadKind::MayWait, effect, None) {

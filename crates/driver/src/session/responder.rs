@@ -17,11 +17,11 @@ use lockstep_types::{SyncId, WriteVerifier};
 use parking_lot::Mutex;
 use thiserror::Error;
 
+use crate::durable::role_file::Greeted;
 use crate::engine::Engine;
 use crate::host::ThreadKind;
-use crate::open::role_file::Greeted;
+use crate::replication::Replication;
 use crate::session::copy_base::CopyBase;
-use crate::term::Term;
 
 /// Why a request gets no response.
 #[derive(Debug, Error)]
@@ -51,7 +51,7 @@ enum ResponseError {
 
 /// See the head of this file.
 pub(crate) struct Responder {
-    term: Arc<Term>,
+    replication: Arc<Replication>,
     base: Arc<CopyBase>,
     /// The greeting of the connection of the moment.
     greeted: Mutex<Greeted>,
@@ -59,9 +59,9 @@ pub(crate) struct Responder {
 
 impl Responder {
     /// The responder of one session.
-    pub fn new(term: Arc<Term>, base: Arc<CopyBase>) -> Self {
+    pub fn new(replication: Arc<Replication>, base: Arc<CopyBase>) -> Self {
         Self {
-            term,
+            replication,
             base,
             greeted: Mutex::default(),
         }
@@ -70,13 +70,13 @@ impl Responder {
     /// A connection is about to be greeted. No request of an earlier one is under way. `is_durable`: each operation of the primary
     /// is.
     pub fn begin(&self, is_durable: bool) {
-        let words = self.term.engine.role_file.words();
+        let words = self.replication.engine.role_file.words();
         *self.greeted.lock() = Greeted { words, is_durable };
     }
 
     fn happened(&self, trigger: Trigger) {
         let event = Event::Trigger(trigger);
-        self.term.handle_event(ThreadKind::MayWait, event);
+        self.replication.handle_event(ThreadKind::MayWait, event);
     }
 
     /// The response to a request, or the reason that the primary shows.
@@ -86,14 +86,14 @@ impl Responder {
     }
 
     fn try_respond(&self, request: &Request, payload: &[u8]) -> Result<Response, ResponseError> {
-        if let Some(reason) = self.term.engine.failure_reason() {
+        if let Some(reason) = self.replication.engine.failure_reason() {
             return Err(ResponseError::DiskFailed(reason));
         }
-        let engine = &*self.term.engine;
+        let engine = &*self.replication.engine;
         let store = &engine.store;
         match request {
             Request::RecoveryDone { below, verifier } => {
-                let generation = self.term.generation();
+                let generation = self.replication.generation();
                 engine.role_file.adopt_verifier(generation, *verifier)?;
                 self.base.recovered(*below);
                 self.happened(Trigger::Recovered);
@@ -117,7 +117,7 @@ impl Responder {
             }
             Request::EndImage { .. } => {
                 let response = lockstep_resync::answer(store, request, payload)?;
-                self.base.image_ended(self.term.generation());
+                self.base.image_ended(self.replication.generation());
                 Ok(response)
             }
             _ => Ok(lockstep_resync::answer(store, request, payload)?),
@@ -128,14 +128,14 @@ impl Responder {
     fn begin_resync(&self, sync: SyncId, whole: bool) -> Result<(), ResponseError> {
         let Engine {
             role_file, store, ..
-        } = &*self.term.engine;
+        } = &*self.replication.engine;
         if !whole && self.base.generation().is_none() {
             return Err(ResponseError::NoBase);
         }
         if !is_active(Mutant::ResyncUnmarked) {
-            role_file.take_over(self.term.generation(), sync)?;
+            role_file.take_over(self.replication.generation(), sync)?;
         }
-        self.term.engine.disk.count.begin(sync);
+        self.replication.engine.disk.count.begin(sync);
         store.trace().end();
         let own = self.base.own_bytes();
         self.base.begin_resync(whole);
@@ -152,7 +152,7 @@ impl Responder {
     fn mark_in_sync(&self, verifier: WriteVerifier) -> Result<Response, ResponseError> {
         let Engine {
             role_file, store, ..
-        } = &*self.term.engine;
+        } = &*self.replication.engine;
         if role_file.state().is_in_sync() {
             return Err(ResponseError::AlreadyInSync);
         }
@@ -161,7 +161,7 @@ impl Responder {
         if !is_active(Mutant::MarkBeforeSync) {
             store.sync_everything()?;
         }
-        let generation = self.term.generation();
+        let generation = self.replication.generation();
         store.trace().follow(generation);
         // The connection may be lost, and this node may have said meanwhile that its copy is not complete.
         let marked = role_file.enter_sync(generation, verifier, *self.greeted.lock());

@@ -21,20 +21,20 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, MetaOp, Osn};
 use thiserror::Error;
 
+use crate::durable::tables::entry_of;
 use crate::engine::Engine;
 use crate::host::exclusive::{Exclusive, ExclusiveGuard};
 use crate::host::oneshot::promise;
 use crate::host::{Reading, ThreadKind};
-use crate::open::tables::entry_of;
 use crate::ops::kept::KeptLoad;
 use crate::peer::connection::Delivery;
-use crate::peer::greeting::{refuse, refuse_poisoned};
 use crate::peer::reply_permits::{ReplyPermits, TooMany};
+use crate::replication::greeting::{refuse, refuse_poisoned};
+use crate::replication::{CoreDriver, Replication};
 use crate::session::copy_base::CopyBase;
 use crate::session::responder::Responder;
 use crate::session::usage::SessionUsage;
 use crate::sync_mark::{self, OnFailure};
-use crate::term::{CoreDriver, Term};
 
 /// Time between two looks whether the flushes of an earlier connection are over.
 const FLUSH_POLL: Duration = Duration::from_millis(5);
@@ -70,7 +70,7 @@ enum ConnectionEnd {
 /// See the head of this file.
 pub(crate) struct SecondarySession {
     pub engine: Arc<Engine>,
-    pub term: Arc<Term>,
+    pub replication: Arc<Replication>,
     /// Writes that wait for the primary.
     saw: Arc<InFlightTable>,
     pub(super) base: Arc<CopyBase>,
@@ -97,12 +97,12 @@ impl SecondarySession {
         let base = Arc::new(CopyBase::new(generation, Arc::clone(&saw), paw));
         Arc::new_cyclic(|session: &Weak<Self>| {
             let driver = session.clone();
-            let term = Arc::new(Term::new(Arc::clone(engine), core, first_osn, driver));
+            let replication = Replication::begin(engine, core, first_osn, driver);
             Self {
                 engine: Arc::clone(engine),
-                responder: Responder::new(Arc::clone(&term), Arc::clone(&base)),
+                responder: Responder::new(Arc::clone(&replication), Arc::clone(&base)),
                 base,
-                term,
+                replication,
                 saw,
                 permits: ReplyPermits::default(),
                 active: Exclusive::default(),
@@ -120,7 +120,9 @@ impl SecondarySession {
         envelope: &Envelope,
     ) {
         // One connection at a time (rule P9). A primary that connects again has given its old connection up.
-        self.term.peer.close("the primary has connected anew");
+        self.replication
+            .peer
+            .close("the primary has connected anew");
         let Some(_active) = self.active.acquire_latest(&*self.engine.host) else {
             // The primary has given this connection up, too, while the earlier one was still being ended.
             return;
@@ -134,7 +136,7 @@ impl SecondarySession {
             refuse_poisoned(&**sender, envelope, &reason);
             return;
         }
-        let connection = self.term.peer.next_id();
+        let connection = self.replication.peer.next_id();
         self.responder.begin(hello.durable);
         if let Err(error) = self.welcome(&**sender, connection, hello, envelope) {
             let reason = error.to_string();
@@ -143,19 +145,19 @@ impl SecondarySession {
             return;
         }
         self.engine.notes.forget_obstacles();
-        self.term
+        self.replication
             .peer
             .open(connection, Arc::clone(sender), Vec::new(), None);
         if self.is_ending() {
             // The end may have closed the connection before this one was there.
-            self.term
+            self.replication
                 .peer
                 .close("this node stops, or has another role now");
         }
         let Err(end) = self.read_loop(sender, &mut *receiver);
         let reason = end.to_string();
         sender.shutdown(&reason);
-        self.term.peer.remove(connection);
+        self.replication.peer.remove(connection);
         if !self.is_ending() {
             self.engine.notes.set_reason(&reason);
         }
@@ -164,12 +166,12 @@ impl SecondarySession {
 
     /// Whether no primary is connected and the disk is sound.
     pub fn waits_for_primary(&self) -> bool {
-        !self.term.peer.is_connected() && !self.engine.poison.has_failed()
+        !self.replication.peer.is_connected() && !self.engine.poison.has_failed()
     }
 
     fn happened(&self, trigger: Trigger) {
         let event = Event::Trigger(trigger);
-        self.term.handle_event(ThreadKind::MayWait, event);
+        self.replication.handle_event(ThreadKind::MayWait, event);
     }
 
     /// Waits until the jobs of the courier thread, the writes on other threads and the flushes are done.
@@ -198,7 +200,7 @@ impl SecondarySession {
 
     /// Answers the primary, without waiting for the primary to read: the reader of the connection flushes.
     pub(super) fn answer(&self, sender: &dyn SendFrames, message: Message) {
-        self.term.reply(sender, message, Delivery::Queue);
+        self.replication.reply(sender, message, Delivery::Queue);
     }
 
     /// Reads and executes frames until the connection ends.
@@ -249,7 +251,9 @@ impl SecondarySession {
     ) -> Result<(), ConnectionEnd> {
         let envelope = Envelope::decode(frame.header)?;
         let store = &self.engine.store;
-        if envelope.datastore != store.uuid() || envelope.generation != self.term.generation() {
+        if envelope.datastore != store.uuid()
+            || envelope.generation != self.replication.generation()
+        {
             return Err(ConnectionEnd::OtherDatastore);
         }
         // The ack of the ack (rules P3, P7).
@@ -322,7 +326,7 @@ impl SecondarySession {
     ) -> Result<(), ConnectionEnd> {
         let permit = self.permits.write()?;
         let (session, sender) = (Arc::clone(self), Arc::clone(sender));
-        self.term.spawn(move || {
+        self.replication.spawn(move || {
             let handled = session.handle_write(&sender, &write, &data);
             end_or_flush(&*sender, handled);
             drop(permit);
@@ -341,7 +345,7 @@ impl SecondarySession {
     ) -> Result<(), ConnectionEnd> {
         let permit = self.permits.metadata()?;
         let (session, sender) = (Arc::clone(self), Arc::clone(sender));
-        self.term.spawn_ordered(move || {
+        self.replication.spawn_ordered(move || {
             let handled = session.handle_meta(&sender, &op, previous, durable, Store::commit);
             end_or_flush(&*sender, handled);
             drop(permit);
@@ -390,12 +394,12 @@ impl SecondarySession {
         message: impl FnOnce(Option<Errno>) -> Message + Send + 'static,
     ) -> Result<(), ConnectionEnd> {
         let permit = self.permits.flush()?;
-        let (term, sender) = (Arc::clone(&self.term), Arc::clone(sender));
+        let (replication, sender) = (Arc::clone(&self.replication), Arc::clone(sender));
         let sync = self.engine.disk.count.count().of;
         self.engine.host.spawn(Box::new(move || {
-            let failed = wait(&term.engine.store).err();
-            let failed = failed.map(|error| term.engine.log_and_errno(&error));
-            term.reply_in(sync, &*sender, message(failed), Delivery::Queue);
+            let failed = wait(&replication.engine.store).err();
+            let failed = failed.map(|error| replication.engine.log_and_errno(&error));
+            replication.reply_in(sync, &*sender, message(failed), Delivery::Queue);
             let _flushed = sender.flush_nowait();
             drop(permit);
         }));
@@ -464,7 +468,7 @@ impl SecondarySession {
     ) -> Result<(), ConnectionEnd> {
         let permit = self.permits.request()?;
         let (session, sender) = (Arc::clone(self), Arc::clone(sender));
-        self.term.spawn_ordered(move || {
+        self.replication.spawn_ordered(move || {
             let response = session.responder.response(&request, &payload);
             session.answer(&*sender, Message::Response { id, response });
             let _flushed = sender.flush_nowait();
@@ -476,24 +480,24 @@ impl SecondarySession {
     /// Ends the session for another one, when its jobs are done.
     pub fn retire(&self, reason: &str) {
         self.is_retiring.store(true, Ordering::Release);
-        self.term.peer.close(reason);
+        self.replication.peer.close(reason);
         // No connection is served any more, and none begins.
         drop(self.wait_until_idle());
         self.wait_for_changes();
-        self.term.end(reason);
-        self.term.wait_until_idle();
+        self.replication.end(reason);
+        self.replication.wait_until_idle();
     }
 
     /// Tells the primary that this node stops, so that no client waits for this node (rule R1). The primary closes the
     /// connection: an end of this node's side may take the message with it. A primary that does not read loses nothing but
     /// time.
     pub fn say_that_it_stops(&self) {
-        let (host, peer) = (&self.engine.host, &self.term.peer);
+        let (host, peer) = (&self.engine.host, &self.replication.peer);
         let Some(connection) = peer.current() else {
             return;
         };
         let start = host.now();
-        self.term
+        self.replication
             .reply(&*connection.sender, Message::Stopping, Delivery::Post);
         while peer.get(connection.id).is_some() && host.since(start) < FAREWELL_MAX {
             host.sleep(FLUSH_POLL);
@@ -502,7 +506,7 @@ impl SecondarySession {
 
     /// Whether the session is over, or about to be.
     fn is_ending(&self) -> bool {
-        self.is_retiring.load(Ordering::Acquire) || self.term.is_over()
+        self.is_retiring.load(Ordering::Acquire) || self.replication.is_over()
     }
 
     /// Waits until no connection is served. None is served before the guard is dropped.
@@ -523,11 +527,11 @@ impl SecondarySession {
     fn execute_effect(&self, effect: Effect) {
         match effect {
             Effect::Mark { in_sync } => {
-                sync_mark::spawn(&self.term, in_sync, OnFailure::Drop, || ());
+                sync_mark::spawn(&self.replication, in_sync, OnFailure::Drop, || ());
             }
-            Effect::DropLink => self.term.close_connection(),
-            Effect::Entered(state) => self.term.note_state(state),
-            Effect::Refused(refused) => self.term.note_refused(refused),
+            Effect::DropLink => self.replication.close_connection(),
+            Effect::Entered(state) => self.replication.note_state(state),
+            Effect::Refused(refused) => self.replication.note_refused(refused),
             other => {
                 debug_assert!(false, "the core of a secondary orders {other:?}");
             }
@@ -543,7 +547,7 @@ impl CoreDriver for SecondarySession {
     }
 
     fn run_effects(&self, _thread: ThreadKind, effects: Effects) {
-        let Some(_working) = self.term.begin_work() else {
+        let Some(_working) = self.replication.begin_work() else {
             return;
         };
         for effect in effects {

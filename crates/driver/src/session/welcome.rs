@@ -13,9 +13,9 @@ use lockstep_types::{Lineage, Osn};
 use thiserror::Error;
 
 use super::secondary::SecondarySession;
+use crate::durable::machine_count;
 use crate::host::ThreadKind;
-use crate::open::machine_count;
-use crate::peer::greeting::{self, GreetingError};
+use crate::replication::greeting::{self, GreetingError};
 
 /// Why a primary is refused.
 #[derive(Debug, Error)]
@@ -46,9 +46,9 @@ impl SecondarySession {
         hello: &Hello,
         envelope: &Envelope,
     ) -> Result<(), NotWelcome> {
-        greeting::check(&self.term, envelope, hello.version)?;
+        greeting::check(&self.replication, envelope, hello.version)?;
         self.check_store(hello)?;
-        let generation = self.term.generation();
+        let generation = self.replication.generation();
         self.engine.role_file.follow(generation, hello.store)?;
         // A node that follows for the first time has had no name of a store when it was opened.
         if let Some(beside) = self.engine.disk.count.beside() {
@@ -83,7 +83,7 @@ impl SecondarySession {
             in_sync: in_sync && hello.in_sync,
             peer_applied: Osn::ZERO,
         };
-        self.term.handle_event(ThreadKind::MayWait, up);
+        self.replication.handle_event(ThreadKind::MayWait, up);
         Ok(())
     }
 

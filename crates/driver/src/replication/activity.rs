@@ -1,6 +1,6 @@
-//! The work of one term: each thread that changes the store or the core for a term does so inside an activity.
+//! The work of one replication: each thread that changes the store or the core for a replication does so inside an activity.
 //!
-//! Invariant: once a term is over and idle, no thread changes the store for that term any more. So the next term of the
+//! Invariant: once a replication is over and idle, no thread changes the store for that replication any more. So the next replication of the
 //! datastore begins with a store that nothing else changes.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::host::Host;
 
-/// Time between two looks whether a term is idle.
+/// Time between two looks whether a replication is idle.
 const IDLE_POLL: Duration = Duration::from_millis(1);
 
 /// See the head of this file.
@@ -36,7 +36,7 @@ impl Drop for Working {
 }
 
 impl Activity {
-    /// Begins the work of this thread; `None` if the term is over.
+    /// Begins the work of this thread; `None` if the replication is over.
     pub fn begin(self: &Arc<Self>) -> Option<Working> {
         let mut state = self.0.lock();
         if state.is_over {
@@ -46,12 +46,12 @@ impl Activity {
         Some(Working(Arc::clone(self)))
     }
 
-    /// Whether the term is over.
+    /// Whether the replication is over.
     pub fn is_over(&self) -> bool {
         self.0.lock().is_over
     }
 
-    /// Ends the term: no more work begins.
+    /// Ends the replication: no more work begins.
     pub fn end(&self) {
         self.0.lock().is_over = true;
     }

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_resync::{Peer, PeerError, PendingAnswer, ResyncError};
 
-use super::connection::{ActiveConnection, Delivery};
-use super::requests::PendingRequests;
 use crate::host::oneshot::Awaited;
-use crate::term::Term;
+use crate::peer::connection::{ActiveConnection, Delivery};
+use crate::peer::requests::PendingRequests;
+use crate::replication::Replication;
 
 /// The peer may take this many times longer over a request that goes through a whole store.
 const WHOLE_STORE_FACTOR: u64 = 10;
 
 /// See the head of this file.
 pub(crate) struct RemotePeer {
-    term: Arc<Term>,
+    replication: Arc<Replication>,
     requests: Arc<PendingRequests>,
     pub connection: ActiveConnection,
 }
@@ -25,12 +25,12 @@ pub(crate) struct RemotePeer {
 impl RemotePeer {
     /// The peer over `connection`.
     pub const fn new(
-        term: Arc<Term>,
+        replication: Arc<Replication>,
         requests: Arc<PendingRequests>,
         connection: ActiveConnection,
     ) -> Self {
         Self {
-            term,
+            replication,
             requests,
             connection,
         }
@@ -39,7 +39,7 @@ impl RemotePeer {
     /// Number of beats that the peer may take over a request. A request that syncs or tidies a whole store takes
     /// longer in a larger store.
     fn beats_allowed(&self, request: &Request) -> u64 {
-        let limit = self.term.engine.config.answer_limit_beats();
+        let limit = self.replication.engine.config.answer_limit_beats();
         match request {
             Request::BeginResync { .. }
             | Request::FlushImage
@@ -72,11 +72,11 @@ impl Peer for RemotePeer {
     fn begin(&self, request: Request, payload: &[u8]) -> PendingAnswer<'_> {
         let what = describe(&request);
         let limit = self.beats_allowed(&request);
-        let host = &*self.term.engine.host;
+        let host = &*self.replication.engine.host;
         let awaited = self.requests.begin(host, limit, payload.len(), |id| {
             let message = Message::Request { id, request };
             let connection = &self.connection;
-            self.term
+            self.replication
                 .send_on(connection, message, payload, Delivery::Wait)
         });
         Box::new(move || match awaited.and_then(Awaited::get) {

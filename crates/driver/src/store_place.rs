@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use lockstep_types::backing::{Backing, FileIdentity};
 
-use super::role_file::FILE;
+use crate::durable::role_file::FILE;
 use crate::engine::Engine;
 
 /// Why the store is poisoned.
@@ -65,8 +65,8 @@ fn note_place(engine: &Engine, is_in_place: bool) {
 mod tests {
     use std::fs;
 
-    use super::super::tests::Place;
     use super::*;
+    use crate::open::tests::Place;
 
     #[test]
     fn a_store_that_was_removed_or_replaced_under_its_node_is_poisoned() {

@@ -7,8 +7,8 @@ use lockstep_repl::message::{Envelope, Message, PROTOCOL_VERSION};
 use lockstep_types::{DatastoreUuid, Generation, Osn};
 use thiserror::Error;
 
-use super::connection::{Delivery, deliver};
-use crate::term::Term;
+use crate::peer::connection::{Delivery, deliver};
+use crate::replication::Replication;
 
 /// Why the peer's greeting is refused. Each text names the cure.
 #[derive(Debug, Error)]
@@ -49,9 +49,13 @@ pub(crate) fn check_peer(
 }
 
 /// Checks the envelope and the version of a greeting.
-pub(crate) fn check(term: &Term, envelope: &Envelope, version: u32) -> Result<(), GreetingError> {
-    check_peer(term.engine.store.uuid(), envelope.datastore, version)?;
-    let (peer, own) = (envelope.generation, term.generation());
+pub(crate) fn check(
+    replication: &Replication,
+    envelope: &Envelope,
+    version: u32,
+) -> Result<(), GreetingError> {
+    check_peer(replication.engine.store.uuid(), envelope.datastore, version)?;
+    let (peer, own) = (envelope.generation, replication.generation());
     if peer != own {
         return Err(GreetingError::Generation { peer, own });
     }

@@ -1,12 +1,15 @@
-//! One term of a datastore: the core, its generation, and the connection with the peer.
+//! The replication of a datastore in one session: the core, its generation, and the connection with the peer.
 //!
-//! A term belongs to one session. All parts of the session share the term; the term reaches the session
-//! through [`CoreDriver`] only, and does not keep the session alive.
+//! All parts of the session share the replication; the replication reaches the session through [`CoreDriver`] only, and does
+//! not keep the session alive.
 //!
-//! Invariant: a message of the core's protocol carries the watermark of the core: [`Term`] sends it. A message outside the
+//! Invariant: a message of the core's protocol carries the watermark of the core: [`Replication`] sends it. A message outside the
 //! core's protocol, such as a greeting, carries none.
 
 mod activity;
+pub(crate) mod greeting;
+pub(crate) mod remote;
+pub(crate) mod role_exchange;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -40,32 +43,32 @@ pub(crate) trait CoreDriver: Send + Sync {
 }
 
 /// See the head of this file.
-pub(crate) struct Term {
+pub(crate) struct Replication {
     pub engine: Arc<Engine>,
     pub core: Mutex<Core>,
-    /// The first number that this term gives out.
+    /// The first number that this replication gives out.
     pub first_osn: Osn,
     pub peer: PeerConnection,
     activity: Arc<Activity>,
     driver: Weak<dyn CoreDriver>,
 }
 
-impl Term {
-    /// A term of the session `driver`, which is being built.
-    pub fn new(
-        engine: Arc<Engine>,
+impl Replication {
+    /// The replication of the session `driver`, which is being built.
+    pub fn begin(
+        engine: &Arc<Engine>,
         core: Core,
         first_osn: Osn,
         driver: Weak<dyn CoreDriver>,
-    ) -> Self {
-        Self {
-            engine,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            engine: Arc::clone(engine),
             core: Mutex::new(core),
             first_osn,
             peer: PeerConnection::default(),
             activity: Arc::default(),
             driver,
-        }
+        })
     }
 
     /// State of the datastore on this node.
@@ -73,7 +76,7 @@ impl Term {
         self.core.lock().state()
     }
 
-    /// Generation of every number and message of this term.
+    /// Generation of every number and message of this replication.
     pub const fn generation(&self) -> Generation {
         self.first_osn.generation
     }
@@ -83,23 +86,23 @@ impl Term {
         StateVersion(self.engine.state_version.load(Ordering::Acquire))
     }
 
-    /// Begins work of this thread for the term; `None` if the term is over.
+    /// Begins work of this thread for the replication; `None` if the replication is over.
     pub fn begin_work(&self) -> Option<Working> {
         self.activity.begin()
     }
 
-    /// Whether another term has begun, or the datastore is being stopped.
+    /// Whether another replication has begun, or the datastore is being stopped.
     pub fn is_over(&self) -> bool {
         self.activity.is_over() || self.engine.is_stopping()
     }
 
-    /// Ends the term: no more work begins, and the connection is closed.
+    /// Ends the replication: no more work begins, and the connection is closed.
     pub fn end(&self, reason: &str) {
         self.activity.end();
         self.peer.close(reason);
     }
 
-    /// Waits until no thread works for the term.
+    /// Waits until no thread works for the replication.
     pub fn wait_until_idle(&self) {
         self.activity.wait_until_idle(&*self.engine.host);
     }
@@ -167,7 +170,7 @@ impl Term {
         self.engine.host.spawn_ordered(self.keeping_session(job));
     }
 
-    /// The job, unless the term is over when its turn comes.
+    /// The job, unless the replication is over when its turn comes.
     fn keeping_session(&self, job: impl FnOnce() + Send + 'static) -> Job {
         let session = self.driver.upgrade();
         let activity = Arc::clone(&self.activity);
@@ -204,8 +207,8 @@ impl Term {
     /// Has another thread give a trigger to the core; `reason` is shown by `status`.
     pub fn spawn_trigger(self: &Arc<Self>, trigger: Trigger, reason: &str) {
         self.engine.notes.set_reason(reason);
-        let term = Arc::clone(self);
-        self.spawn(move || term.handle_event(ThreadKind::MayWait, Event::Trigger(trigger)));
+        let replication = Arc::clone(self);
+        self.spawn(move || replication.handle_event(ThreadKind::MayWait, Event::Trigger(trigger)));
     }
 
     /// A message of this datastore and generation.

@@ -12,8 +12,8 @@ use lockstep_roles::RoleRecord;
 use lockstep_types::{DatastoreUuid, Osn};
 use thiserror::Error;
 
-use super::connection::{Delivery, deliver};
 use super::greeting::{self, GreetingError};
+use crate::peer::connection::{Delivery, deliver};
 use crate::role_judge::Discord;
 use crate::witness_view::WordTime;
 

@@ -100,8 +100,8 @@ pub(crate) fn shows_older(
 mod tests {
     use lockstep_types::SyncId;
 
-    use super::super::tests::Place;
     use super::*;
+    use crate::open::tests::Place;
 
     #[test]
     fn a_count_belongs_to_one_store_and_one_run_of_the_machine() {

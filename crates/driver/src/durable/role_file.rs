@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - The file is changed and synced before anything acts on the new state.
-//! - A change that belongs to a generation is refused once the generation has changed: the term that wants it is over.
+//! - A change that belongs to a generation is refused once the generation has changed: the replication that wants it is over.
 //! - One damaged slot loses nothing: the other slot has the same state, or the state before a change on which nothing
 //!   has acted. A flipped bit never makes another state.
 
@@ -36,7 +36,7 @@ pub(crate) use words::Greeted;
 use words::Words;
 
 /// The file in the directory of the store.
-pub(super) const FILE: &str = "role.json";
+pub(crate) const FILE: &str = "role.json";
 
 /// The state in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
