@@ -4,7 +4,7 @@
 //! the reason for the refusal. The compiler checks that every pair is in exactly one of the two tables.
 //! The documents of the protocol show both tables, and a test keeps document and code the same.
 //!
-//! The witness will bring the change of roles. Its triggers exist already, and every state refuses them.
+//! A state machine lives as long as a role: the role machine (`crates/roles`) decides on changes of the role.
 
 mod refused;
 mod table;
@@ -88,30 +88,8 @@ pub enum Trigger {
     MarkedOutOfSync,
     /// The disk of this node's store has failed.
     StorePoisoned,
-    /// Later. Secondary in sync: the primary has been silent for so long that this node may take over; this node asks
-    /// the witness (paper, section 3.3, point 5).
-    TakeoverDue,
-    /// Later. The witness has made this node the primary of the next generation.
-    TakeoverGranted,
     /// The witness has noted that the secondary is out of sync (paper, section 3.3, point 6).
     OutOfSyncGranted,
-    /// Later. The witness has refused this node's request: the other node was first.
-    RaceLost,
-    /// Later. Primary: peer and witness have been silent for the time of the lease. The primary must
-    /// freeze before the secondary may take over (paper, note 3).
-    LeaseOver,
-    /// Later. Primary: the lease runs again.
-    LeaseRenewed,
-    /// Later. A message of a higher generation: the other node is the primary now.
-    Deposed,
-    /// Later. An operator asks for a swap of the roles, without a lost or refused operation.
-    FailoverAsked,
-    /// Later. An operator makes this node the primary; it is in sync.
-    PromoteAsked,
-    /// Later. An operator makes this node the primary although it may lack operations, which are then lost.
-    PromoteForced,
-    /// Later. An operator makes this node the secondary.
-    DemoteAsked,
 }
 
 /// A task that a change of state brings along.

@@ -17,8 +17,6 @@ pub enum RefusalReason {
     OtherRole,
     /// The trigger never comes in this state. A fault.
     Impossible,
-    /// The trigger concerns the change of roles, which the role machine decides: no code sends it.
-    NoFailoverYet,
 }
 
 impl RefusalReason {
@@ -27,7 +25,7 @@ impl RefusalReason {
     pub const fn is_fault(self) -> bool {
         match self {
             Self::OtherRole | Self::Impossible => true,
-            Self::Outdated | Self::NoFailoverYet => false,
+            Self::Outdated => false,
         }
     }
 
@@ -36,7 +34,6 @@ impl RefusalReason {
             Self::Outdated => "it is outdated",
             Self::OtherRole => "it cannot come to this role",
             Self::Impossible => "it cannot come there",
-            Self::NoFailoverYet => "there is no failover yet",
         }
     }
 }
@@ -53,7 +50,7 @@ pub type RefusedRow = (
 /// Every pair of state and trigger that is not in [`TABLE`].
 #[rustfmt::skip]
 pub const REFUSED: &[RefusedRow] = {
-    use RefusalReason::{Impossible, Outdated, NoFailoverYet, OtherRole};
+    use RefusalReason::{Impossible, Outdated, OtherRole};
     use State::{
         CatchingUp, EnteringSync, Frozen, LeavingSync, OutOfSync, Paused, Poisoned, ResyncContent,
         ResyncNamespace, ResyncTail, SecondaryCatchingUp, SecondaryDisconnected,
@@ -61,10 +58,9 @@ pub const REFUSED: &[RefusedRow] = {
         Unmirrored,
     };
     use Trigger::{
-        ContentDone, DemoteAsked, Deposed, FailoverAsked, ImageDone, ImageSent, LeaseOver, LeaseRenewed,
-        LinkLost, LinkUpInSync, LinkUpOutOfSync, MarkedInSync, MarkedOutOfSync, OutOfSyncGranted,
-        PauseOverContinue, PauseOverFreeze, PeerFailed, PromoteAsked, PromoteForced, RaceLost,
-        Recovered, StorePoisoned, TakeoverDue, TakeoverGranted,
+        ContentDone, ImageDone, ImageSent, LinkLost, LinkUpInSync, LinkUpOutOfSync, MarkedInSync,
+        MarkedOutOfSync, OutOfSyncGranted, PauseOverContinue, PauseOverFreeze, PeerFailed, Recovered,
+        StorePoisoned,
     };
     &[
         (
@@ -253,16 +249,6 @@ pub const REFUSED: &[RefusedRow] = {
             OtherRole,
             "only a primary with a peer asks to serve alone",
         ),
-
-        (
-            State::VARIANTS,
-            &[
-                TakeoverDue, TakeoverGranted, RaceLost, LeaseOver, LeaseRenewed, Deposed,
-                FailoverAsked, PromoteAsked, PromoteForced, DemoteAsked,
-            ],
-            NoFailoverYet,
-            "no code sends it",
-        ),
     ]
 };
 
@@ -341,10 +327,10 @@ mod tests {
 
     #[test]
     fn a_refusal_names_trigger_state_and_reason() {
-        let refused = State::Synced.next(Trigger::PromoteAsked).unwrap_err();
+        let refused = State::Synced.next(Trigger::Recovered).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "PromoteAsked is refused in state Synced: there is no failover yet"
+            "Recovered is refused in state Synced: it cannot come there"
         );
     }
 }
