@@ -75,7 +75,7 @@ impl Engine {
 
     /// What this copy knows of the sync that it is in (rule P17).
     pub fn standing(&self) -> SyncStanding {
-        SyncStanding::of(self.role_file.state().sync, self.disk.count.count())
+        SyncStanding::of(self.role_file.state().lineage.sync, self.disk.count.count())
     }
 
     /// Milliseconds of the host's monotonic clock.

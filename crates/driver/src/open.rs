@@ -245,7 +245,7 @@ fn found_loss(
     // An earlier start may have found the loss, and ended before it made new tables.
     let counts = config.peer.is_some() && role.is_in_sync() && role.record.complete;
     // A copy that has lost power, and is complete, has no tables that name anything.
-    if !counts || role.power.has_lost_power && !role.went_down(boot) {
+    if !counts || role.lineage.power.has_lost_power && !role.went_down(boot) {
         return Ok(None);
     }
     let lost = CopyLoss::of(role, backing, boot).map_err(table_refused(config))?;
@@ -306,7 +306,7 @@ fn with_base(
     boot: BootId,
 ) -> RoleState {
     let is_whole = || matches!(CopyLoss::of(role, backing, boot), Ok(None));
-    let counts = role.deposed_in_sync.is_none()
+    let counts = role.lineage.deposed_base.is_none()
         || config.peer.is_some() && is_whole()
         || is_active(Mutant::RejoinFromAnyCopy);
     if counts { role } else { role.without_base() }
@@ -382,7 +382,7 @@ impl Prepared {
         // An older copy is marked by now.
         let count = match place.machine_count {
             Some(beside) => {
-                machine_count::note_store(beside.as_ref(), role.store);
+                machine_count::note_store(beside.as_ref(), role.lineage.store);
                 count.kept_beside(beside)
             }
             None => count,

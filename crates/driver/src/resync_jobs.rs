@@ -144,7 +144,7 @@ impl ResyncJobs {
             // New operations are admitted already; their numbers are not below the watermark.
             Transfer::TellRecovered => {
                 let below = self.replication.core.lock().done_below();
-                let verifier = self.engine.role_file.state().verifier;
+                let verifier = self.engine.role_file.state().clients.verifier;
                 self.spawn_request(connection, Request::RecoveryDone { below, verifier });
             }
             Transfer::SendImage => {
@@ -155,7 +155,7 @@ impl ResyncJobs {
                 self.spawn(connection, "resync of the content", Self::send_content);
             }
             Transfer::TellInSync => {
-                let verifier = self.engine.role_file.state().verifier;
+                let verifier = self.engine.role_file.state().clients.verifier;
                 self.spawn_request(connection, Request::InSync { verifier });
             }
         }

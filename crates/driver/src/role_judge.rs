@@ -135,7 +135,9 @@ impl Attendee {
     /// Whether the copy of the peer was in sync by the record of this node, and a new store has taken its place. The peer may
     /// have served before, and nobody has its operations.
     pub fn has_lost_peer(&self, theirs: &Meet) -> bool {
-        self.state.record.peer_complete && self.state.store.is_some() && theirs.store.is_none()
+        self.state.record.peer_complete
+            && self.state.lineage.store.is_some()
+            && theirs.store.is_none()
     }
 
     /// Whether this node is the primary, and the complete copy of the secondary has operations that this copy lacks. An older
@@ -149,7 +151,7 @@ impl Attendee {
 
     /// Whether this node may act on a record of a later generation.
     fn check_later(&self, peer: RoleRecord, kinship: Kinship) -> Result<(), Discord> {
-        let is_new = !self.has_data && !self.state.carried_over;
+        let is_new = !self.has_data && !self.state.lineage.was_resynced;
         if !peer.is_primary() {
             return if kinship == Kinship::Same {
                 Ok(())
@@ -170,7 +172,7 @@ impl Attendee {
     }
 
     fn kinship(&self, theirs: &Meet) -> Kinship {
-        match (self.state.store, theirs.store) {
+        match (self.state.lineage.store, theirs.store) {
             (Some(own), Some(theirs)) if own != theirs => return Kinship::Strange,
             (Some(_), None) => return Kinship::Older,
             (None, Some(_)) => return Kinship::Newer,
@@ -234,18 +236,16 @@ impl Attendee {
 pub(crate) fn has_served_alone(state: &RoleState, has_data: bool) -> bool {
     let record = state.record;
     let is_alone = record.is_primary() && !record.peer_complete;
-    is_alone && (has_data || state.carried_over) && !is_active(Mutant::FollowAfterAlone)
+    is_alone && (has_data || state.lineage.was_resynced) && !is_active(Mutant::FollowAfterAlone)
 }
 
 #[cfg(test)]
 mod tests {
     use lockstep_repl::message::PROTOCOL_VERSION;
-    use lockstep_types::{
-        BootId, Generation, StoreId, SyncCount, SyncId, SyncNames, WriteVerifier,
-    };
+    use lockstep_types::{Generation, StoreId, SyncCount, SyncId, SyncNames};
 
     use super::*;
-    use crate::durable::role_file::PowerMarks;
+    use crate::durable::role_file::CopyLineage;
 
     fn sync(number: usize) -> SyncStanding {
         let next = |last: Option<SyncId>, _| Some(SyncId::next(last, [3; 16]));
@@ -290,15 +290,13 @@ mod tests {
         Attendee {
             state: RoleState {
                 record,
-                carried_over: true,
-                store: Some(StoreId::from_bytes([1; 16])),
-                sync: sync(2).names,
-                deposed: None,
-                deposed_in_sync: None,
-                gave_up: false,
-                boot: Some(BootId::from_bytes([1; 16])),
-                verifier: WriteVerifier::NONE,
-                power: PowerMarks::default(),
+                lineage: CopyLineage {
+                    store: Some(StoreId::from_bytes([1; 16])),
+                    sync: sync(2).names,
+                    was_resynced: true,
+                    ..CopyLineage::default()
+                },
+                ..RoleState::begin(record.role)
             },
             sync: sync(2),
             has_data: true,
@@ -312,7 +310,7 @@ mod tests {
             version: PROTOCOL_VERSION,
             record,
             seen: Some(by.state.record),
-            store: by.state.store,
+            store: by.state.lineage.store,
             sync: by.sync,
             leaves_sync: false,
             gave_up: false,
@@ -458,8 +456,8 @@ mod tests {
         let follows = record(Role::Secondary, G1.next(), false, false);
         assert_eq!((met.leads, met.record), (false, follows));
         let mut empty = node(ALONE);
-        (empty.has_data, empty.state.carried_over) = (false, false);
-        (empty.sync, empty.state.store) =
+        (empty.has_data, empty.state.lineage.was_resynced) = (false, false);
+        (empty.sync, empty.state.lineage.store) =
             (SyncStanding::default(), Some(StoreId::from_bytes([7; 16])));
         let newer = Meet {
             store: Some(StoreId::from_bytes([1; 16])),
@@ -467,7 +465,7 @@ mod tests {
             ..told(&empty, promoted)
         };
         assert!(!empty.judge(&newer).unwrap().record.is_primary());
-        empty.state.carried_over = true;
+        empty.state.lineage.was_resynced = true;
         assert!(has_served_alone(&empty.state, empty.has_data));
         assert_eq!(
             empty.judge(&newer),

@@ -39,7 +39,7 @@ fn copy(marks: RoleState) -> CopyStatus {
     CopyStatus {
         marked_in_sync: marks.is_in_sync(),
         complete: marks.record.complete,
-        write_verifier: Some(marks.verifier.get()),
+        write_verifier: Some(marks.clients.verifier.get()),
         as_of: None,
     }
 }
@@ -88,7 +88,9 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         ..status.work
     };
     status.poisoned = poisoned;
-    status.witness = engine.witness.status();
+    status.witness = engine
+        .witness
+        .status(engine.role_file.state().unrecorded.is_some());
     let space = engine.store.capacity().space().ok();
     status.space = space.map(|space| SpaceStatus {
         total_bytes: space.total_bytes,

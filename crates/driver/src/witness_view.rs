@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use lockstep_roles::{Member, WitnessError, WitnessRecord};
+use lockstep_roles::WitnessError;
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
@@ -16,29 +16,13 @@ use parking_lot::Mutex;
 use crate::promise::TakeoverPromise;
 use crate::report::WitnessStatus;
 
-/// What a primary that an operator has forced to lead still owes the witness: the word that only this node serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Debt {
-    /// The generation in which this node serves.
-    pub generation: Generation,
-    /// The latest generation that this node knew of when it was forced to lead.
-    pub known: Generation,
-}
-
-impl Debt {
-    /// Whether the witness has made a node the primary of a generation that this node, `me`, did not know of.
-    pub fn is_overtaken_by(self, now: WitnessRecord, me: Member) -> bool {
-        now.generation > self.generation || now.primary != me && now.generation > self.known
-    }
-}
-
 /// A moment in the life of a primary: the number of times that it has ended a permit, because the secondary may become
 /// complete. A word of the secondary that it is not complete permits nothing after the next such moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WordTime(u64);
 
-/// Why the other node must not serve while this node owes the witness a word.
-const OWES: &str =
+/// Why the other node must not serve while the witness does not know of a promotion by force.
+const UNRECORDED: &str =
     "the witness does not know that this node was promoted: keep the other node from serving";
 
 /// Why no node takes over while the nodes ask different witnesses.
@@ -84,8 +68,6 @@ struct WitnessViewState {
     trouble: Option<String>,
     /// The witness lets the secondary take over.
     protects: bool,
-    /// The word that this node owes the witness.
-    debt: Option<Debt>,
     peer: PeerWitness,
     /// The peer has told at the last meeting that its copy is complete, and newer than this one.
     is_outdated: bool,
@@ -174,22 +156,6 @@ impl WitnessView {
         self.state.lock().protects = false;
     }
 
-    /// Notes that the witness must still hear of a forced promotion.
-    pub fn owe(&self, debt: Debt) {
-        self.state.lock().debt = Some(debt);
-    }
-
-    /// The word that the primary of a generation owes the witness.
-    pub fn debt(&self, generation: Generation) -> Option<Debt> {
-        let debt = self.state.lock().debt;
-        debt.filter(|debt| debt.generation == generation)
-    }
-
-    /// Notes that the witness has heard the word, or does not need it any more.
-    pub fn settle(&self) {
-        self.state.lock().debt = None;
-    }
-
     /// Notes an answer of the witness. `protects`: the secondary may take over. `trouble`: why the answer decides nothing.
     /// Returns whether the last call had no answer.
     pub fn note_answer(&self, protects: bool, trouble: Option<&str>) -> bool {
@@ -212,12 +178,9 @@ impl WitnessView {
         is_news
     }
 
-    /// A session of this generation begins. Forgets what was true in an earlier one: that the secondary may take over, and
-    /// what this node owes.
-    pub fn enter(&self, generation: Generation) {
-        let mut state = self.state.lock();
-        state.protects = false;
-        state.debt = state.debt.filter(|debt| debt.generation == generation);
+    /// A session begins. Forgets what was true in an earlier one: that the secondary may take over.
+    pub fn begin_session(&self) {
+        self.state.lock().protects = false;
     }
 
     /// Whether the witness lets the secondary take over, as far as this node knows.
@@ -228,18 +191,18 @@ impl WitnessView {
     /// Whether the witness would let the secondary take over now, by its last answer.
     pub fn would_replace(&self) -> bool {
         let state = self.state.lock();
-        self.has_witness && state.answers && state.protects && state.debt.is_none()
+        self.has_witness && state.answers && state.protects
     }
 
-    /// The status for operators; `None` without a witness.
-    pub fn status(&self) -> Option<WitnessStatus> {
+    /// The status for operators; `None` without a witness. `unaware`: the witness does not know of a promotion by force.
+    pub fn status(&self, unaware: bool) -> Option<WitnessStatus> {
         if !self.has_witness {
             return None;
         }
         let state = self.state.lock();
         let parts = [
             state.trouble.as_deref(),
-            state.debt.map(|_| OWES),
+            unaware.then_some(UNRECORDED),
             match state.peer {
                 PeerWitness::Same => None,
                 PeerWitness::Other => Some(OTHER),
@@ -250,18 +213,16 @@ impl WitnessView {
         let trouble: Vec<&str> = parts.into_iter().flatten().collect();
         Some(WitnessStatus {
             address: String::new(),
-            answers: state.answers && state.debt.is_none() && state.is_trusted(),
+            answers: state.answers && !unaware && state.is_trusted(),
             protects: state.protects,
             trouble: (!trouble.is_empty()).then(|| trouble.join("; ")),
-            unaware: state.debt.is_some(),
+            unaware,
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use lockstep_roles::InSyncSet;
-
     use super::*;
 
     #[test]
@@ -285,7 +246,7 @@ mod tests {
             view.note_peer(peer);
             assert!(!view.protects());
             assert!(!view.note_answer(true, None));
-            assert!(!view.protects() && view.status().unwrap().trouble.is_some());
+            assert!(!view.protects() && view.status(false).unwrap().trouble.is_some());
             view.note_peer(PeerWitness::Same);
         }
     }
@@ -314,54 +275,21 @@ mod tests {
         };
         assert!(!view.note_answer(true, None));
         assert!(view.note_silence(&error, false));
-        let status = view.status().unwrap();
+        let status = view.status(false).unwrap();
         assert!(status.protects && !status.answers);
         assert!(!view.note_silence(&error, true), "no news");
         assert!(!view.protects());
         assert!(view.note_answer(false, None));
-        assert!(view.status().unwrap().answers);
+        assert!(view.status(false).unwrap().answers);
     }
 
     #[test]
-    fn a_debt_belongs_to_a_generation_and_is_told_to_operators() {
+    fn a_witness_that_does_not_know_of_a_promotion_gives_no_answer_that_counts() {
         let view = WitnessView::new(true, Duration::ZERO);
-        let [first, second, third] = [1, 2, 3].map(|raw| Generation::new(raw).unwrap());
-        let debt = Debt {
-            generation: third,
-            known: first,
-        };
-        view.owe(debt);
-        assert_eq!((view.debt(third), view.debt(second)), (Some(debt), None));
         assert!(!view.note_answer(false, None));
-        let status = view.status().unwrap();
-        assert!(!status.answers && status.trouble.unwrap().contains("keep the other node"));
-        view.enter(third);
-        assert_eq!(view.debt(third), Some(debt));
-        view.settle();
-        assert!(view.status().unwrap().answers && view.debt(third).is_none());
-        view.owe(debt);
-        view.enter(third.next());
-        assert!(view.status().unwrap().answers);
-    }
-
-    #[test]
-    fn a_takeover_that_this_node_knew_of_does_not_overtake_it() {
-        let [first, second, third, fourth] = [1, 2, 3, 4].map(|raw| Generation::new(raw).unwrap());
-        let debt = Debt {
-            generation: third,
-            known: first,
-        };
-        let by = |primary, generation| WitnessRecord {
-            change: 5,
-            generation,
-            primary,
-            in_sync: InSyncSet::PrimaryOnly,
-            sync: None,
-        };
-        let overtaken = |record| debt.is_overtaken_by(record, Member::First);
-        assert!(!overtaken(by(Member::Second, first)));
-        assert!(!overtaken(by(Member::First, second)));
-        assert!(overtaken(by(Member::Second, second)));
-        assert!(overtaken(by(Member::First, fourth)));
+        assert!(view.status(false).unwrap().answers);
+        let status = view.status(true).unwrap();
+        assert!(status.unaware && !status.answers);
+        assert!(status.trouble.unwrap().contains("keep the other node"));
     }
 }

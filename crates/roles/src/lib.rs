@@ -6,12 +6,14 @@
 
 pub mod event;
 pub mod machine;
+pub mod promotion;
 pub mod record;
 pub mod relabel;
 pub mod witness;
 
 pub use event::{Phase, RoleEffect, RoleEvent, RoleSettings, Told};
 pub use machine::RoleMachine;
+pub use promotion::UnrecordedPromotion;
 pub use record::{Member, RoleRecord};
 pub use relabel::Labels;
 pub use witness::{Claim, ClaimFault, InSyncSet, Witness, WitnessError, WitnessRecord};

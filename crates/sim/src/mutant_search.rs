@@ -31,6 +31,7 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         Mutant::PromoteUnasked
         | Mutant::ForceIntoNextGeneration
         | Mutant::ForceUntold
+        | Mutant::ForgetUnrecorded
         | Mutant::DemoteInSameGeneration
         | Mutant::KeepDemotedComplete
         | Mutant::KeepVerifierOfDemoted

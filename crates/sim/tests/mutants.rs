@@ -161,7 +161,10 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::RunOvertaken => &[SURVIVES, READS, DURABLE],
         Mutant::PromoteUnasked | Mutant::FollowAfterAlone => &[CONSENT],
         // Two nodes lead in one generation. A witness has then one record for both.
-        Mutant::ForceIntoNextGeneration | Mutant::ForceUntold | Mutant::DemoteInSameGeneration => {
+        Mutant::ForceIntoNextGeneration
+        | Mutant::ForceUntold
+        | Mutant::ForgetUnrecorded
+        | Mutant::DemoteInSameGeneration => {
             &[ONE_PRIMARY, CLAIM, IN_TIME, READS, SURVIVES, EXACTLY_ONCE]
         }
         // A demoted node whose copy counts as complete may take over.
@@ -199,6 +202,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::PromoteUnasked => 7_960,
         Mutant::KeepDemotedComplete => 58_080,
         Mutant::ForceUntold => 14_180,
+        Mutant::ForgetUnrecorded => 400_001_836_702,
         Mutant::ForceIntoNextGeneration => 15_130,
         Mutant::WatermarkTooHigh => 8_660,
         Mutant::FollowAfterAlone => 1_240,

@@ -174,6 +174,8 @@ mutants! {
     ForceIntoNextGeneration,
     /// A node that is forced to lead does not tell the witness.
     ForceUntold,
+    /// A process that starts does not know that the witness must still know of a promotion by force.
+    ForgetUnrecorded,
     /// The secondary makes an inode without a durable note of its number (P13).
     ForgetNumbers,
     /// A power loss leaves the write verifier as it was (P22).

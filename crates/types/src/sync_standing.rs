@@ -11,6 +11,7 @@ use crate::mutants::{Mutant, is_active};
 
 /// The names of the sync of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SyncNames {
     /// The name that both nodes have; `None` before the first resync.
     pub last: Option<SyncId>,

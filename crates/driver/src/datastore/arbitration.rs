@@ -20,7 +20,7 @@ use lockstep_repl::core::Event;
 use lockstep_repl::state::{State, Trigger};
 use lockstep_roles::{
     InSyncSet, Member, Phase, RoleEffect, RoleEvent, RoleMachine, RoleRecord, RoleSettings, Told,
-    Witness, WitnessError, WitnessRecord,
+    UnrecordedPromotion, Witness, WitnessError, WitnessRecord,
 };
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::{OnPeerLoss, OnPowerLoss, Role};
@@ -30,12 +30,13 @@ use super::Datastore;
 use super::forced_word::{self, ForcedWord, WitnessLine};
 use super::named_calls::{NamedCalls, is_older};
 use crate::config::FailoverTimes;
+use crate::durable::role_file::RoleState;
 use crate::host::ThreadKind;
 use crate::role_judge::{Discord, has_served_alone};
 use crate::session::Session;
 use crate::session::build::SessionPart;
 use crate::session::primary::PrimarySession;
-use crate::witness_view::{Debt, PeerWitness};
+use crate::witness_view::PeerWitness;
 
 /// Time between two looks whether there is something to ask.
 const POLL: Duration = Duration::from_millis(20);
@@ -68,7 +69,7 @@ enum Question {
     /// Primary: the secondary may take over from now on.
     Protect,
     /// Primary by the word of an operator: only this node serves.
-    Tell(Debt),
+    Tell(UnrecordedPromotion),
     /// How do things stand?
     Look,
 }
@@ -225,10 +226,14 @@ impl<'a> Arbitration<'a> {
     /// The question of this moment.
     fn question(&self) -> Option<Question> {
         let engine = &self.datastore.engine;
-        let record = engine.role_file.state().record;
+        let RoleState {
+            record, unrecorded, ..
+        } = engine.role_file.state();
         let is_due = engine.host.now() >= self.look_at;
         let look = is_due.then_some(Question::Look);
-        let tell = engine.witness.debt(record.generation).map(Question::Tell);
+        let tell = unrecorded
+            .filter(|_| record.is_primary())
+            .map(Question::Tell);
         let peer = engine.witness.peer();
         if engine.witness.decides_nothing() {
             return tell.or(look);
@@ -287,7 +292,7 @@ impl<'a> Arbitration<'a> {
         let mine = engine.role_file.state().record;
         // The next permit is given by the answer. A secondary that may take over ends every earlier one.
         if question == Question::Protect {
-            engine.witness.settle();
+            self.note_recorded();
             engine.witness.revoke();
         }
         let ruling = self.rule(question, mine);
@@ -352,7 +357,7 @@ impl<'a> Arbitration<'a> {
     fn rule(&self, question: Question, mine: RoleRecord) -> Result<Ruling, WitnessError> {
         match question {
             Question::Look => return Ok(look(self.line.read()?)),
-            Question::Tell(debt) => return Ok(look(Some(self.tell(debt)?))),
+            Question::Tell(promotion) => return Ok(look(Some(self.tell(promotion)?))),
             Question::Alone | Question::TakeOver | Question::Protect => {}
         }
         let settings = RoleSettings {
@@ -394,15 +399,23 @@ impl<'a> Arbitration<'a> {
         })
     }
 
-    /// Gives the witness the word that this node owes.
-    fn tell(&self, debt: Debt) -> Result<WitnessRecord, WitnessError> {
+    /// Tells the witness of a promotion by force.
+    fn tell(&self, promotion: UnrecordedPromotion) -> Result<WitnessRecord, WitnessError> {
         let sync = self.datastore.engine.standing().names.last;
-        match forced_word::tell(self.line, debt, sync)? {
+        match forced_word::tell(self.line, promotion, sync)? {
             ForcedWord::Known(now) => {
-                self.datastore.engine.witness.settle();
+                self.note_recorded();
                 Ok(now)
             }
             ForcedWord::Overtaken(later) => Ok(later),
+        }
+    }
+
+    /// The witness knows of the last promotion by force, or both copies are equal again.
+    fn note_recorded(&self) {
+        let engine = &self.datastore.engine;
+        if let Err(error) = engine.role_file.clear_unrecorded() {
+            tracing::error!(datastore = engine.name(), %error, "the role file cannot be written");
         }
     }
 
@@ -419,7 +432,7 @@ impl<'a> Arbitration<'a> {
             return;
         }
         let is_later = |known: &WitnessRecord| match question {
-            Question::Tell(debt) => debt.is_overtaken_by(*known, self.line.me),
+            Question::Tell(promotion) => promotion.is_overtaken_by(*known, self.line.me),
             Question::TakeOver if is_active(Mutant::StandUnrecorded) => false,
             _ => known.generation > mine.generation,
         };

@@ -20,6 +20,7 @@ use lockstep_types::time::millis;
 
 use super::Datastore;
 use crate::client::{RoleObserver, Standing};
+use crate::durable::role_file::RoleState;
 use crate::engine::Engine;
 use crate::maintenance;
 use crate::report::{CommandFailure, RoleReport};
@@ -198,14 +199,16 @@ impl Datastore {
     }
 
     pub(super) fn report(&self, begin: Duration) -> RoleReport {
-        let record = self.engine.role_file.state().record;
+        let RoleState {
+            record, unrecorded, ..
+        } = self.engine.role_file.state();
         RoleReport {
             role: record.role,
             generation: record.generation.get(),
             pause_ms: millis(self.engine.host.since(begin)),
             address: None,
             as_of: None,
-            witness_unaware: self.engine.witness.debt(record.generation).is_some(),
+            witness_unaware: unrecorded.is_some(),
             standby: Some(self.engine.config.policies.standby),
         }
     }
@@ -306,7 +309,7 @@ impl Datastore {
         let (role, generation) = (record.role, record.generation.get());
         tracing::warn!(datastore, ?role, generation, ?part, "the role of this node");
         self.engine.notes.forget_obstacles();
-        self.engine.witness.enter(record.generation);
+        self.engine.witness.begin_session();
         let (gate, host) = (self.gate(), &*self.engine.host);
         gate.need_lease(host, build::needs_lease(&self.engine));
         if part == SessionPart::Lead {

@@ -9,10 +9,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_roles::{Claim, InSyncSet, Member, Witness, WitnessError, WitnessRecord};
+use lockstep_roles::{
+    Claim, InSyncSet, Member, UnrecordedPromotion, Witness, WitnessError, WitnessRecord,
+};
 use lockstep_types::SyncId;
-
-use crate::witness_view::Debt;
 
 /// Most claims for one word. A claim that another one has overtaken is made again.
 const CLAIMS_MAX: usize = 3;
@@ -47,23 +47,23 @@ pub(super) enum ForcedWord {
     Overtaken(WitnessRecord),
 }
 
-/// Tells the witness what this node owes it.
+/// Tells the witness of a promotion by force.
 pub(super) fn tell(
     line: &WitnessLine,
-    debt: Debt,
+    promotion: UnrecordedPromotion,
     sync: Option<SyncId>,
 ) -> Result<ForcedWord, WitnessError> {
     let mut answer = line.read()?;
     for _ in 0..CLAIMS_MAX {
         let new = WitnessRecord {
             change: answer.map_or(0, |now| now.change + 1),
-            generation: debt.generation,
+            generation: promotion.generation,
             primary: line.me,
             in_sync: InSyncSet::PrimaryOnly,
             sync,
         };
         if let Some(now) = answer {
-            if debt.is_overtaken_by(now, line.me) {
+            if promotion.is_overtaken_by(now, line.me) {
                 return Ok(ForcedWord::Overtaken(now));
             }
             if (WitnessRecord {
@@ -148,11 +148,11 @@ mod tests {
             me: Member::First,
             limit: Duration::from_secs(1),
         };
-        let debt = Debt {
+        let promotion = UnrecordedPromotion {
             generation: generation(4),
             known: generation(1),
         };
-        let told = tell(&line, debt, None).unwrap();
+        let told = tell(&line, promotion, None).unwrap();
         let now = *shelf.record.lock();
         (told, now)
     }

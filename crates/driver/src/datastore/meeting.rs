@@ -192,10 +192,10 @@ impl Meets for Datastore {
             version: PROTOCOL_VERSION,
             record: state.record,
             seen,
-            store: state.store,
+            store: state.lineage.store,
             sync: self.engine.standing(),
             leaves_sync: leaving::leaves_sync(self),
-            gave_up: state.gave_up,
+            gave_up: state.clients.discarded_own_changes,
             failover_after_ms: self.engine.config.failover_after_ms(),
             witness: self.engine.config.witness_id(),
         }

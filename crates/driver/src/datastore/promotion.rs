@@ -3,10 +3,11 @@
 //! A node with a witness is promoted by force only. It tells the witness, so that the other node cannot take over by an
 //! earlier record of the witness: first it records that it is a candidate, then it claims its generation, and then it leads.
 //! A node that stops between these steps is a candidate like any other (rule R4). If the witness gives no answer, the node
-//! leads, and owes the witness the word (`forced_word.rs`). The operator keeps the other node from serving until the witness knows.
+//! leads, and keeps in its role file that the witness must still know (`forced_word.rs`), over a restart, too. The operator keeps
+//! the other node from serving until the witness knows.
 
 use lockstep_fs::StoreError;
-use lockstep_roles::RoleRecord;
+use lockstep_roles::{RoleRecord, UnrecordedPromotion};
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
@@ -18,7 +19,6 @@ use crate::engine::Engine;
 use crate::report::{CommandFailure, RoleReport};
 use crate::session::Session;
 use crate::session::build::SessionPart;
-use crate::witness_view::Debt;
 
 /// Distance of the generation of a forced promotion from the latest generation that this node knows. Without this node,
 /// the other one may have gone two generations further: by a grant that this node has not read, and by a takeover after it.
@@ -113,7 +113,14 @@ fn check_promotion(
 
 /// The operations that the copy of this node may lack.
 fn lacks(datastore: &Datastore) -> &'static str {
-    if datastore.engine.role_file.state().power.has_lost_power {
+    if datastore
+        .engine
+        .role_file
+        .state()
+        .lineage
+        .power
+        .has_lost_power
+    {
         "the machine of this node has lost power while its copy was complete: the copy has everything that programs had put on \
          stable storage (fsync), and may lack what they had not, of the last seconds before the loss; the other node may have gone \
          on since"
@@ -161,10 +168,10 @@ fn lead_by_force(datastore: &Datastore, mine: RoleRecord) -> Result<(), CommandF
 }
 
 /// Tells the witness that this node serves in a generation, without the other node. `known`: the latest generation that
-/// this node has known of. If the witness gives no answer, this node owes it the word.
+/// this node has known of. If the witness gives no answer, the role file keeps that it must still know.
 ///
 /// # Errors
-/// If the witness has made the other node the primary of a later generation.
+/// If the witness has made the other node the primary of a later generation, or the role file cannot be written.
 fn tell_witness(
     datastore: &Datastore,
     generation: Generation,
@@ -173,28 +180,32 @@ fn tell_witness(
     if is_active(Mutant::ForceUntold) {
         return Ok(());
     }
-    let debt = Debt { generation, known };
-    let witness = &datastore.engine.witness;
-    let Some(line) = datastore.line.get() else {
-        witness.owe(debt);
-        return Ok(());
-    };
-    let sync = datastore.engine.standing().names.last;
-    match forced_word::tell(line, debt, sync) {
-        Ok(ForcedWord::Known(_)) => witness.settle(),
-        Ok(ForcedWord::Overtaken(later)) => {
+    let promotion = UnrecordedPromotion { generation, known };
+    let role_file = &datastore.engine.role_file;
+    let told = datastore.line.get().map(|line| {
+        let sync = datastore.engine.standing().names.last;
+        forced_word::tell(line, promotion, sync)
+    });
+    let noted = match told {
+        Some(Ok(ForcedWord::Known(_))) => role_file.clear_unrecorded(),
+        Some(Ok(ForcedWord::Overtaken(later))) => {
             datastore.note_rival(later.generation);
             return Err(CommandFailure::new(
                 "the witness has made the other node the primary",
                 "see `lockstep status` on the other node; if that node is lost, run this command again",
             ));
         }
-        Err(error) => {
+        Some(Err(error)) => {
             tracing::warn!(datastore = datastore.name(), %error, "the witness does not know of the forced promotion");
-            witness.owe(debt);
+            role_file.note_unrecorded(promotion)
         }
-    }
-    Ok(())
+        None => role_file.note_unrecorded(promotion),
+    };
+    noted.map_err(|error| {
+        not_begun(&StoreError::disk("note the promotion in", "role.json")(
+            error,
+        ))
+    })
 }
 
 /// The record of a node that an operator makes the primary: the datastore goes on with this copy.

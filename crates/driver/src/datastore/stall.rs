@@ -118,6 +118,7 @@ fn can_be_replaced(datastore: &Datastore) -> bool {
     };
     // The mark needs no lock of the core, which a thread may hold that waits for the disk.
     engine.witness.would_replace()
+        && engine.role_file.state().unrecorded.is_none()
         && engine.gate.standing() == Standing::Serving
         && session.replication.peer.is_complete()
         && !engine.disk.watch.may_peer_hang()

@@ -120,7 +120,7 @@ mod tests {
         .unwrap();
         said_once("went down");
         let mut synced = found;
-        synced.power.all_synced = true;
+        synced.lineage.power.all_synced = true;
         let other_boot = BootId::from_bytes([1; 16]);
         RoleFile::open(Arc::clone(&backing), synced, other_boot, complete).unwrap();
         assert!(caveats().unwrap().is_empty(), "nothing can be missing");

@@ -83,8 +83,8 @@ pub(crate) fn shows_older(
     let Some(sync) = count.of else {
         return false;
     };
-    let is_of_this_store = role.store.is_some() && store == name_of(role.store);
-    if !is_of_this_store && !role.sync.has(sync) {
+    let is_of_this_store = role.lineage.store.is_some() && store == name_of(role.lineage.store);
+    if !is_of_this_store && !role.lineage.sync.has(sync) {
         return false;
     }
     let known = SyncStanding {
@@ -93,7 +93,7 @@ pub(crate) fn shows_older(
     };
     // A copy whose count cannot be read has lost its tables, which counts as well.
     let left = tables::left_count(backing).unwrap_or_default();
-    SyncStanding::of(role.sync, left).lineage(&known) == Lineage::Newer
+    SyncStanding::of(role.lineage.sync, left).lineage(&known) == Lineage::Newer
 }
 
 #[cfg(test)]

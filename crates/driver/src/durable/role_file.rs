@@ -1,4 +1,4 @@
-//! The role record of this node and the names of its copy, on stable storage.
+//! The role record of this node, the lineage of its copy, and what clients must be told, on stable storage.
 //!
 //! The file has two *slots* of one block each, with the same state at rest. A change overwrites the first slot, syncs
 //! the file, overwrites the second slot and syncs again. So a change needs no space on the disk (rule P20), and at
@@ -10,9 +10,10 @@
 //! - One damaged slot loses nothing: the other slot has the same state, or the state before a change on which nothing
 //!   has acted. A flipped bit never makes another state.
 
-mod fields;
 pub mod marks;
 mod power;
+mod slots;
+mod state;
 mod sync_names;
 mod telling;
 mod words;
@@ -20,322 +21,25 @@ mod words;
 use std::io;
 use std::sync::Arc;
 
-use lockstep_roles::RoleRecord;
+use lockstep_roles::{RoleRecord, UnrecordedPromotion};
 use lockstep_types::backing::{Backing, draft_of, replace};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{BootId, Generation, Hash128, StoreId, SyncNames, WriteVerifier};
-use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
-
 use lockstep_types::settings::Role;
+use lockstep_types::{BootId, Generation, StoreId, SyncNames, WriteVerifier};
+use parking_lot::Mutex;
 
-pub(crate) use fields::PowerMarks;
-use fields::{RoleWord, SyncField, UnsyncedFields};
+pub(crate) use slots::FILE;
+use slots::{RoleSlot, read};
+pub(crate) use state::{CopyLineage, RoleState};
 pub(crate) use words::Greeted;
 use words::Words;
-
-/// The file in the directory of the store.
-pub(crate) const FILE: &str = "role.json";
-
-/// The state in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RoleState {
-    /// Generation, role and completeness of the copies.
-    pub record: RoleRecord,
-    /// This copy is the source or the result of a resync. An empty store with this mark has lost data; a new disk in
-    /// place of another has no such mark.
-    pub carried_over: bool,
-    /// The name of the primary's store at the time of the first resync, the same on both nodes; `None` on a secondary
-    /// until the first greeting (rule P17). A store that was last used by a version without names has none.
-    pub store: Option<StoreId>,
-    /// The sync that the marks of the record belong to (rule P17).
-    pub sync: SyncNames,
-    /// The last generation in which this node was the primary, if its copy may hold changes from then that no other copy
-    /// has: it was deposed, and has not been in sync since.
-    pub deposed: Option<Generation>,
-    /// The same generation, if this copy differs from the then secondary's only in the writes of the PAW table, and in
-    /// operations in doubt: the copies were in sync, and no resync has begun since.
-    pub deposed_in_sync: Option<Generation>,
-    /// This node has served alone, and an operator has made it the secondary since: what only its copy has is given up. Until
-    /// its copy is in sync again.
-    pub gave_up: bool,
-    /// The run of the machine in which the store is in use; `None` after a clean shutdown.
-    pub boot: Option<BootId>,
-    /// The write verifier of this copy (rule P22).
-    pub verifier: WriteVerifier,
-    /// The effect of a loss of power on this copy (rule P12).
-    pub power: PowerMarks,
-}
-
-/// The fields of the state, in this and in earlier versions.
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StateFields {
-    generation: Generation,
-    role: RoleWord,
-    /// In versions whose roles do not change, in place of the next two fields.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    in_sync: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    complete: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    peer_complete: Option<bool>,
-    carried_over: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    store: Option<StoreId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    sync: Option<SyncField>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    deposed: Option<Generation>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    deposed_in_sync: Option<Generation>,
-    boot: Option<BootId>,
-    /// Missing in earlier versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    unsynced: Option<UnsyncedFields>,
-}
-
-impl From<RoleState> for StateFields {
-    fn from(state: RoleState) -> Self {
-        let record = state.record;
-        Self {
-            generation: record.generation,
-            role: RoleWord::of(record),
-            in_sync: None,
-            complete: Some(record.complete),
-            peer_complete: Some(record.peer_complete),
-            carried_over: state.carried_over,
-            store: state.store,
-            sync: SyncField::of(state.sync),
-            deposed: state.deposed,
-            deposed_in_sync: state.deposed_in_sync,
-            boot: state.boot,
-            unsynced: Some(UnsyncedFields {
-                verifier: state.verifier,
-                gave_up: state.gave_up,
-                power: state.power,
-            }),
-        }
-    }
-}
-
-impl RoleState {
-    /// The state of a file of this or an earlier version.
-    fn of(fields: StateFields) -> io::Result<Self> {
-        let is_primary = fields.role == RoleWord::Primary;
-        let unsynced = fields.unsynced;
-        let (complete, peer_complete) = match fields {
-            StateFields {
-                in_sync: None,
-                complete: Some(complete),
-                peer_complete: Some(peer_complete),
-                ..
-            } => (complete, peer_complete),
-            StateFields {
-                in_sync: Some(in_sync),
-                complete: None,
-                peer_complete: None,
-                ..
-            } => (is_primary || in_sync, is_primary && in_sync),
-            _ => return Err(damaged("the marks of the copies are not whole")),
-        };
-        Ok(Self {
-            record: RoleRecord {
-                generation: fields.generation,
-                role: fields.role.role(),
-                is_candidate: fields.role == RoleWord::Candidate,
-                complete,
-                peer_complete,
-            },
-            carried_over: fields.carried_over,
-            store: fields.store,
-            sync: fields.sync.map(SyncField::names).unwrap_or_default(),
-            deposed: fields.deposed,
-            deposed_in_sync: fields.deposed_in_sync,
-            gave_up: unsynced.is_some_and(|it| it.gave_up),
-            boot: fields.boot,
-            verifier: unsynced.map_or(WriteVerifier::NONE, |it| it.verifier),
-            power: unsynced.map_or(PowerMarks::default(), |it| it.power),
-        })
-    }
-}
-
-/// The content of a slot: the number of the change, the state, and the checksum of both.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RoleSlot {
-    change: u64,
-    state: StateFields,
-    checksum: String,
-}
-
-/// The file of a version without slots: the state and its checksum.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Unslotted {
-    state: StateFields,
-    checksum: String,
-}
-
-/// The checksum in hex, over the value as JSON in one line.
-fn checksum(of: &impl Serialize) -> io::Result<String> {
-    let sum = Hash128::of(&serde_json::to_vec(of)?);
-    Ok(format!("{:032x}", u128::from_be_bytes(sum.0)))
-}
-
-impl RoleSlot {
-    /// The block of a change: text, padded with blanks.
-    fn block(change: u64, state: RoleState) -> io::Result<Vec<u8>> {
-        let state = StateFields::from(state);
-        let checksum = checksum(&(change, state))?;
-        let slot = Self {
-            change,
-            state,
-            checksum,
-        };
-        let mut text = serde_json::to_vec_pretty(&slot)?;
-        if text.len() >= BLOCK_BYTES {
-            return Err(io::Error::other(
-                "the role of the node takes more than a block",
-            ));
-        }
-        text.resize(BLOCK_BYTES - 1, b' ');
-        text.push(b'\n');
-        Ok(text)
-    }
-
-    /// The slot in a block, if the block is whole.
-    fn read(block: &[u8]) -> Option<Self> {
-        let slot: Self = serde_json::from_slice(block).ok()?;
-        let expected = checksum(&(slot.change, slot.state)).ok()?;
-        (block.len() == BLOCK_BYTES && slot.checksum == expected).then_some(slot)
-    }
-}
-
-impl RoleState {
-    /// The mark "in sync". On a primary: the peer's copy is complete. On a secondary: this copy is complete.
-    pub const fn is_in_sync(&self) -> bool {
-        if self.record.is_primary() {
-            self.record.peer_complete
-        } else {
-            self.record.complete
-        }
-    }
-
-    /// Gives a primary's store its name when the store is first used (rule P17).
-    pub fn named(self, draw: impl FnOnce() -> StoreId) -> Self {
-        let is_primary = self.record.is_primary();
-        let store = self.store.or_else(|| is_primary.then(draw));
-        Self { store, ..self }
-    }
-
-    /// The state with the mark "in sync" set or removed.
-    fn marked(self, in_sync: bool) -> Self {
-        let mut record = self.record;
-        if record.is_primary() {
-            record.peer_complete = in_sync;
-        } else {
-            record.complete = in_sync;
-        }
-        Self {
-            record,
-            deposed: self.deposed.filter(|_| !in_sync),
-            deposed_in_sync: self.deposed_in_sync.filter(|_| !in_sync),
-            gave_up: self.gave_up && !in_sync,
-            ..self
-        }
-        .made_equal(None)
-    }
-
-    /// The state of a copy that may lack operations which were not synced (rule P22). The verifier is another one even if the
-    /// random bytes came before: the machine may be a copy of another one.
-    pub fn renewed(self, drawn: [u8; 16]) -> Self {
-        let last = self.verifier.get().to_le_bytes();
-        let mixed = Hash128::of(&[drawn.as_slice(), &last].concat());
-        Self {
-            verifier: WriteVerifier::from_bytes(mixed.0),
-            ..self
-        }
-    }
-
-    /// Renews the write verifier if the memory of the copy is lost, as this start finds it in the run `boot` of the machine
-    /// (rule P22). `record`: the record that follows.
-    pub fn verified(
-        self,
-        boot: BootId,
-        record: RoleRecord,
-        draw: impl FnOnce() -> [u8; 16],
-    ) -> Self {
-        let has_lost = self.went_down(boot)
-            || self.record.complete && !record.complete
-            || self.record.becomes_complete(&record);
-        let keeps = !has_lost || is_active(Mutant::KeepVerifierOfLostMemory);
-        if keeps && self.verifier != WriteVerifier::NONE {
-            self
-        } else {
-            self.renewed(draw())
-        }
-    }
-
-    /// The state of a copy that may differ from the other one in anything.
-    pub fn without_base(self) -> Self {
-        Self {
-            deposed_in_sync: None,
-            ..self
-        }
-    }
-
-    /// Whether the tables say how this copy differs from the other one.
-    pub fn has_tables(&self) -> bool {
-        self.has_kept_sync() && self.record.complete || self.base().is_some()
-    }
-
-    /// The generation in which a secondary's copy was last equal to the other one, but for the operations in flight.
-    pub const fn base(&self) -> Option<Generation> {
-        match self.record {
-            record if record.is_primary() => None,
-            record if record.complete && !self.power.has_lost_power => Some(record.generation),
-            _ => self.deposed_in_sync,
-        }
-    }
-
-    /// The state with another record. A primary that becomes a secondary without a complete copy was deposed. A primary
-    /// that gives its role away in order keeps a complete copy.
-    fn with_record(self, new: RoleRecord) -> Self {
-        let old = self.record;
-        let had_base = old.complete && old.peer_complete && !self.power.has_lost_power;
-        let were_in_sync = had_base || is_active(Mutant::RejoinFromAnyCopy);
-        let (deposed, deposed_in_sync) = match (old.is_primary(), new.is_primary()) {
-            (_, true) => (None, None),
-            (true, false) => {
-                let deposed = Some(old.generation).filter(|_| !new.complete);
-                (deposed, deposed.filter(|_| were_in_sync))
-            }
-            (false, false) => (self.deposed, self.deposed_in_sync),
-        };
-        let served_alone = old.is_primary() && !old.peer_complete && !new.complete;
-        Self {
-            record: new,
-            deposed,
-            deposed_in_sync,
-            gave_up: !new.is_primary() && (self.gave_up || served_alone),
-            ..self
-        }
-    }
-
-    /// Whether the machine went down while the store was in use, if the machine now runs as `boot`. Then data that
-    /// was not on stable storage may be missing.
-    pub fn went_down(&self, boot: BootId) -> bool {
-        self.boot.is_some_and(|last| last != boot)
-    }
-}
 
 /// The file and its state.
 pub(crate) struct RoleFile {
     backing: Arc<dyn Backing>,
     state: Mutex<RoleState>,
-    /// Number of changes; `None` before there is a file with slots. The lock is held while the file is changed.
+    /// Number of changes; `None` before there is a file. The lock is held while the file is changed.
     changes: Mutex<Option<u64>>,
     /// The words of this node that its copy is not complete.
     words: Words,
@@ -347,18 +51,7 @@ impl RoleFile {
     /// The state in the file of a store; for a new store the begin with `role`. Changes nothing.
     pub fn read(backing: &dyn Backing, role: Role) -> io::Result<RoleState> {
         let found = read(backing)?.map(|(state, _)| state);
-        Ok(found.unwrap_or(RoleState {
-            record: RoleRecord::begin(role),
-            carried_over: false,
-            store: None,
-            sync: SyncNames::default(),
-            deposed: None,
-            deposed_in_sync: None,
-            gave_up: false,
-            boot: None,
-            verifier: WriteVerifier::NONE,
-            power: PowerMarks::default(),
-        }))
+        Ok(found.unwrap_or(RoleState::begin(role)))
     }
 
     /// Takes the store into use in the run `boot` of the machine, with `record`. One step writes both, before
@@ -371,10 +64,13 @@ impl RoleFile {
     ) -> io::Result<Self> {
         let state = RoleState {
             record,
+            unrecorded: found
+                .unrecorded
+                .filter(|_| !is_active(Mutant::ForgetUnrecorded)),
             boot: Some(boot),
             ..found
         };
-        let changes = read(backing.as_ref())?.and_then(|(_, changes)| changes);
+        let changes = read(backing.as_ref())?.map(|(_, changes)| changes);
         let file = Self {
             changes: Mutex::new(changes),
             was_killed: found.boot.is_some(),
@@ -422,10 +118,13 @@ impl RoleFile {
             return Ok(true);
         }
         self.change_if(|state| {
-            let next = RoleState {
-                carried_over: state.carried_over || (new.is_primary() && state.sync.last.is_some()),
-                ..state.with_record(new)
-            };
+            let next = state.with_record(new);
+            let lineage = next.lineage;
+            let next = next.of_lineage(CopyLineage {
+                was_resynced: lineage.was_resynced
+                    || (new.is_primary() && lineage.sync.last.is_some()),
+                ..lineage
+            });
             let next = if old.becomes_complete(&new) {
                 next.renewed(drawn)
             } else {
@@ -437,13 +136,16 @@ impl RoleFile {
 
     /// Makes durable that this copy is a copy of `store`. The marks about another store are dropped.
     pub fn follow(&self, generation: Generation, store: StoreId) -> io::Result<()> {
-        if self.state().store == Some(store) {
+        if self.state().lineage.store == Some(store) {
             return Ok(());
         }
-        self.change_in(generation, |state| RoleState {
-            store: Some(store),
-            sync: SyncNames::default(),
-            ..state.marked(false).without_base()
+        self.change_in(generation, |state| {
+            let other = state.marked(false).without_base();
+            other.of_lineage(CopyLineage {
+                store: Some(store),
+                sync: SyncNames::default(),
+                ..other.lineage
+            })
         })
     }
 
@@ -458,18 +160,37 @@ impl RoleFile {
         generation: Generation,
         verifier: WriteVerifier,
     ) -> io::Result<()> {
-        if self.state().verifier == verifier {
+        if self.state().clients.verifier == verifier {
             return Ok(());
         }
-        self.change_in(generation, |state| RoleState { verifier, ..state })
+        self.change_in(generation, |state| state.with_verifier(verifier))
     }
 
     /// Makes durable that this copy acknowledges operations which are not durable from now on.
     pub fn note_unsynced(&self) -> io::Result<()> {
-        if self.state().power.all_synced {
+        if self.state().lineage.power.all_synced {
             self.change(RoleState::unsynced)?;
         }
         Ok(())
+    }
+
+    /// Makes durable that the witness does not know of this promotion by force.
+    pub fn note_unrecorded(&self, promotion: UnrecordedPromotion) -> io::Result<()> {
+        self.change(|state| RoleState {
+            unrecorded: Some(promotion),
+            ..state
+        })
+    }
+
+    /// Makes durable that the witness knows of the last promotion by force, or need not know.
+    pub fn clear_unrecorded(&self) -> io::Result<()> {
+        self.change_if(|state| {
+            state.unrecorded.is_some().then_some(RoleState {
+                unrecorded: None,
+                ..state
+            })
+        })
+        .map(drop)
     }
 
     /// Makes durable that the datastore goes on with a copy that may lack operations (rule P22).
@@ -531,47 +252,6 @@ impl RoleFile {
         }
         Ok(())
     }
-}
-
-/// The state in the file, and the number of changes if the file has slots; `None` without a file.
-fn read(backing: &dyn Backing) -> io::Result<Option<(RoleState, Option<u64>)>> {
-    let file = match backing.open(FILE) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    let mut bytes = vec![0; 2 * BLOCK_BYTES];
-    let length = file.read_at(0, &mut bytes)?;
-    bytes.truncate(length);
-    parse(&bytes).map(Some)
-}
-
-/// The state in the slot with the highest number. A damaged slot was being written when the power was lost, or the
-/// disk has damaged it: then the other slot counts.
-fn parse(bytes: &[u8]) -> io::Result<(RoleState, Option<u64>)> {
-    let slots = bytes.chunks(BLOCK_BYTES).filter_map(RoleSlot::read);
-    // Two slots with the same number have the same state.
-    let last = slots.reduce(|first, second| {
-        if second.change > first.change {
-            second
-        } else {
-            first
-        }
-    });
-    if let Some(slot) = last {
-        return Ok((RoleState::of(slot.state)?, Some(slot.change)));
-    }
-    let whole: Unslotted =
-        serde_json::from_slice(bytes).map_err(|error| damaged(&error.to_string()))?;
-    if whole.checksum != checksum(&whole.state)? {
-        return Err(damaged("its checksum is wrong"));
-    }
-    Ok((RoleState::of(whole.state)?, None))
-}
-
-fn damaged(what: &str) -> io::Error {
-    let cure = "Check the disk, then see \"A store is damaged\" in docs/operations.md";
-    let text = format!("{FILE} is damaged: {what}. {cure}");
-    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 #[cfg(test)]

@@ -509,5 +509,5 @@ fn a_transfer_of_a_connection_that_is_gone_does_nothing() {
     let replication = session.replication();
     replication.run_effects(ThreadKind::MayWait, Effects::from_slice(&[transfer]));
     end(&datastore);
-    assert!(!place.role().carried_over);
+    assert!(!place.role().lineage.was_resynced);
 }

@@ -50,7 +50,7 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
             let noted = engine.role_file.note_unsynced();
             noted.map_err(failed(config))?;
         }
-        if role.power.has_lost_power {
+        if role.lineage.power.has_lost_power {
             store.trace().end();
         } else {
             trace_lead(store, role.record.generation, is_in_sync);
@@ -65,11 +65,11 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
     let state = first_state(config, part, is_in_sync);
     let is_secondary = part == SessionPart::Follow && !role.record.is_primary();
     let is_alone = state.service_mode() == ServiceMode::Alone;
-    let drops_doubts = is_secondary || is_alone || role.power.has_lost_power;
+    let drops_doubts = is_secondary || is_alone || role.lineage.power.has_lost_power;
     // A resync that was set aside for belongs to an earlier session.
     store.lost_found().end();
     if drops_doubts && !is_active(Mutant::KeepInDoubt) {
-        roll_back_in_doubt(store, role.deposed).map_err(refused(config))?;
+        roll_back_in_doubt(store, role.lineage.deposed).map_err(refused(config))?;
     }
     Ok(with(engine, tables, state))
 }
@@ -118,7 +118,7 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
         let session = PrimarySession::new(engine, core, first_osn, tables.paw);
         match state {
             State::Paused
-                if has_names_in_doubt || engine.role_file.state().power.has_lost_power =>
+                if has_names_in_doubt || engine.role_file.state().lineage.power.has_lost_power =>
             {
                 session.hide_everything();
             }

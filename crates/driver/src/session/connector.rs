@@ -236,8 +236,8 @@ impl<'a, M: Meets> Connector<'a, M> {
         Ok(Hello {
             version: PROTOCOL_VERSION,
             in_sync: role.has_kept_sync(),
-            carried_over: role.carried_over,
-            store: role.store.ok_or_else(no_name)?,
+            carried_over: role.lineage.was_resynced,
+            store: role.lineage.store.ok_or_else(no_name)?,
             sync: engine.standing(),
             durable: engine.is_always_durable(),
         })
@@ -343,7 +343,7 @@ impl<'a, M: Meets> Connector<'a, M> {
         let follows = engine.store.intents().is_followed_at(welcome.applied);
         let reason = if !own {
             "the secondary lacks what was done without it; it is brought up to date"
-        } else if role.power.has_lost_power {
+        } else if role.lineage.power.has_lost_power {
             "this machine has lost power: the copies may differ in what was under way then, so everything is compared"
         } else if !welcome.in_sync {
             "the secondary's copy is not complete, or not the one that was in sync last"

@@ -141,7 +141,7 @@ impl Responder {
         self.base.begin_resync(whole);
         self.happened(Trigger::MarkedOutOfSync);
         let goes_on = !whole && store.lost_found().is_keeping();
-        if let Some(generation) = role_file.state().deposed.filter(|_| !goes_on) {
+        if let Some(generation) = role_file.state().lineage.deposed.filter(|_| !goes_on) {
             store
                 .lost_found()
                 .begin(generation, (!whole).then_some(own));

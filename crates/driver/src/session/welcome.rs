@@ -95,8 +95,6 @@ impl SecondarySession {
             return Ok(());
         }
         let own = self.engine.role_file.state();
-        // A version without names of stores made this copy, before the primary's store got its name.
-        let is_nameless = own.store.is_none() && hello.sync.names.last.is_some();
         let mine = self.engine.standing();
         let is_older = mine.names.are_unknown_to(&hello.sync.names)
             || mine.names.last.is_some() && mine.lineage(&hello.sync) == Lineage::Older;
@@ -107,7 +105,7 @@ impl SecondarySession {
                 "the primary's store is new, but the secondary's holds a datastore",
                 "mount the disk that the primary's store was on",
             )
-        } else if is_nameless || own.store.is_some_and(|store| store != hello.store) {
+        } else if own.lineage.store != Some(hello.store) {
             (
                 "the secondary's store is a copy of another store than the primary has now",
                 "mount the disks that belong together",

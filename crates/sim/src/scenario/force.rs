@@ -217,21 +217,15 @@ impl Cluster {
 
     /// Waits until the witness knows that a node was forced to lead: the other node must not serve before. If that takes
     /// long, repairs the connection with the witness, and forces the node once more: the witness may have made the other
-    /// node the primary before. A node does not remember over a restart of its process that the witness must still know
-    /// (gap 26), so a restarted node is forced once more, too.
+    /// node the primary before.
     fn wait_for_word(&mut self, side: Side) -> Result<(), String> {
-        let forced = self.nodes.of(side).process();
-        let has_restarted = |cluster: &Self| {
-            let process = cluster.nodes.of(side).process();
-            !matches!((&forced, &process), (Some(forced), Some(now)) if Arc::ptr_eq(forced, now))
-        };
         self.wait_while_owing(side)?;
-        if self.owes_word(side) || has_restarted(self) {
+        if self.owes_word(side) {
             self.world.arbiter.cut_off(side, false);
             self.world.arbiter.lose_answers(side, false);
             self.wait_while_owing(side)?;
         }
-        if self.owes_word(side) || has_restarted(self) {
+        if self.owes_word(side) {
             self.promote(side, true)?;
             self.wait_while_owing(side)?;
         }
@@ -249,10 +243,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Returns whether a node says that its witness does not know of its promotion.
+    /// Returns whether a node says that its witness does not know of its promotion. A node with a witness that is down, or is
+    /// starting, says nothing yet.
     fn owes_word(&self, side: Side) -> bool {
-        let datastore = self.nodes.of(side).datastore();
-        let status = datastore.and_then(|datastore| datastore.status().witness);
+        let Some(datastore) = self.nodes.of(side).datastore() else {
+            return self.nodes.have_witness();
+        };
+        let status = datastore.status().witness;
         status.is_some_and(|witness| witness.unaware)
     }
 

@@ -9,8 +9,8 @@ use lockstep_types::settings::OnPeerLoss;
 
 use super::program::{self, FIRST, LATER, WRONG};
 use super::steps::{
-    in_sync, is_stably_in_sync, kill, make_file, names, read, remove_names, restart, shut_down,
-    stable, start_in_sync, start_until_it_runs, status, two_nodes, until, until_in_sync, write,
+    in_sync, is_stably_in_sync, kill, make_file, names, read, restart, shut_down, stable,
+    start_in_sync, start_until_it_runs, status, two_nodes, until, until_in_sync, write,
 };
 
 /// Longer than any attempt to connect takes, with the pause after it.
@@ -168,35 +168,5 @@ fn an_empty_copy_follows_any_primary() {
     restart(&mut cluster, PRIMARY);
     until_in_sync(&mut cluster);
     make_file(&mut cluster, FIRST);
-    assert_eq!(stable(&cluster, SECONDARY).content, Some(FIRST));
-}
-
-/// A version without names has left both stores in sync. The nodes compare the stores once, and give
-/// them names.
-#[test]
-fn stores_without_names_are_compared_once() {
-    let mut cluster = in_sync();
-    for side in [SECONDARY, PRIMARY] {
-        shut_down(&mut cluster, side);
-        remove_names(&cluster, side);
-    }
-    assert_eq!(names(&cluster, SECONDARY), None);
-    start_in_sync(&mut cluster);
-    let [primary, secondary] = Side::BOTH.map(|side| names(&cluster, side));
-    assert!(
-        primary.as_ref().is_some_and(|names| names.contains("sync")),
-        "{primary:?}"
-    );
-    assert_eq!(primary, secondary);
-}
-
-/// A copy without a name that appears only after that is not treated as a copy of this store.
-#[test]
-fn a_copy_without_a_name_is_left_as_it_is() {
-    let mut cluster = in_sync();
-    shut_down(&mut cluster, SECONDARY);
-    remove_names(&cluster, SECONDARY);
-    restart(&mut cluster, SECONDARY);
-    assert_refused(&mut cluster, "a copy of another store");
     assert_eq!(stable(&cluster, SECONDARY).content, Some(FIRST));
 }

@@ -10,9 +10,8 @@ use lockstep_sim::history::Stop;
 use lockstep_sim::op::{Mark, mark};
 use lockstep_sim::scenario::{Cluster, Mount, Settings};
 use lockstep_sim::world::Side;
-use lockstep_types::backing::replace;
 use lockstep_types::settings::{OnPeerLoss, OnPowerLoss};
-use lockstep_types::{Errno, Hash128, Ino};
+use lockstep_types::{Errno, Ino};
 
 use super::program::{self, FILE, FIRST};
 
@@ -179,31 +178,6 @@ fn role_text(disk: &Disk) -> String {
 pub fn names(cluster: &Cluster, side: Side) -> Option<String> {
     let role = role_text(cluster.disk(side));
     let (_, names) = role.split_once("\"store\"")?;
-    let (names, _) = names.split_once("\"boot\"")?;
+    let (names, _) = names.split_once("\"was_resynced\"")?;
     Some(names.to_owned())
-}
-
-/// Replaces the role file of a stopped node by the role file of a version without names.
-pub fn remove_names(cluster: &Cluster, side: Side) {
-    let text = role_text(cluster.disk(side));
-    let value = |key: &str| {
-        let (_, rest) = text.split_once(&format!("\"{key}\": ")).unwrap();
-        rest.split([',', '\n']).next().unwrap().to_owned()
-    };
-    // The mark of a node whose role never changes.
-    let mark = if value("role") == "\"primary\"" {
-        "peer_complete"
-    } else {
-        "complete"
-    };
-    let keys = ["generation", "role", mark, "carried_over", "boot"];
-    let fields = keys.map(|key| {
-        let name = if key == mark { "in_sync" } else { key };
-        format!("\"{name}\":{}", value(key))
-    });
-    let state = format!("{{{}}}", fields.join(","));
-    let checksum = u128::from_be_bytes(Hash128::of(state.as_bytes()).0);
-    let text = format!("{{\"state\":{state},\"checksum\":\"{checksum:032x}\"}}");
-    let backing = cluster.disk(side).mount();
-    replace(backing.as_ref(), "role.json", text.as_bytes()).unwrap();
 }

@@ -3,7 +3,7 @@
 use lockstep_roles::RoleRecord;
 use lockstep_types::{SyncId, WriteVerifier};
 
-use super::parse;
+use super::slots::parse;
 
 /// The marks in a role file, for checks of a store from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +30,10 @@ impl RoleMarks {
         Some(Self {
             in_sync: state.is_in_sync(),
             record: state.record,
-            sync: state.sync.newest(),
+            sync: state.lineage.sync.newest(),
             is_closed: state.boot.is_none(),
-            verifier: state.verifier,
-            has_lost_power: state.power.has_lost_power,
+            verifier: state.clients.verifier,
+            has_lost_power: state.lineage.power.has_lost_power,
         })
     }
 }

@@ -6,7 +6,17 @@ use std::io;
 
 use lockstep_types::{Generation, SyncId, SyncNames};
 
-use super::{RoleFile, RoleState};
+use super::{CopyLineage, RoleFile, RoleState};
+
+impl RoleState {
+    /// The state of a copy whose sync has these names.
+    const fn in_sync_named(self, sync: SyncNames) -> Self {
+        self.of_lineage(CopyLineage {
+            sync,
+            ..self.lineage
+        })
+    }
+}
 
 impl RoleFile {
     /// Makes durable, on the primary, that the namespace is about to be carried to the secondary. Returns the name of
@@ -23,22 +33,22 @@ impl RoleFile {
             if state.record.generation != generation || !is_current() {
                 return None;
             }
-            let sync = SyncId::next(state.sync.newest(), drawn);
+            let sync = SyncId::next(state.lineage.sync.newest(), drawn);
             drawn_sync = Some(sync);
-            Some(RoleState {
-                carried_over: true,
+            Some(state.of_lineage(CopyLineage {
+                was_resynced: true,
                 sync: SyncNames::settled(Some(sync)),
-                ..state
-            })
+                ..state.lineage
+            }))
         })?;
         Ok(drawn_sync.filter(|_| is_noted))
     }
 
     /// Makes durable, on the secondary, that a resync is about to change its copy.
     pub fn take_over(&self, generation: Generation, sync: SyncId) -> io::Result<()> {
-        self.change_in(generation, |state| RoleState {
-            sync: SyncNames::settled(Some(sync)),
-            ..state.marked(false).without_base()
+        self.change_in(generation, |state| {
+            let begun = state.marked(false).without_base();
+            begun.in_sync_named(SyncNames::settled(Some(sync)))
         })
     }
 
@@ -57,12 +67,12 @@ impl RoleFile {
             last: names.last,
             proposed: Some(SyncId::next(names.last, drawn)),
         };
-        self.change_in(generation, |state| RoleState { sync, ..state })
+        self.change_in(generation, |state| state.in_sync_named(sync))
     }
 
     /// Makes durable, on a secondary in sync, the name that its primary proposes.
     pub fn take_name(&self, generation: Generation, sync: SyncId) -> io::Result<()> {
         let sync = SyncNames::settled(Some(sync));
-        self.change_in(generation, |state| RoleState { sync, ..state })
+        self.change_in(generation, |state| state.in_sync_named(sync))
     }
 }

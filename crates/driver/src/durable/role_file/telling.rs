@@ -42,13 +42,13 @@ impl RoleFile {
             |state: &RoleState| state.record.generation == generation && is_last_word();
         let is_marked = self.change_if(|state| {
             let verifier = if is_active(Mutant::KeepOwnVerifier) {
-                state.verifier
+                state.clients.verifier
             } else {
                 verifier
             };
-            is_current(&state).then(|| RoleState {
-                verifier,
-                ..state.marked(true).made_equal(Some(greeted.is_durable))
+            is_current(&state).then(|| {
+                let equal = state.marked(true).made_equal(Some(greeted.is_durable));
+                equal.with_verifier(verifier)
             })
         })?;
         if is_marked {

@@ -1,6 +1,7 @@
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_types::SyncId;
 
+use super::slots::parse;
 use super::*;
 
 const FIRST: Generation = Generation::FIRST;
@@ -32,7 +33,7 @@ fn the_last_change_is_read_back() {
     assert_eq!(found, file.state());
     assert!(found.is_in_sync() && found.record.role == Role::Secondary);
     assert!(!found.went_down(BOOT) && found.went_down(BootId::from_bytes([4; 16])));
-    assert!(!found.carried_over);
+    assert!(!found.lineage.was_resynced);
     let store = StoreId::from_bytes([9; 16]);
     file.follow(FIRST, store).unwrap();
     let sync = file.carry_over(FIRST, [8; 16], || true).unwrap().unwrap();
@@ -41,22 +42,26 @@ fn the_last_change_is_read_back() {
     file.mark(FIRST, true).unwrap();
     file.mark(FIRST, false).unwrap();
     let found = again(dir.path()).unwrap();
-    assert!(found.carried_over && found.store == Some(store) && found.sync.last == Some(sync));
-    let proposed = || again(dir.path()).unwrap().sync.proposed;
-    file.propose(FIRST, found.sync, [6; 16]).unwrap();
+    assert!(
+        found.lineage.was_resynced
+            && found.lineage.store == Some(store)
+            && found.lineage.sync.last == Some(sync)
+    );
+    let proposed = || again(dir.path()).unwrap().lineage.sync.proposed;
+    file.propose(FIRST, found.lineage.sync, [6; 16]).unwrap();
     assert_eq!(proposed(), None, "not in sync");
     file.mark(FIRST, true).unwrap();
-    file.propose(FIRST, found.sync, [6; 16]).unwrap();
-    let names = file.state().sync;
+    file.propose(FIRST, found.lineage.sync, [6; 16]).unwrap();
+    let names = file.state().lineage.sync;
     assert!(proposed().is_some_and(|name| name.is_unknown_to(Some(sync))));
-    assert_eq!(again(dir.path()).unwrap().sync, names);
+    assert_eq!(again(dir.path()).unwrap().lineage.sync, names);
     file.propose(FIRST, names, [5; 16]).unwrap();
     assert_eq!(proposed(), names.proposed, "not known to be taken");
     file.take_name(FIRST, names.newest().unwrap()).unwrap();
     let taken = SyncNames::settled(names.proposed);
-    assert_eq!(again(dir.path()).unwrap().sync, taken);
+    assert_eq!(again(dir.path()).unwrap().lineage.sync, taken);
     file.follow(FIRST, StoreId::from_bytes([1; 16])).unwrap();
-    assert!(again(dir.path()).unwrap().sync.last.is_none());
+    assert!(again(dir.path()).unwrap().lineage.sync.last.is_none());
     file.closed().unwrap();
     let found = again(dir.path()).unwrap();
     assert!(
@@ -66,35 +71,32 @@ fn the_last_change_is_read_back() {
     );
 }
 
-/// Writes the file of a version without slots, and without names of store and sync.
-fn write_unslotted(dir: &std::path::Path) {
-    let state = "{\"generation\":1,\"role\":\"secondary\",\"in_sync\":true,\
-                 \"carried_over\":false,\"boot\":null}";
-    let checksum = u128::from_be_bytes(Hash128::of(state.as_bytes()).0);
-    let text = format!("{{\"state\":{state},\"checksum\":\"{checksum:032x}\"}}");
-    std::fs::write(dir.join(FILE), text).unwrap();
-}
-
-/// That version knew no names of store and sync (rule P17).
+/// The witness must know of a promotion by force, also after a restart of this process.
 #[test]
-fn the_file_of_the_previous_version_is_read() {
+fn an_unrecorded_promotion_lasts_as_long_as_its_lead() {
     let dir = tempfile::tempdir().unwrap();
-    write_unslotted(dir.path());
-    let found = again(dir.path()).unwrap();
-    assert!(found.is_in_sync() && found.store.is_none() && found.sync.last.is_none());
-}
-
-/// A version without slots wrote the file.
-#[test]
-fn a_file_without_slots_gets_them() {
-    let dir = tempfile::tempdir().unwrap();
-    write_unslotted(dir.path());
     let file = fresh(dir.path());
-    assert!(again(dir.path()).unwrap().is_in_sync());
-    file.mark(FIRST, false).unwrap();
-    assert!(!again(dir.path()).unwrap().is_in_sync());
-    let length = std::fs::metadata(dir.path().join(FILE)).unwrap().len();
-    assert_eq!(length, 2 * BLOCK_BYTES as u64);
+    let change =
+        |new: RoleRecord| assert!(file.replace(file.state().record, new, [5; 16]).unwrap());
+    let forced = FIRST.next().next();
+    let candidate = RoleRecord {
+        generation: forced,
+        is_candidate: true,
+        ..file.state().record
+    };
+    change(candidate);
+    let promotion = UnrecordedPromotion {
+        generation: forced,
+        known: FIRST,
+    };
+    file.note_unrecorded(promotion).unwrap();
+    change(file.state().record.lead(forced, false));
+    assert_eq!(again(dir.path()).unwrap().unrecorded, Some(promotion));
+    file.clear_unrecorded().unwrap();
+    assert_eq!(again(dir.path()).unwrap().unrecorded, None);
+    file.note_unrecorded(promotion).unwrap();
+    change(file.state().record.follow(forced, false));
+    assert_eq!(again(dir.path()).unwrap().unrecorded, None, "it follows");
 }
 
 /// A session whose generation is over changes nothing.
@@ -110,7 +112,7 @@ fn a_change_of_an_earlier_generation_is_refused() {
         !file.replace(before, before, [5; 16]).unwrap(),
         "it has changed"
     );
-    assert_eq!(file.state().store, Some(name));
+    assert_eq!(file.state().lineage.store, Some(name));
     assert!(file.mark(FIRST, false).is_err());
     assert_eq!(file.carry_over(FIRST, [1; 16], || true).unwrap(), None);
     assert_eq!(again(dir.path()).unwrap().record, lead);
@@ -128,15 +130,19 @@ fn a_deposed_primary_is_known_until_its_copy_is_in_sync() {
         |new: RoleRecord| assert!(file.replace(file.state().record, new, [5; 16]).unwrap());
     change(file.state().record.lead(FIRST, false));
     change(file.state().record.grant());
-    assert_eq!(file.state().deposed, None, "it gave its role away in order");
+    assert_eq!(
+        file.state().lineage.deposed,
+        None,
+        "it gave its role away in order"
+    );
     let second = FIRST.next();
     change(file.state().record.lead(second, false));
     change(file.state().record.follow(second.next(), false));
     let sync = SyncId::next(None, [8; 16]);
     file.take_over(second.next(), sync).unwrap();
-    assert_eq!(again(dir.path()).unwrap().deposed, Some(second));
+    assert_eq!(again(dir.path()).unwrap().lineage.deposed, Some(second));
     file.mark(second.next(), true).unwrap();
-    assert_eq!(again(dir.path()).unwrap().deposed, None);
+    assert_eq!(again(dir.path()).unwrap().lineage.deposed, None);
 }
 
 /// A deposed primary that was in sync has a base until a resync begins; one that served alone or lost power has none.
@@ -170,29 +176,36 @@ fn a_write_verifier_lasts_as_long_as_the_memory_of_its_copy() {
     let dir = tempfile::tempdir().unwrap();
     let file = fresh(dir.path());
     let none = file.state();
-    assert_eq!(none.verifier, WriteVerifier::NONE);
+    assert_eq!(none.clients.verifier, WriteVerifier::NONE);
     let other_boot = BootId::from_bytes([4; 16]);
     let first = none.verified(BOOT, none.record, || [2; 16]);
-    let later = |state: RoleState, boot, record| state.verified(boot, record, || [4; 16]).verifier;
-    assert_ne!(first.verifier, WriteVerifier::NONE);
-    assert_eq!(later(first, BOOT, first.record), first.verifier);
-    assert_ne!(later(first, other_boot, first.record), first.verifier);
+    let later =
+        |state: RoleState, boot, record| state.verified(boot, record, || [4; 16]).clients.verifier;
+    assert_ne!(first.clients.verifier, WriteVerifier::NONE);
+    assert_eq!(later(first, BOOT, first.record), first.clients.verifier);
+    assert_ne!(
+        later(first, other_boot, first.record),
+        first.clients.verifier
+    );
     let closed = RoleState {
         boot: None,
         ..first
     };
-    assert_eq!(later(closed, other_boot, first.record), first.verifier);
+    assert_eq!(
+        later(closed, other_boot, first.record),
+        first.clients.verifier
+    );
     let lost = RoleRecord {
         complete: false,
         ..first.record
     };
-    assert_ne!(later(first, BOOT, lost), first.verifier);
-    file.enter_sync(FIRST, first.verifier, greeted(&file))
+    assert_ne!(later(first, BOOT, lost), first.clients.verifier);
+    file.enter_sync(FIRST, first.clients.verifier, greeted(&file))
         .unwrap();
     let found = again(dir.path()).unwrap();
-    assert!(found.verifier == first.verifier && found.is_in_sync());
+    assert!(found.clients.verifier == first.clients.verifier && found.is_in_sync());
     file.renew_verifier([4; 16]).unwrap();
-    assert_ne!(file.state().verifier, first.verifier);
+    assert_ne!(file.state().clients.verifier, first.clients.verifier);
 }
 
 /// Rule P22: the copy that counts from now on lacks what the other one has.
@@ -207,15 +220,15 @@ fn a_copy_that_was_not_complete_leads_with_another_verifier() {
     let lead = found.record.lead(FIRST.next(), false);
     assert!(file.replace(found.record, lead, [4; 16]).unwrap());
     assert_eq!(
-        file.state().verifier,
-        found.verifier,
+        file.state().clients.verifier,
+        found.clients.verifier,
         "it does not serve yet"
     );
     let serve = lead.without_peer();
     let restarted = file.state().verified(BOOT, serve, || [4; 16]);
-    assert_ne!(restarted.verifier, found.verifier);
+    assert_ne!(restarted.clients.verifier, found.clients.verifier);
     assert!(file.replace(lead, serve, [4; 16]).unwrap());
-    assert_ne!(file.state().verifier, found.verifier);
+    assert_ne!(file.state().clients.verifier, found.clients.verifier);
 }
 
 /// What a demoted node has acknowledged alone is given up, until its copy is in sync.
@@ -229,9 +242,12 @@ fn a_demoted_node_that_served_alone_says_so_until_it_is_in_sync() {
         change(file.state().record.lead(FIRST, peer_complete));
         let second = FIRST.next();
         change(file.state().record.follow(second, false));
-        assert_eq!(again(dir.path()).unwrap().gave_up, !peer_complete);
+        assert_eq!(
+            again(dir.path()).unwrap().clients.discarded_own_changes,
+            !peer_complete
+        );
         file.mark(second, true).unwrap();
-        assert!(!again(dir.path()).unwrap().gave_up);
+        assert!(!again(dir.path()).unwrap().clients.discarded_own_changes);
     }
 }
 
@@ -344,8 +360,9 @@ fn a_copy_keeps_what_it_has_over_a_loss_of_power_if_it_always_syncs() {
 fn a_copy_counts_as_synced_from_a_clean_shutdown_or_a_loss_of_power_on_only() {
     let dir = tempfile::tempdir().unwrap();
     let found = fresh(dir.path()).state();
-    let started =
-        |state: RoleState, boot, is_always: bool| state.started(boot, is_always).power.all_synced;
+    let started = |state: RoleState, boot, is_always: bool| {
+        state.started(boot, is_always).lineage.power.all_synced
+    };
     let killed = RoleState {
         boot: Some(BOOT),
         ..found
