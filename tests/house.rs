@@ -1,5 +1,5 @@
 //! The house rules of the code: the size of types, functions and files, no circle of files, no text as an error, one type
-//! for each name; and `docs/ARCHITECTURE.md` names each file.
+//! for each name; and `docs/modules.md` lists the files as they are.
 //!
 //! One test checks each rule and prints all findings: `cargo test --test house files_form_no_circle`.
 //! `LOCKSTEP_HOUSE_CRATE=driver` limits the findings to one crate, `LOCKSTEP_HOUSE_CRATE=src` to the program. No rule
@@ -13,6 +13,8 @@ mod architecture;
 mod circles;
 #[path = "house/examples.rs"]
 mod examples;
+#[path = "house/module_list.rs"]
+mod module_list;
 #[path = "house/names.rs"]
 mod names;
 #[path = "house/signatures.rs"]
@@ -95,7 +97,27 @@ fn each_type_has_its_own_name() {
 }
 
 #[test]
-fn architecture_names_each_module() {
+fn architecture_names_files_that_exist() {
     let text = std::fs::read_to_string("docs/ARCHITECTURE.md").unwrap();
     hold("docs/ARCHITECTURE.md", |it| architecture::check(it, &text));
+}
+
+#[test]
+fn modules_open_with_a_head() {
+    hold("files without a head", module_list::without_head);
+}
+
+#[test]
+fn modules_are_listed_as_they_are() {
+    let page = module_list::page(&Workspace::read(Path::new(".")));
+    if std::env::var_os("LOCKSTEP_WRITE_DOCS").is_some() {
+        std::fs::write(module_list::PAGE, page).unwrap();
+        return;
+    }
+    let listed = std::fs::read_to_string(module_list::PAGE).unwrap();
+    assert!(
+        listed == page,
+        "{} is behind the code: run this test with LOCKSTEP_WRITE_DOCS=1",
+        module_list::PAGE
+    );
 }

@@ -1,20 +1,16 @@
-//! Rule: `docs/ARCHITECTURE.md` names each source file of the product, and no file that does not exist.
+//! Rule: `docs/ARCHITECTURE.md` names no file that does not exist.
 //!
 //! A file is named in backticks by the folder of its crate and its path below `src/`: `driver/peer/dial.rs`, and
-//! `src/fuse/reply.rs` for the program. A folder inside a crate, such as `driver/host/`, stands for the files directly in
-//! the folder.
+//! `src/fuse/reply.rs` for the program. A folder inside a crate is named with a slash at its end, such as `driver/host/`.
 
 use std::collections::BTreeSet;
 
 use crate::Finding;
 use crate::workspace::{Workspace, is_rust, split_path};
 
-/// Files that the text does not name, and names in the text without a file.
+/// Names in the text without a file.
 pub fn check(workspace: &Workspace, text: &str) -> Vec<Finding> {
-    let named = names(text);
-    let mut found = missing(workspace, &named);
-    found.extend(unknown(workspace, &named));
-    found
+    unknown(workspace, &names(text))
 }
 
 /// The words in backticks, outside blocks of code.
@@ -23,23 +19,6 @@ fn names(text: &str) -> BTreeSet<&str> {
     blocks
         .flat_map(|it| it.split('`').skip(1).step_by(2))
         .collect()
-}
-
-fn missing(workspace: &Workspace, named: &BTreeSet<&str>) -> Vec<Finding> {
-    let mut files = BTreeSet::new();
-    for krate in workspace.product() {
-        let own = krate.modules.iter().filter(|it| krate.has_own_file(it));
-        files.extend(own.map(|it| (&krate.folder, short(&it.file))));
-    }
-    files.retain(|(_, file)| {
-        let folder = file.rsplit_once('/').map(|it| format!("{}/", it.0));
-        // The folder of a whole crate would hide each new file of the crate.
-        let folder = folder.filter(|it| it.matches('/').count() > 1);
-        !named.contains(file.as_str()) && !folder.is_some_and(|it| named.contains(it.as_str()))
-    });
-    let finding =
-        |(folder, file): (&String, String)| Finding::new(folder, format!("`{file}` is not named"));
-    files.into_iter().map(finding).collect()
 }
 
 fn unknown(workspace: &Workspace, named: &BTreeSet<&str>) -> Vec<Finding> {
@@ -60,8 +39,8 @@ fn unknown(workspace: &Workspace, named: &BTreeSet<&str>) -> Vec<Finding> {
         .collect()
 }
 
-/// The name of a file in the text.
-fn short(path: &str) -> String {
+/// The name of a file in documents.
+pub fn short(path: &str) -> String {
     match split_path(path) {
         Some((folder, rest)) => format!("{folder}/{rest}"),
         None => path.strip_prefix("crates/").unwrap_or(path).to_owned(),

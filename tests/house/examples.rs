@@ -1,7 +1,7 @@
 //! Each rule on small sources: a bad one has the finding, a good one has none.
 
 use crate::workspace::Workspace;
-use crate::{Finding, architecture, circles, signatures, sizes};
+use crate::{Finding, architecture, circles, module_list, signatures, sizes};
 
 const LIB: &str = "crates/driver/src/lib.rs";
 
@@ -255,44 +255,48 @@ fn names_of_several_types_are_found() {
     assert!(check_all(signatures::check_names, &good).is_empty());
 }
 
-fn architecture_of(text: &str) -> Vec<String> {
-    let workspace = Workspace::example(&[
-        ("crates/driver/src/lib.rs", "mod host;"),
-        ("crates/driver/src/host.rs", "mod os; mod world {}"),
+fn small_workspace() -> Workspace {
+    Workspace::example(&[
+        (
+            "crates/driver/src/lib.rs",
+            "//! The driver. More.\nmod host;",
+        ),
+        (
+            "crates/driver/src/host.rs",
+            "//! The [`Host`] of\n//! one | two:\n//!\n//! More.\nmod os; mod world {}",
+        ),
         ("crates/driver/src/host/os.rs", "#[cfg(test)] mod tests;"),
         ("crates/driver/src/host/os/tests.rs", ""),
-        ("crates/sim/src/lib.rs", ""),
-        ("src/main.rs", "fn main() {}"),
-    ]);
-    texts(architecture::check(&workspace, text))
-}
-
-#[test]
-fn architecture_names_files_or_their_folder() {
-    let root = "`driver/lib.rs` and `driver/host.rs`, `src/main.rs`";
-    assert!(architecture_of(&format!("{root}, `driver/host/os.rs`")).is_empty());
-    assert!(
-        architecture_of(&format!(
-            "{root}, `driver/host/` (the machine), `sim/lib.rs`, `log/`"
-        ))
-        .is_empty()
-    );
-    assert_one(
-        &architecture_of(root),
-        &["`driver/host/os.rs` is not named"],
-    );
-    assert_one(
-        &architecture_of(&format!("{root}\n```\n`driver/host/os.rs`\n```\n")),
-        &["os.rs"],
-    );
-    assert_eq!(architecture_of("`driver/`, `src/main.rs`").len(), 3);
+        ("crates/sim/src/lib.rs", "//! The simulator."),
+        ("src/main.rs", "//! The program.\nfn main() {}"),
+    ])
 }
 
 #[test]
 fn architecture_names_no_lost_file() {
-    let all = "`driver/lib.rs` `driver/host.rs` `driver/host/os.rs` `src/main.rs`";
+    let of = |text: &str| texts(architecture::check(&small_workspace(), text));
+    let all = "`driver/lib.rs` `driver/host/` `sim/lib.rs` `log/` `src/main.rs`\n```\n`src/host.rs`\n```\n";
+    assert!(of(all).is_empty());
     for wrong in ["driver/dial.rs", "fuse/write.rs", "driver/peer/"] {
-        let found = architecture_of(&format!("{all} `{wrong}`"));
+        let found = of(&format!("{all} `{wrong}`"));
         assert_one(&found, &[&format!("`{wrong}` names no file")]);
     }
+}
+
+#[test]
+fn modules_are_listed_by_crate_and_folder() {
+    let page = module_list::page(&small_workspace());
+    let (_, page) = page.split_once("# The product").unwrap();
+    for part in [
+        "\n## `crates/driver`\n\n| file | content |\n|---|---|\n",
+        "| `driver/host.rs` | The `Host` of one \\| two |\n| `driver/lib.rs` | The driver |\n\n### `driver/host/`\n",
+        "| `driver/host/os.rs` |  |\n",
+        "\n## `src`\n\n| file | content |\n|---|---|\n| `src/main.rs` | The program |\n",
+        "| `sim/lib.rs` | The simulator |\n",
+    ] {
+        assert!(page.contains(part), "{part} in {page}");
+    }
+    assert!(!page.contains("tests.rs"), "{page}");
+    let silent = texts(module_list::without_head(&small_workspace()));
+    assert_one(&silent, &["crates/driver/src/host/os.rs has no head"]);
 }
