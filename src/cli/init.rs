@@ -532,8 +532,8 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_shows_the_printed_steps() {
-        let readme = include_str!("../../README.md");
+    fn the_page_on_the_set_up_shows_the_printed_steps() {
+        let page = include_str!("../../docs/set-up.md");
         let plan = plan(&["--listen", "10.0.0.1:7400", "--peer", "10.0.0.2:7400"]);
         let made = InitOutcome {
             fingerprint: some_fingerprint(),
@@ -546,8 +546,8 @@ mod tests {
             .replace(&plan.draft.uuid.to_string(), "…");
         let first_step = printed.split("\n2. ").next().unwrap();
         assert!(
-            readme.contains(first_step),
-            "not in README.md:\n{first_step}"
+            page.contains(first_step),
+            "not in docs/set-up.md:\n{first_step}"
         );
     }
 }

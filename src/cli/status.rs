@@ -363,7 +363,7 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
     }
     if store.sync.in_sync && found_different(store).is_some() {
         return vec![
-            "→ the nodes hold different data: see \"verify says DIFFERENT\" in docs/operations.md, and run \
+            "→ the nodes hold different data: see \"verify says DIFFERENT\" in docs/operations/disks.md, and run \
              `lockstep verify` again after the repair"
                 .to_owned(),
         ];
@@ -486,7 +486,7 @@ fn poison_explanation(store: &DatastoreStatus) -> Vec<String> {
     };
     let reads = "→ reads work as far as the disk can be read; every change and every flush fails";
     let then = format!(
-        "then `lockstep clear-poison {name}` here: see \"A disk has failed\" in docs/operations.md"
+        "then `lockstep clear-poison {name}` here: see \"A disk has failed\" in docs/operations/disks.md"
     );
     match (store.settings.role, &store.witness) {
         (Role::Secondary, _) => vec![

@@ -192,7 +192,7 @@ failover_after_ms = {}
 }
 
 const NO_WITNESS_TEXT: &str = "\
-# Without a section [datastore.witness] an operator decides which node serves. See \"The witness\" in docs/operations.md.
+# Without a section [datastore.witness] an operator decides which node serves. See \"The witness\" in docs/operations/witness.md.
 ";
 
 fn witness_text(witness: Option<&WitnessConfig>) -> String {

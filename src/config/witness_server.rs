@@ -162,7 +162,7 @@ pub fn witness_draft_text(draft: &WitnessDraft) -> Result<String, ConfigError> {
 listen = {listen}
 # Directory with node.key and node.crt. Keep the key secret: the nodes trust its owner.
 identity = {identity}
-# Directory of the records. A witness that lost them must not be started: see \"A lost witness\" in docs/operations.md.
+# Directory of the records. A witness that lost them must not be started: see \"A lost witness\" in docs/operations/witness.md.
 store = {store}
 
 # The nodes that may use this witness.

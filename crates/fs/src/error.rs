@@ -83,7 +83,7 @@ pub enum StoreError {
     /// A record of the namespace cannot be read, or two disagree.
     #[error(
         "the namespace is damaged: {what}; check the disk, then see \"A store is damaged\" in \
-         docs/operations.md"
+         docs/operations/disks.md"
     )]
     Damaged {
         /// The record and the defect.
@@ -92,7 +92,7 @@ pub enum StoreError {
     /// Content that was closed cleanly has another length than recorded.
     #[error(
         "content of inode {ino} ({}) is {found} bytes long on disk but {expected} by its record; \
-         another program has cut or replaced it: see \"A store is damaged\" in docs/operations.md",
+         another program has cut or replaced it: see \"A store is damaged\" in docs/operations/disks.md",
         content_path(*ino)
     )]
     ContentLength {
@@ -107,7 +107,7 @@ pub enum StoreError {
     #[error(
         "the directory holds no Lockstep store: {why}; correct `store` in the configuration, or mount \
          the disk that the store is on; if the store is lost, see \"A store is damaged\" in \
-         docs/operations.md"
+         docs/operations/disks.md"
     )]
     NotAStore {
         /// The evidence.
@@ -150,7 +150,7 @@ pub enum StoreError {
     #[error(
         "there is no format.json, so no store, but {found}, which may hold something: name an empty or \
          missing directory as `store`; if a store was here, see \"A store is damaged\" in \
-         docs/operations.md"
+         docs/operations/disks.md"
     )]
     NotEmpty {
         /// One of the files found.

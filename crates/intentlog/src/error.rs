@@ -57,7 +57,7 @@ pub enum LogError {
     #[error(
         "intent log {path} is damaged at position {position}: {cause}. Nothing was changed. \
          Operations recorded there may be lost on this node: see \"A store is damaged\" in \
-         docs/operations.md"
+         docs/operations/disks.md"
     )]
     Damaged {
         /// The segment file.
@@ -85,7 +85,7 @@ pub enum LogError {
     /// A file of the log is missing.
     #[error(
         "intent log {path} is missing: put it back if it was moved, else see \"A store is damaged\" in \
-         docs/operations.md"
+         docs/operations/disks.md"
     )]
     Missing {
         /// The segment file.
@@ -100,7 +100,7 @@ pub enum LogError {
     /// A foreign file has the name of the log.
     #[error(
         "{path} is not an intent log: it does not begin with the magic of one. See \"A store is damaged\" in \
-         docs/operations.md"
+         docs/operations/disks.md"
     )]
     NotALog {
         /// The file.
@@ -122,7 +122,7 @@ pub enum LogError {
     /// The file is shorter than at its creation.
     #[error(
         "intent log {path} is truncated: it has {length} of {expected} bytes. See \"A store is damaged\" in \
-         docs/operations.md"
+         docs/operations/disks.md"
     )]
     Truncated {
         /// The segment file.
@@ -136,7 +136,7 @@ pub enum LogError {
     #[error(
         "intent log {path} no longer has the records after position {asked}: its oldest is at \
          {oldest}. The store's checkpoint is older than its log: see \"A store is damaged\" in \
-         docs/operations.md"
+         docs/operations/disks.md"
     )]
     Gone {
         /// The segment file.
@@ -150,7 +150,7 @@ pub enum LogError {
     #[error(
         "intent log {path} ends at position {end}, but the store's checkpoint covers {asked}: the \
          log is an older copy. See \"A store is damaged\" in \
-         docs/operations.md"
+         docs/operations/disks.md"
     )]
     Behind {
         /// The segment file.

@@ -2,7 +2,7 @@
 //!
 //! The driver brings events ([`Event`]) and carries out the effects ([`Effect`]) in the given order. The core owns the
 //! locks, the state, the OSNs and the operations in flight. The core must never block, read a clock, or look at bytes.
-//! `docs/protocol.md` numbers the rules cited here.
+//! `docs/protocol/rules.md` numbers the rules cited here.
 //!
 //! Invariants:
 //! - An operation is finished once, after both nodes are done with it or the other node has been

@@ -42,7 +42,7 @@ impl LastAnswer {
                 format!(
                     "it has told change {known} of this datastore, and {found}: it has lost records"
                 ),
-                "see \"A lost witness\" in docs/operations.md",
+                "see \"A lost witness\" in docs/operations/witness.md",
             ));
         }
         let mut seen = self.0.lock();

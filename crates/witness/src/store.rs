@@ -109,7 +109,7 @@ pub enum WitnessStoreError {
     /// There is no store.
     #[error(
         "there are no records of a witness in {place}\n  \
-         cure: mount the disk of the store; if the records are lost, see \"A lost witness\" in docs/operations.md"
+         cure: mount the disk of the store; if the records are lost, see \"A lost witness\" in docs/operations/witness.md"
     )]
     Missing {
         /// The directory.
@@ -126,7 +126,7 @@ pub enum WitnessStoreError {
     /// The records are not the written ones.
     #[error(
         "the records of the witness in {place} are damaged: {what}\n  \
-         cure: check the disk, then see \"A lost witness\" in docs/operations.md"
+         cure: check the disk, then see \"A lost witness\" in docs/operations/witness.md"
     )]
     Damaged {
         /// The directory.
@@ -137,7 +137,7 @@ pub enum WitnessStoreError {
     /// The record of one datastore is not understood.
     #[error(
         "the record of datastore {datastore} cannot be used: {source}\n  \
-         cure: use a newer lockstep if one has run here, else see \"A lost witness\" in docs/operations.md"
+         cure: use a newer lockstep if one has run here, else see \"A lost witness\" in docs/operations/witness.md"
     )]
     Entry {
         /// The datastore.
@@ -160,7 +160,7 @@ pub enum WitnessStoreError {
     #[error(
         "datastore {datastore} belongs to the nodes {stored}\n  \
          cure: check `fingerprint` of [datastore.peer] on both nodes; if a node has a new identity, see \"A node with a \
-         new identity\" in docs/operations.md"
+         new identity\" in docs/operations/witness.md"
     )]
     OtherPair {
         /// The datastore.

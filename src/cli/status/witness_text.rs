@@ -65,7 +65,7 @@ fn answer(store: &DatastoreStatus, witness: &WitnessStatus) -> String {
 pub(super) fn step(store: &DatastoreStatus) -> Option<&'static str> {
     is_silent(store).then_some(
         "bring the witness back: without it no node takes over, and a primary that loses its peer serves nothing; \
-         see \"The witness\" in docs/operations.md",
+         see \"The witness\" in docs/operations/witness.md",
     )
 }
 

@@ -40,10 +40,10 @@ const ALONE: &str = "this node serves alone; the resync begins again when the no
 const STEADYING: &str = "nothing changes: this node serves alone already; the time begins anew when the nodes are connected";
 const PRIMARY_PAUSES: &str = "the primary lets changes wait, and then goes on alone or waits on (its on_peer_loss); this node does not serve";
 const PROMOTABLE: &str = "nothing acknowledged is lost; nothing serves until the primary is back, or until `lockstep promote NAME` on this node";
-const NOT_PROMOTABLE: &str = "nothing serves until the primary is back: this copy is not complete; if the primary's disk is lost, see \"The primary is dead\" in docs/operations.md";
+const NOT_PROMOTABLE: &str = "nothing serves until the primary is back: this copy is not complete; if the primary's disk is lost, see \"The primary is dead\" in docs/operations/roles.md";
 
 const NOBODY_FIT: &str = "nothing serves until the other node is back: this copy may lack changes; if the other node's disk is lost, see \"The \
-                          primary is dead\" in docs/operations.md";
+                          primary is dead\" in docs/operations/roles.md";
 const OBSTACLE: &str = "an operator, who solves the problem that the reason names: a start of the other node does not help";
 const REFUSED: &str = "nothing changes: the nodes refuse each other already";
 
@@ -249,7 +249,7 @@ const fn not_serving(situation: Situation, fit: FitCopies) -> Outlook {
         ),
         Situation::PrimaryFailedDisk { is_other_complete } => (
             "the disk of this node has failed: programs can read, and every change fails",
-            "an operator: see \"A disk has failed\" in docs/operations.md",
+            "an operator: see \"A disk has failed\" in docs/operations/disks.md",
             if is_other_complete {
                 "reads end, too; the other copy is complete: run `lockstep promote NAME` on the other node"
             } else {
@@ -260,7 +260,7 @@ const fn not_serving(situation: Situation, fit: FitCopies) -> Outlook {
         ),
         Situation::SecondaryFailedDisk => (
             "the disk of this node has failed: this copy is not updated any more",
-            "an operator: see \"A disk has failed\" in docs/operations.md",
+            "an operator: see \"A disk has failed\" in docs/operations/disks.md",
             NO_CHANGE,
             "nothing serves until the primary is back: do not use this copy",
             NO_CHANGE,

@@ -262,7 +262,7 @@ const fn not_serving(
         } => Outlook {
             waits_for: match word {
                 WitnessWord::Protects => {
-                    "the other node, which takes over by itself; then an operator: see \"A disk has failed\" in docs/operations.md"
+                    "the other node, which takes over by itself; then an operator: see \"A disk has failed\" in docs/operations/disks.md"
                 }
                 _ => base.waits_for,
             },

@@ -188,7 +188,7 @@ impl Datastore {
                 None => Ok(()),
                 Some(reason) => Err(CommandFailure::new(
                     reason,
-                    "see \"A disk hangs\" in docs/operations.md",
+                    "see \"A disk hangs\" in docs/operations/disks.md",
                 )),
             },
             Some(reason) => Err(CommandFailure::new(

@@ -87,7 +87,7 @@ pub enum ClearError {
         "this node is the primary of {name:?}: from then on what its disk holds counts, and the \
          secondary is made equal to it. What was acknowledged and has not reached this disk is lost \
          then, even if the secondary has it\n  cure: take what the secondary has with `lockstep \
-         export` there (see \"A disk has failed\" in docs/operations.md), or give --accept-loss"
+         export` there (see \"A disk has failed\" in docs/operations/disks.md), or give --accept-loss"
     )]
     LossNotAccepted {
         /// Name of the datastore.

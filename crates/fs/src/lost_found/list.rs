@@ -20,7 +20,7 @@ pub const UNKNOWN_PATH: &str = "?";
 /// Most bytes of a list.
 const LIST_BYTES_MAX: u64 = 16 << 20;
 const HEAD: &str = "\
-# What only this node had when it lost its role, and what the resync did to it. docs/operations.md explains this file.
+# What only this node had when it lost its role, and what the resync did to it. docs/operations/roles.md explains this file.
 # Fields, with a tab between them: what happened; inode; path; details; where the old bytes lie in the store.
 ";
 const FULL: &str = "# THE LIST IS FULL: what follows is not listed.\n";

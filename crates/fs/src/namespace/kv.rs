@@ -69,7 +69,7 @@ pub enum KvError {
     /// There is no store at that path.
     #[error(
         "{path}: there is no metadata store here; put it back if it was moved, else see \"A store is \
-         damaged\" in docs/operations.md"
+         damaged\" in docs/operations/disks.md"
     )]
     Missing {
         /// The missing file.
@@ -86,7 +86,7 @@ pub enum KvError {
     /// The disk does not have the written bytes.
     #[error(
         "{path}: the metadata store is damaged: {what}; check the disk, then see \"A store is damaged\" \
-         in docs/operations.md"
+         in docs/operations/disks.md"
     )]
     Damaged {
         /// The damaged file.

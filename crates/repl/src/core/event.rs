@@ -1,6 +1,6 @@
 //! The vocabulary of the core: the events that the driver brings, and the effects that the driver carries out.
 //!
-//! Holds types only. `docs/protocol.md` numbers the rules cited here.
+//! Holds types only. `docs/protocol/rules.md` numbers the rules cited here.
 
 use lockstep_types::{Errno, Osn};
 use smallvec::SmallVec;

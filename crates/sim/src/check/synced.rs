@@ -4,7 +4,7 @@
 //!   was invoked.
 //! - A durable write covers its own bytes.
 //! - Both cover every metadata operation that returned before they were invoked. The reason is that
-//!   there is one log, and a sync covers all of it (docs/protocol.md, "Durability").
+//!   there is one log, and a sync covers all of it (docs/protocol/README.md, "Durability").
 //! - Where every answered operation is durable, each call covers itself.
 //! - A cleanly closed store covers every operation that was answered before the close (P12).
 //!

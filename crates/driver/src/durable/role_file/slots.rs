@@ -84,7 +84,7 @@ pub(super) fn parse(bytes: &[u8]) -> io::Result<(RoleState, u64)> {
 }
 
 fn damaged() -> io::Error {
-    let cure = "Check the disk, then see \"A store is damaged\" in docs/operations.md";
+    let cure = "Check the disk, then see \"A store is damaged\" in docs/operations/disks.md";
     let text = format!("{FILE} is damaged: neither slot is whole. {cure}");
     io::Error::new(io::ErrorKind::InvalidData, text)
 }

@@ -31,7 +31,7 @@ fn advice(source: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => " (run as the user that it belongs to, usually root)",
         io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
             " (something else has taken its place: move that away and put back what was there, or \
-             see \"A store is damaged\" in docs/operations.md)"
+             see \"A store is damaged\" in docs/operations/disks.md)"
         }
         _ => " (check the disk)",
     }
