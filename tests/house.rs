@@ -17,6 +17,8 @@ mod examples;
 mod module_list;
 #[path = "house/names.rs"]
 mod names;
+#[path = "house/paths.rs"]
+mod paths;
 #[path = "house/signatures.rs"]
 mod signatures;
 #[path = "house/sizes.rs"]
@@ -94,6 +96,26 @@ fn errors_are_types() {
 #[test]
 fn each_type_has_its_own_name() {
     hold("names of several types", signatures::check_names);
+}
+
+#[test]
+fn links_lead_to_headings_that_exist() {
+    let exists = |path: &str| Path::new(path).exists();
+    hold("links of documents", |_| {
+        paths::check_links(&paths::documents(Path::new(".")), &exists)
+    });
+}
+
+#[test]
+fn named_files_exist() {
+    let documents = paths::documents(Path::new("."));
+    hold("names of files", |it| paths::check_names(it, &documents));
+}
+
+#[test]
+fn cited_headings_exist() {
+    let documents = paths::documents(Path::new("."));
+    hold("cited headings", |it| paths::check_headings(it, &documents));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Each rule on small sources: a bad one has the finding, a good one has none.
 
 use crate::workspace::Workspace;
-use crate::{Finding, architecture, circles, module_list, signatures, sizes};
+use crate::{Finding, architecture, circles, module_list, paths, signatures, sizes};
 
 const LIB: &str = "crates/driver/src/lib.rs";
 
@@ -299,4 +299,72 @@ fn modules_are_listed_by_crate_and_folder() {
     assert!(!page.contains("tests.rs"), "{page}");
     let silent = texts(module_list::without_head(&small_workspace()));
     assert_one(&silent, &["crates/driver/src/host/os.rs has no head"]);
+}
+
+fn documents(files: &[(&str, &str)]) -> paths::Documents {
+    let owned = |&(path, text): &(&str, &str)| (path.to_owned(), text.to_owned());
+    files.iter().map(owned).collect()
+}
+
+#[test]
+fn links_to_lost_files_and_headings_are_found() {
+    let page = |link: &str| {
+        documents(&[
+            (
+                "docs/a.md",
+                &format!("[text]({link})\n```\n[no](link)\n```\n"),
+            ),
+            ("docs/b/c.md", "# One head\n\n## Two `of` them: here\n"),
+        ])
+    };
+    let exists = |path: &str| path == "docs/b/c.md" || path == "docs/a.md";
+    let of = |link: &str| texts(paths::check_links(&page(link), &exists));
+    for good in [
+        "b/c.md",
+        "b/../b/c.md#one-head",
+        "b/c.md#two-of-them-here",
+        "https://a.b/c.md",
+    ] {
+        assert!(of(good).is_empty(), "{good}");
+    }
+    for bad in ["c.md", "b/c.md#two", "#one-head", "../docs/d.md"] {
+        assert_one(&of(bad), &["docs/a.md: no target of", bad]);
+    }
+}
+
+#[test]
+fn names_of_lost_files_are_found() {
+    let source = "//! See host/os.rs, `driver/host.rs` and docs/a.md.\nmod host;\n// Not peer.rs.\nconst A: &str = \"x.rs\";";
+    let workspace = Workspace::example(&[
+        (LIB, source),
+        (
+            "crates/driver/src/host.rs",
+            "mod os; const A: &str = \"see docs/b.md\";",
+        ),
+        ("crates/driver/src/host/os.rs", ""),
+    ]);
+    let pages = documents(&[(
+        "docs/a.md",
+        "`os.rs` and [a](../docs/a.md), `{a,b}.rs`, `/etc/x.md`",
+    )]);
+    assert_eq!(
+        texts(paths::check_names(&workspace, &pages)),
+        [
+            "crates/driver/src/host.rs names docs/b.md, and no such file exists",
+            "crates/driver/src/lib.rs names peer.rs, and no such file exists"
+        ]
+    );
+}
+
+#[test]
+fn cited_headings_that_are_lost_are_found() {
+    let source = r#"const A: &str = "see \"A disk
+            hangs\" in docs/a.md"; const B: &str = "see \"A disk\" in docs/a.md"; // "It `is` so" in docs/a.md"#;
+    let workspace = Workspace::example(&[(LIB, source)]);
+    let pages = documents(&[("docs/a.md", "# A disk hangs\n## It `is` so\n")]);
+    let found = texts(paths::check_headings(&workspace, &pages));
+    assert_one(
+        &found,
+        &["cites \"A disk\"", "docs/a.md has no such heading"],
+    );
 }
