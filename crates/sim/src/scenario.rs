@@ -21,6 +21,7 @@ mod final_checks;
 mod force;
 mod forced_acts;
 mod held_thread;
+mod history_recorder;
 pub mod injection;
 mod late_program;
 mod live_checks;
@@ -39,7 +40,6 @@ mod stale_caches;
 mod standby_program;
 mod tables;
 mod tally;
-mod witness;
 
 pub use baseline::Baseline;
 pub use clients::Users;

@@ -3,7 +3,6 @@
 //! The world decides what happens next: which fiber continues, or how far time advances until a
 //! fiber can continue. The seed of the world decides every choice.
 
-mod arbiter;
 mod fibers;
 mod kernel_caches;
 mod network;
@@ -12,12 +11,12 @@ mod process;
 mod run_dir;
 mod shutdown;
 mod side;
+mod witness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use arbiter::Arbiter;
 use fibers::Fibers;
 pub use fibers::{Event, ProcessId, ThreadRole, Wait, is_in_fiber, serving, wait};
 pub use kernel_caches::KernelCaches;
@@ -30,6 +29,7 @@ pub use process::{
 pub use run_dir::RunDir;
 pub use shutdown::Shutdown;
 pub use side::Side;
+pub use witness::SimWitness;
 
 use crate::random::Random;
 
@@ -43,7 +43,7 @@ pub struct World {
     /// The network between the nodes.
     pub network: Arc<Network>,
     /// The witness that the nodes ask.
-    pub arbiter: Arc<Arbiter>,
+    pub witness: Arc<SimWitness>,
     fibers: Fibers,
     next_process: u64,
     running: BTreeMap<ProcessId, Arc<Process>>,
@@ -68,7 +68,7 @@ impl World {
         Self {
             shared: Arc::new(Shared::new(random, step_percent)),
             network: Arc::default(),
-            arbiter: Arc::default(),
+            witness: Arc::default(),
             fibers: Fibers::default(),
             next_process: 1,
             running: BTreeMap::new(),

@@ -141,7 +141,7 @@ fn a_primary_without_operations_stays_in_sync_with_a_secondary_that_stops() {
 fn a_stop_without_the_witness(seed: u64) -> Result<(), String> {
     let settings = settings(Some(FAILOVER_AFTER), OnPeerLoss::Continue);
     let mut cluster = cluster(seed, &settings);
-    cluster.apply_fault(Fault::CutArbiter(Role::Primary))?;
+    cluster.apply_fault(Fault::CutWitness(Role::Primary))?;
     cluster.shut_down(SECONDARY)?;
     cluster.run_for(WHILE)?;
     cluster.apply_fault(Fault::Isolate(Role::Primary))?;

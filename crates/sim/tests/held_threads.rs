@@ -59,11 +59,11 @@ fn take_over(cluster: &mut Cluster) -> Result<(), String> {
 /// The secondary asks the witness, which answers late. Meanwhile the connection is lost.
 fn a_slow_witness(seed: u64) -> Result<(), String> {
     let mut cluster = cluster(seed);
-    cluster.slow_arbiter(Role::Secondary, SLOWNESS);
+    cluster.slow_witness(Role::Secondary, SLOWNESS);
     cluster.until(ASKED_WITHIN, |cluster| {
-        cluster.asks_arbiter(Role::Secondary)
+        cluster.asks_witness(Role::Secondary)
     })?;
-    cluster.slow_arbiter(Role::Secondary, Duration::ZERO);
+    cluster.slow_witness(Role::Secondary, Duration::ZERO);
     cluster.run_for(SLOWNESS.saturating_sub(BEFORE_THE_END))?;
     cluster.apply_fault(Fault::Isolate(Role::Primary))?;
     take_over(&mut cluster)?;

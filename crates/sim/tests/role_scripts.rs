@@ -165,7 +165,7 @@ fn unanswered_claim(seed: u64) -> Result<(), String> {
     let ino = create(&mut cluster, "f")?;
     cluster.apply_fault(Fault::Isolate(Role::Primary))?;
     cluster.until(TAKEN_OVER_WITHIN, |cluster| cluster.tally().takeovers > 0)?;
-    cluster.apply_fault(Fault::LoseAnswersOfArbiter(Role::Secondary))?;
+    cluster.apply_fault(Fault::LoseAnswersOfWitness(Role::Secondary))?;
     cluster.end_silence();
     cluster.run_for(WHILE)?;
     cluster.heal()?;
@@ -214,7 +214,7 @@ fn late_mark(seed: u64) -> Result<(), String> {
     let mut cluster = cluster(seed, Some(FAILOVER_AFTER))?;
     let ino = create(&mut cluster, "f")?;
     // The witness does not hear that the copy of the secondary is not complete any more.
-    cluster.apply_fault(Fault::CutArbiter(Role::Primary))?;
+    cluster.apply_fault(Fault::CutWitness(Role::Primary))?;
     cluster.apply_fault(Fault::Restart(Role::Secondary, Stop::Power))?;
     cluster.until(IN_SYNC_WITHIN, is(SECONDARY, State::SecondaryResyncing))?;
     cluster.until(IN_SYNC_WITHIN, is(PRIMARY, State::Synced))?;
@@ -236,7 +236,7 @@ fn late_word(seed: u64) -> Result<(), String> {
     let ino = create(&mut cluster, "f")?;
     cluster.lose_no_frames();
     // The record of the primary changes by no word of the witness.
-    cluster.apply_fault(Fault::CutArbiter(Role::Primary))?;
+    cluster.apply_fault(Fault::CutWitness(Role::Primary))?;
     cluster.cut_power(SECONDARY);
     cluster.run_for(FAILOVER_AFTER)?;
     // So the secondary dials before the primary does.

@@ -22,9 +22,9 @@ impl Cluster {
     /// Runs the world until all work in the background is done. A planned crash may still come, and the work then begins anew.
     pub fn settle(&mut self) -> Result<(), String> {
         loop {
-            let before = self.witness.lock().starts();
+            let before = self.recorder.lock().starts();
             self.run_for(SETTLE_TIME)?;
-            if self.witness.lock().starts() == before {
+            if self.recorder.lock().starts() == before {
                 return Ok(());
             }
         }

@@ -10,12 +10,12 @@ use lockstep_driver::{Datastore, DatastoreHandle};
 use lockstep_types::{Errno, Generation, Ino, MetaRequest, XattrMode};
 use parking_lot::Mutex;
 
+use super::history_recorder::HistoryRecorder;
 use super::late_program::{self, LateRequest};
 use super::mount::Mount;
 use super::nodes::Nodes;
 use super::sim_node::serves;
 use super::standby_program;
-use super::witness::Witness;
 use crate::history::{CallId, Outcome, leaves_doubt};
 use crate::op::Op;
 use crate::random::Random;
@@ -78,7 +78,7 @@ struct Client {
     id: u32,
     mount: Mount,
     /// Gives the requests, and records the answers.
-    witness: Arc<Mutex<Witness>>,
+    recorder: Arc<Mutex<HistoryRecorder>>,
     pause_max: Duration,
     posting: Posting,
     /// No request without a program begins any more. `None`: no program is killed.
@@ -99,12 +99,12 @@ impl Client {
                 Err(_) if !self.mount.serves() => continue,
                 Err(errno) => {
                     self.mount.process().stop_if_dead();
-                    let mut witness = self.witness.lock();
-                    return witness.no_number(self.posting.side, self.id, errno);
+                    let mut recorder = self.recorder.lock();
+                    return recorder.no_number(self.posting.side, self.id, errno);
                 }
             };
             let side = self.posting.side;
-            let request = self.witness.lock().next_request(side, self.id, ino);
+            let request = self.recorder.lock().next_request(side, self.id, ino);
             let Some((call, op)) = request else { return };
             spare = op.makes().is_none().then_some(ino);
             if let Some(is_over) = &self.late_is_over
@@ -132,7 +132,7 @@ impl Client {
             if let Ok(inside) = self.mount.enter() {
                 if !self.mount.serves() {
                     let what = "gate: a request is let in, though the node does not serve";
-                    self.witness.lock().wrong(what.to_owned());
+                    self.recorder.lock().wrong(what.to_owned());
                 }
                 return Some(inside);
             }
@@ -146,7 +146,7 @@ impl Client {
     fn leave(&self, call: CallId, op: Op, asked: Tenure, is_over: &Arc<AtomicBool>) {
         let late = LateRequest {
             mount: self.mount.clone(),
-            witness: Arc::clone(&self.witness),
+            recorder: Arc::clone(&self.recorder),
             side: self.posting.side,
             call,
             op,
@@ -169,17 +169,17 @@ impl Client {
         // A node that has given its role away since has answered before: the role waits for the answers, not for the clients.
         let answered_in = if serves { present } else { generation };
         let has_disk_failed = self.mount.service().0.store().is_poisoned();
-        let mut witness = self.witness.lock();
+        let mut recorder = self.recorder.lock();
         match outcome {
             // The node gave its role away while the operation was under way: the outcome is unknown.
-            Err(Errno::Io) if has_changed => return witness.in_doubt(side),
+            Err(Errno::Io) if has_changed => return recorder.in_doubt(side),
             Err(errno) if leaves_doubt(errno) && has_changed => return,
-            Ok(_) => witness.acknowledged(side, answered_in, call),
+            Ok(_) => recorder.acknowledged(side, answered_in, call),
             Err(_) => {}
         }
-        witness.answer(side, self.id, call, outcome);
+        recorder.answer(side, self.id, call, outcome);
         if has_disk_failed {
-            witness.answered_by_failed_disk(side, call);
+            recorder.answered_by_failed_disk(side, call);
         }
     }
 
@@ -193,7 +193,11 @@ impl Client {
 
 /// Requests a change from the secondary, as a misdirected client does. The secondary must never
 /// acknowledge the change.
-fn request_from_secondary(side: Side, datastore: &Arc<Datastore>, witness: Arc<Mutex<Witness>>) {
+fn request_from_secondary(
+    side: Side,
+    datastore: &Arc<Datastore>,
+    recorder: Arc<Mutex<HistoryRecorder>>,
+) {
     let service = DatastoreHandle::new(Arc::clone(datastore));
     // Meanwhile the node may have become the primary.
     if serves(Arc::clone(datastore)) {
@@ -211,7 +215,7 @@ fn request_from_secondary(side: Side, datastore: &Arc<Datastore>, witness: Arc<M
     };
     let done = move |outcome: Result<_, Errno>| {
         if outcome.is_ok() {
-            witness.lock().acknowledged_misdirected(side, generation);
+            recorder.lock().acknowledged_misdirected(side, generation);
         }
     };
     service.change(change, Box::new(done));
@@ -222,7 +226,7 @@ fn request_from_secondary(side: Side, datastore: &Arc<Datastore>, witness: Arc<M
 pub struct ClientPool {
     count: u32,
     pause_max: Duration,
-    witness: Arc<Mutex<Witness>>,
+    recorder: Arc<Mutex<HistoryRecorder>>,
     is_stopped: bool,
     /// Programs wait at nodes that do not serve.
     has_standby_programs: bool,
@@ -235,11 +239,11 @@ pub struct ClientPool {
 
 impl ClientPool {
     /// Returns a pool of `count` clients, none of them started.
-    pub fn new(count: u32, pause_max: Duration, witness: Arc<Mutex<Witness>>) -> Self {
+    pub fn new(count: u32, pause_max: Duration, recorder: Arc<Mutex<HistoryRecorder>>) -> Self {
         Self {
             count,
             pause_max,
-            witness,
+            recorder,
             is_stopped: false,
             has_standby_programs: false,
             late_is_over: None,
@@ -316,7 +320,7 @@ impl ClientPool {
             let client = Client {
                 id,
                 mount: mount.clone(),
-                witness: Arc::clone(&self.witness),
+                recorder: Arc::clone(&self.recorder),
                 pause_max: self.pause_max,
                 posting: posting.clone(),
                 late_is_over: self.late_is_over.clone(),
@@ -332,15 +336,15 @@ impl ClientPool {
             && let Some(datastore) = running.datastore()
             && datastore.state().is_secondary()
         {
-            let witness = Arc::clone(&self.witness);
+            let recorder = Arc::clone(&self.recorder);
             running
                 .process
-                .start(move || request_from_secondary(side, &datastore, witness));
+                .start(move || request_from_secondary(side, &datastore, recorder));
             if let Some(mount) = Mount::of(&running).filter(|_| self.has_standby_programs) {
-                let witness = Arc::clone(&self.witness);
+                let recorder = Arc::clone(&self.recorder);
                 running
                     .process
-                    .start(move || standby_program::run(&mount, &witness));
+                    .start(move || standby_program::run(&mount, &recorder));
             }
             *side.of_mut(&mut self.has_misdirected) = true;
         }

@@ -15,12 +15,12 @@ use super::coverage::{Coverage, CoverageRecorder};
 use super::disk_checks;
 use super::faults::{CleanShutdown, Fault, OldDisk};
 use super::forced_acts::ForcedActs;
+use super::history_recorder::HistoryRecorder;
 use super::live_checks::LiveChecks;
 use super::nodes::{IN_SYNC, Nodes};
 use super::settings::Settings;
 use super::sim_node::End;
 use super::tally::Tally;
-use super::witness::Witness;
 use crate::check::{closed, in_time};
 use crate::history::{NodeEvent, Stop};
 use crate::random::Random;
@@ -42,11 +42,11 @@ pub struct Cluster {
     pub(super) world: World,
     pub(super) nodes: Nodes,
     pub(super) clients: ClientPool,
-    pub(super) witness: Arc<Mutex<Witness>>,
+    pub(super) recorder: Arc<Mutex<HistoryRecorder>>,
     pub(super) checks: LiveChecks,
     /// The node that an operator has told to become the primary, and that has not answered.
     pub(super) unanswered: Option<Side>,
-    /// The generation of which the arbiter has last made a machine the primary.
+    /// The generation of which the witness has last made a machine the primary.
     decided: Option<Generation>,
     /// The acts of an operator who accepts a loss.
     pub(super) force: ForcedActs,
@@ -61,13 +61,13 @@ impl Cluster {
     /// threads go first in `step_percent` percent of the cases.
     pub fn new(settings: &Settings, users: Users, step_percent: u64, mut random: Random) -> Self {
         let is_always = settings.durability == Durability::Always;
-        let witness = Arc::new(Mutex::new(Witness::new(users.source, is_always)));
+        let recorder = Arc::new(Mutex::new(HistoryRecorder::new(users.source, is_always)));
         Self {
             world: World::new(random.fork(), step_percent),
             nodes: Nodes::new(settings),
-            clients: ClientPool::new(users.clients, users.pause_max, Arc::clone(&witness)),
-            checks: LiveChecks::new(Arc::clone(&witness)),
-            witness,
+            clients: ClientPool::new(users.clients, users.pause_max, Arc::clone(&recorder)),
+            checks: LiveChecks::new(Arc::clone(&recorder)),
+            recorder,
             unanswered: None,
             decided: None,
             force: ForcedActs::new(),
@@ -126,7 +126,7 @@ impl Cluster {
         let process = self.world.spawn_process();
         let surroundings = Surroundings {
             network: Arc::clone(&self.world.network),
-            arbiter: Arc::clone(&self.world.arbiter),
+            witness: Arc::clone(&self.world.witness),
             peer: self.nodes.of(side.other()).node.slot(),
         };
         let role = self.nodes.role_of(side);
@@ -137,13 +137,13 @@ impl Cluster {
         if let Some(crash) = node.planned.crash_at_start.take() {
             node.crash_at_call(crash, role, &self.coverage);
         }
-        self.witness.lock().node(side, NodeEvent::Started);
+        self.recorder.lock().node(side, NodeEvent::Started);
     }
 
     /// Stops a node, whether or not a process is running.
     pub fn stop(&mut self, side: Side, stop: Stop) {
         let mut random = self.random.fork();
-        self.witness.lock().tally.power_losses += u64::from(stop == Stop::Power);
+        self.recorder.lock().tally.power_losses += u64::from(stop == Stop::Power);
         let node = self.nodes.of_mut(side);
         node.power_off(stop, &mut random);
         if let Some(process) = node.process() {
@@ -173,7 +173,7 @@ impl Cluster {
 
     fn note_equal(&mut self, side: Side) {
         self.nodes.of_mut(side).disk.has_old_copy = false;
-        self.witness.lock().node(side, NodeEvent::Equal);
+        self.recorder.lock().node(side, NodeEvent::Equal);
     }
 
     /// Applies a fault.
@@ -211,15 +211,15 @@ impl Cluster {
                 let side = self.nodes.machine(role);
                 self.world.network.set_silent(side, true);
             }
-            Fault::CutArbiter(role) => {
+            Fault::CutWitness(role) => {
                 let side = self.nodes.machine(role);
-                self.world.arbiter.cut_off(side, true);
+                self.world.witness.cut_off(side, true);
             }
-            Fault::LoseAnswersOfArbiter(role) => {
+            Fault::LoseAnswersOfWitness(role) => {
                 let side = self.nodes.machine(role);
-                self.world.arbiter.lose_answers(side, true);
+                self.world.witness.lose_answers(side, true);
             }
-            Fault::ReplaceArbiter => self.world.arbiter.replace(),
+            Fault::ReplaceWitness => self.world.witness.replace(),
             Fault::HandOver => self.hand_over(),
             Fault::TakeOver(stop) => self.take_over(stop)?,
             Fault::EndStandStill => self.end_stand_still()?,
@@ -254,7 +254,7 @@ impl Cluster {
             Fault::FillDisk(role) => {
                 let side = self.nodes.machine(role);
                 self.checks.expect_disk_errors(side);
-                self.witness.lock().expect_full_disks();
+                self.recorder.lock().expect_full_disks();
                 let with_reserve = self.random.percent(RESERVE_USED_PERCENT);
                 self.nodes.of_mut(side).disk.fill(with_reserve);
             }
@@ -303,8 +303,8 @@ impl Cluster {
         self.remount();
         for side in Side::BOTH {
             self.world.network.set_silent(side, false);
-            self.world.arbiter.cut_off(side, false);
-            self.world.arbiter.lose_answers(side, false);
+            self.world.witness.cut_off(side, false);
+            self.world.witness.lose_answers(side, false);
             let node = self.nodes.of_mut(side);
             node.mend_disk();
             if let Some(then) = &mut node.planned.after_shutdown {
@@ -396,7 +396,7 @@ impl Cluster {
 
     /// Returns the number of answers to clients.
     pub fn answered(&self) -> u64 {
-        self.witness.lock().answered()
+        self.recorder.lock().answered()
     }
 
     /// Takes the coverage of the run.
@@ -413,7 +413,7 @@ impl Cluster {
     pub fn tally(&self) -> Tally {
         Tally {
             role_changes: self.role_changes(),
-            ..self.witness.lock().tally
+            ..self.recorder.lock().tally
         }
     }
 
@@ -424,7 +424,7 @@ impl Cluster {
 
     /// Returns the requests and answers of the clients, and the events of the nodes, as text.
     pub fn history(&self) -> String {
-        self.witness.lock().history().to_string()
+        self.recorder.lock().history().to_string()
     }
 
     /// Runs the world for some time.
@@ -487,7 +487,7 @@ impl Cluster {
     /// Records the node that has begun to serve, and the copies that have become equal. Returns the states of both nodes, the
     /// primary first.
     fn follow_roles(&mut self) -> Result<[Option<State>; 2], String> {
-        self.follow_arbiter();
+        self.follow_witness();
         let role_changes = self.nodes.role_changes();
         if let Some(side) = self.nodes.look_for_server()? {
             self.follow_kept(side)?;
@@ -514,7 +514,7 @@ impl Cluster {
         }
         self.check_caches();
         self.end_keeping_away(states);
-        let now = self.witness.lock().now();
+        let now = self.recorder.lock().now();
         self.force.copies.look(&self.nodes, states, now);
         Ok(states)
     }
@@ -535,18 +535,18 @@ impl Cluster {
             .take_if(|deposed| deposed.side == leader);
     }
 
-    /// Records that the arbiter has made a machine the primary of a later generation. From then on only the copy of that
+    /// Records that the witness has made a machine the primary of a later generation. From then on only the copy of that
     /// machine counts, also before its node serves.
-    fn follow_arbiter(&mut self) {
-        let Some((generation, side)) = self.world.arbiter.primary(self.now()) else {
+    fn follow_witness(&mut self) {
+        let Some((generation, side)) = self.world.witness.primary(self.now()) else {
             return;
         };
         let is_later = self.decided.is_some_and(|known| generation > known);
         self.decided = Some(generation);
         if is_later && side != self.nodes.machine(Role::Primary) {
-            let mut witness = self.witness.lock();
-            witness.tally.takeovers += 1;
-            witness.node(side, NodeEvent::Promoted);
+            let mut recorder = self.recorder.lock();
+            recorder.tally.takeovers += 1;
+            recorder.node(side, NodeEvent::Promoted);
         }
     }
 

@@ -34,22 +34,22 @@ impl Cluster {
     /// Cuts a node off from the other node, whose connections end at once, and from the witness.
     pub(super) fn isolate(&mut self, role: Role) -> Result<(), String> {
         let side = self.nodes.machine(role);
-        self.world.arbiter.cut_off(side, true);
+        self.world.witness.cut_off(side, true);
         self.world.network.cut(&self.world.shared);
         self.run_for(END_ARRIVES_WITHIN)?;
         self.world.network.set_silent(side, true);
         Ok(())
     }
 
-    /// Lets each later call of the arbiter by a node take this time longer, as long as its limit allows.
-    pub fn slow_arbiter(&self, role: Role, time: Duration) {
+    /// Lets each later call of the witness by a node take this time longer, as long as its limit allows.
+    pub fn slow_witness(&self, role: Role, time: Duration) {
         let side = self.nodes.machine(role);
-        self.world.arbiter.slow_down(side, time);
+        self.world.witness.slow_down(side, time);
     }
 
-    /// Returns whether a node waits for an answer of the arbiter.
-    pub fn asks_arbiter(&self, role: Role) -> bool {
+    /// Returns whether a node waits for an answer of the witness.
+    pub fn asks_witness(&self, role: Role) -> bool {
         let side = self.nodes.machine(role);
-        self.world.arbiter.is_asked(side)
+        self.world.witness.is_asked(side)
     }
 }

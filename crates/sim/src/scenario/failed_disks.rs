@@ -13,8 +13,8 @@ impl Cluster {
         let node = self.nodes.of(side);
         let is_sound = !node.is_poisoned();
         let marks = disk_checks::marks(node.disk.disk()).filter(|_| is_sound);
-        let mut witness = self.witness.lock();
-        let history = witness.history();
+        let mut recorder = self.recorder.lock();
+        let history = recorder.history();
         let other = side.other();
         let has_shown = history.counts_on_failed_disk(other);
         if has_shown {
@@ -23,15 +23,15 @@ impl Cluster {
         let is_change = history.server() == Some(other);
         let has_failed = has_shown || self.nodes.of(other).is_poisoned();
         let is_from_failed_disk = is_change && has_failed;
-        witness.tally.from_failed_disks += u64::from(is_from_failed_disk);
+        recorder.tally.from_failed_disks += u64::from(is_from_failed_disk);
         let event = if is_sound {
             NodeEvent::Serves
         } else {
             NodeEvent::ServesReads
         };
-        witness.node(side, event);
+        recorder.node(side, event);
         if let Some(marks) = marks {
-            witness.serves_with(side, marks.verifier);
+            recorder.serves_with(side, marks.verifier);
         }
         Ok(())
     }

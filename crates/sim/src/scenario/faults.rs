@@ -78,15 +78,15 @@ pub enum Fault {
     /// An operator copies the secondary's store, or puts the last copy back.
     PutBack,
     /// A node cannot reach the witness, until a heal.
-    CutArbiter(Role),
+    CutWitness(Role),
     /// The calls of a node reach the witness, and no answer reaches the node, until a heal.
-    LoseAnswersOfArbiter(Role),
+    LoseAnswersOfWitness(Role),
     /// A thread of a node stands still for a time.
     HoldThread(HeldThread),
     /// A node is cut off from the other node and from the witness, until a heal. Its connections end at once.
     Isolate(Role),
     /// The witness is replaced by one that knows nothing.
-    ReplaceArbiter,
+    ReplaceWitness,
     /// An operator gives the role of the primary to the secondary.
     HandOver,
     /// The primary stops. An operator promotes the secondary, if its copy is complete. Then the node
@@ -255,8 +255,8 @@ impl Fault {
         let role = *random.pick(&ROLES);
         match random.below(10) {
             0..=2 => Self::HandOver,
-            3 | 4 => Self::CutArbiter(role),
-            5 => Self::ReplaceArbiter,
+            3 | 4 => Self::CutWitness(role),
+            5 => Self::ReplaceWitness,
             6 | 7 => Self::Restart(Role::Primary, Stop::Process),
             _ => Self::Down(role, stop(random)),
         }
@@ -323,9 +323,9 @@ impl Fault {
                 | Self::Mute(_)
                 | Self::FillDisk(_)
                 | Self::HangDisk(_)
-                | Self::CutArbiter(_)
+                | Self::CutWitness(_)
                 | Self::Isolate(_)
-                | Self::LoseAnswersOfArbiter(_)
+                | Self::LoseAnswersOfWitness(_)
                 | Self::UnmountDisk
         )
     }

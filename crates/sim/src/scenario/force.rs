@@ -151,9 +151,9 @@ impl Cluster {
         self.force.copies.replaced(side);
         self.force.has_acted = true;
         let lost = NodeEvent::Crashed(Stop::Power);
-        let mut witness = self.witness.lock();
-        witness.operator_acts();
-        witness.node(side, lost);
+        let mut recorder = self.recorder.lock();
+        recorder.operator_acts();
+        recorder.node(side, lost);
     }
 
     /// Returns whether the operator can go on with the copy of a node. A copy whose disk does not have the mark of the last
@@ -177,7 +177,7 @@ impl Cluster {
     /// now, but for what its machine has lost with its power.
     fn kept_copy(&self, side: Side) -> Kept {
         let behind_since = self.force.copies.behind_since(side);
-        let since = behind_since.unwrap_or_else(|| self.witness.lock().now());
+        let since = behind_since.unwrap_or_else(|| self.recorder.lock().now());
         Kept {
             side,
             since,
@@ -221,8 +221,8 @@ impl Cluster {
     fn wait_for_word(&mut self, side: Side) -> Result<(), String> {
         self.wait_while_owing(side)?;
         if self.owes_word(side) {
-            self.world.arbiter.cut_off(side, false);
-            self.world.arbiter.lose_answers(side, false);
+            self.world.witness.cut_off(side, false);
+            self.world.witness.lose_answers(side, false);
             self.wait_while_owing(side)?;
         }
         if self.owes_word(side) {
@@ -275,7 +275,7 @@ impl Cluster {
             return Err("consent: a primary in sync was demoted".to_owned());
         }
         let follows = self.recorded_role(side) == Some(Role::Secondary);
-        self.witness.lock().tally.demotions += u64::from(follows);
+        self.recorder.lock().tally.demotions += u64::from(follows);
         Ok(follows)
     }
 
@@ -289,7 +289,7 @@ impl Cluster {
         let (Some(process), Some(datastore)) = (node.process(), node.datastore()) else {
             return Ok(None);
         };
-        self.witness.lock().operator_acts();
+        self.recorder.lock().operator_acts();
         let answer = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&answer);
         process.start(move || *slot.lock() = Some(command(&datastore)));
@@ -332,13 +332,13 @@ impl Cluster {
         }
         // The old primary may have mirrored operations since the operator acted, and may have given the role away by itself.
         let kept = self.kept_copy(serving);
-        let recorded = self.recorded(serving).map(|record| record.generation);
-        let mut witness = self.witness.lock();
-        witness.tally.forced += 1;
-        let judged = check::one_primary::check(witness.history())
-            .and_then(|()| check::reads::check(witness.history()));
+        let generation = self.recorded(serving).map(|record| record.generation);
+        let mut recorder = self.recorder.lock();
+        recorder.tally.forced += 1;
+        let judged = check::one_primary::check(recorder.history())
+            .and_then(|()| check::reads::check(recorder.history()));
         judged.map_err(|violation| violation.to_string())?;
-        witness.go_on_with(kept, recorded.unwrap_or(Generation::FIRST));
+        recorder.go_on_with(kept, generation.unwrap_or(Generation::FIRST));
         self.force.copies.given_up(serving.other());
         Ok(())
     }

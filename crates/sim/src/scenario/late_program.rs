@@ -12,8 +12,8 @@ use lockstep_driver::client::Tenure;
 use lockstep_types::MetaRequest;
 use parking_lot::Mutex;
 
+use super::history_recorder::HistoryRecorder;
 use super::mount::Mount;
-use super::witness::Witness;
 use crate::history::CallId;
 use crate::op::Op;
 use crate::world::{self, Side, Wait};
@@ -35,7 +35,7 @@ pub fn is_drawn(mount: &Mount, op: &Op) -> bool {
 /// A request without a program.
 pub struct LateRequest {
     pub mount: Mount,
-    pub witness: Arc<Mutex<Witness>>,
+    pub recorder: Arc<Mutex<HistoryRecorder>>,
     pub side: Side,
     pub call: CallId,
     pub op: Op,
@@ -50,7 +50,7 @@ pub struct LateRequest {
 impl LateRequest {
     /// Lets the request go on, on a thread of its own.
     pub fn start(self) {
-        self.witness.lock().killed(self.call, self.side);
+        self.recorder.lock().killed(self.call, self.side);
         let process = Arc::clone(self.mount.process());
         process.start(move || self.run());
     }

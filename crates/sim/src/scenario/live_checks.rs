@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 use super::bounds;
 use super::disk_checks;
 use super::final_checks::{self, FinalNode};
+use super::history_recorder::HistoryRecorder;
 use super::nodes::{IN_SYNC, Nodes};
 use super::tables;
-use super::witness::Witness;
 use crate::history::{NodeEvent, Stop};
 use crate::world::{Network, Side};
 
@@ -53,7 +53,7 @@ struct PrimaryPast {
 
 /// The checks of a running schedule.
 pub struct LiveChecks {
-    witness: Arc<Mutex<Witness>>,
+    recorder: Arc<Mutex<HistoryRecorder>>,
     /// The checks are off: a test exchanges disks, so that no history explains their content.
     is_off: bool,
     /// The past of the primary.
@@ -66,9 +66,9 @@ pub struct LiveChecks {
 
 impl LiveChecks {
     /// Returns the checks of a schedule that has not begun.
-    pub fn new(witness: Arc<Mutex<Witness>>) -> Self {
+    pub fn new(recorder: Arc<Mutex<HistoryRecorder>>) -> Self {
         Self {
-            witness,
+            recorder,
             is_off: false,
             primary: PrimaryPast::default(),
             events: Events::default(),
@@ -99,19 +99,19 @@ impl LiveChecks {
     /// Allows the errors of a failing disk. Clients see these errors while the machine's node serves.
     pub fn expect_disk_errors(&mut self, side: Side) {
         self.events.disk_failed = true;
-        self.witness.lock().expect_disk_errors(side);
+        self.recorder.lock().expect_disk_errors(side);
     }
 
     /// Allows the errors of disks with little room.
     pub fn expect_small_disks(&mut self) {
         self.events.disks_are_small = true;
-        self.witness.lock().expect_full_disks();
+        self.recorder.lock().expect_full_disks();
     }
 
     /// Records the error of a check.
     pub fn record(&self, result: Result<(), String>) {
         if let Err(what) = result {
-            self.witness.lock().wrong(what);
+            self.recorder.lock().wrong(what);
         }
     }
 
@@ -147,7 +147,7 @@ impl LiveChecks {
         } else {
             NodeEvent::Crashed(stop)
         };
-        self.witness.lock().node(side, event);
+        self.recorder.lock().node(side, event);
         let is_secondary_complete = nodes.secondary_holds_all();
         let is_primary = nodes.role_of(side) == Role::Primary;
         self.primary.tables_are_due = is_primary && stop == Stop::Process && is_secondary_complete;
@@ -161,7 +161,7 @@ impl LiveChecks {
     pub fn after_repair(&mut self, side: Side) {
         self.primary.tables_are_due = false;
         let event = NodeEvent::Crashed(Stop::Power);
-        self.witness.lock().node(side, event);
+        self.recorder.lock().node(side, event);
     }
 
     /// A fault is about to happen.
@@ -194,8 +194,8 @@ impl LiveChecks {
             disk_checks::check_marked_out_of_sync(secondary.disk.disk())?;
         }
         let is_primary = nodes.role_of(side) == Role::Primary;
-        let witness = self.witness.lock();
-        let history = witness.history();
+        let recorder = self.recorder.lock();
+        let history = recorder.history();
         if is_primary && self.primary.has_recovered && nodes.secondary_outlives_disk() {
             let taken_over = history.taken_over_by(secondary.side());
             return disk_checks::check_could_take_over(&secondary.dump()?, &taken_over);
@@ -223,7 +223,7 @@ impl LiveChecks {
         let (ours, theirs) = (primary.inodes(), secondary.inodes());
         let exists = |ino| Ok(ours(ino)? && theirs(ino)?);
         let disks = [primary.disk.disk(), secondary.disk.disk()];
-        tables::check(disks, exists, self.witness.lock().history())
+        tables::check(disks, exists, self.recorder.lock().history())
     }
 
     /// Checks between two faults: the bounds of each node and, in sync, the tables.
@@ -236,12 +236,13 @@ impl LiveChecks {
     }
 
     fn check_bounds(&self, nodes: &Nodes, clients: u32) -> Result<(), String> {
-        let witness = self.witness.lock();
+        let recorder = self.recorder.lock();
         for node in nodes.both() {
             let Some(datastore) = node.datastore() else {
                 continue;
             };
-            let checked = bounds::check(node.side(), &datastore, clients, witness.history(), false);
+            let checked =
+                bounds::check(node.side(), &datastore, clients, recorder.history(), false);
             checked.map_err(|violation| violation.to_string())?;
         }
         Ok(())
@@ -289,8 +290,8 @@ impl LiveChecks {
         network: &Network,
         clients: u32,
     ) -> Result<bool, String> {
-        let witness = self.witness.lock();
-        witness.verdict()?;
+        let recorder = self.recorder.lock();
+        recorder.verdict()?;
         // After a fault the primary may not know the room of the secondary (P20).
         if !(self.events.disks_are_small && self.events.had_fault) {
             self.check_secondary_follows(nodes, network)?;
@@ -307,6 +308,6 @@ impl LiveChecks {
             datastore,
             disk: node.disk.disk(),
         });
-        final_checks::check(witness.history(), clients, nodes)
+        final_checks::check(recorder.history(), clients, nodes)
     }
 }

@@ -26,14 +26,14 @@ impl Cluster {
         let side = self.nodes.machine(Role::Primary);
         let primary = self.nodes.of(side);
         if let (Some(process), Some(datastore)) = (primary.process(), primary.datastore()) {
-            let witness = Arc::clone(&self.witness);
+            let recorder = Arc::clone(&self.recorder);
             process.start(move || {
-                let before = witness.lock().doubts(side);
+                let before = recorder.lock().doubts(side);
                 let is_done = datastore.hand_over().is_ok();
-                let mut witness = witness.lock();
-                witness.tally.planned += u64::from(is_done);
-                if is_done && witness.doubts(side) > before {
-                    witness.wrong("handed_over: a planned failover ended an operation".to_owned());
+                let mut recorder = recorder.lock();
+                recorder.tally.planned += u64::from(is_done);
+                if is_done && recorder.doubts(side) > before {
+                    recorder.wrong("handed_over: a planned failover ended an operation".to_owned());
                 }
             });
         }
@@ -86,9 +86,9 @@ impl Cluster {
                 break;
             }
             {
-                let mut witness = self.witness.lock();
-                witness.operator_acts();
-                witness.node(side, NodeEvent::Promoted);
+                let mut recorder = self.recorder.lock();
+                recorder.operator_acts();
+                recorder.node(side, NodeEvent::Promoted);
             }
             process.start(move || *slot.lock() = Some(datastore.promote(accepts_loss).is_ok()));
             self.unanswered = Some(side);
@@ -97,7 +97,7 @@ impl Cluster {
                 if let Some(is_primary) = answer.lock().take() {
                     self.unanswered = None;
                     if is_primary {
-                        self.witness.lock().tally.promotions += u64::from(!accepts_loss);
+                        self.recorder.lock().tally.promotions += u64::from(!accepts_loss);
                         return Ok(true);
                     }
                 }

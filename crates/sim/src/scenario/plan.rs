@@ -387,10 +387,10 @@ fn add_witness(seed: u64, settings: &mut Settings, faults: &mut [(Duration, Faul
 fn lose_answers(seed: u64, faults: &mut [(Duration, Fault)]) {
     let mut random = LOST_ANSWERS.source(seed);
     for (_, fault) in faults {
-        if let Fault::CutArbiter(role) = *fault
+        if let Fault::CutWitness(role) = *fault
             && random.percent(LOST_ANSWERS.percent)
         {
-            *fault = Fault::LoseAnswersOfArbiter(role);
+            *fault = Fault::LoseAnswersOfWitness(role);
         }
     }
 }

@@ -22,16 +22,16 @@ impl Cluster {
     /// Lets a program make a request at the node that serves, and waits for the answer.
     pub fn request(&mut self, program: u32, op: Op) -> Result<Outcome, String> {
         let side = self.nodes.machine(Role::Primary);
-        let call = self.witness.lock().invoked(side, program, op.clone());
+        let call = self.recorder.lock().invoked(side, program, op.clone());
         let (outcome, generation) = self.use_mount(move |mount| {
             let outcome = world::serving(|| mount.submit(&op));
             (outcome, mount.service().0.generation())
         })?;
-        let mut witness = self.witness.lock();
+        let mut recorder = self.recorder.lock();
         if outcome.is_ok() {
-            witness.acknowledged(side, generation, call);
+            recorder.acknowledged(side, generation, call);
         }
-        witness.answer(side, program, call, outcome.clone());
+        recorder.answer(side, program, call, outcome.clone());
         Ok(outcome)
     }
 
@@ -39,13 +39,13 @@ impl Cluster {
     /// at once.
     pub fn leave(&mut self, program: u32, op: Op, stands_still: Duration) -> Result<(), String> {
         let side = self.nodes.machine(Role::Primary);
-        let call = self.witness.lock().invoked(side, program, op.clone());
-        let witness = Arc::clone(&self.witness);
+        let call = self.recorder.lock().invoked(side, program, op.clone());
+        let recorder = Arc::clone(&self.recorder);
         self.use_mount(move |mount| {
             let inside = mount.enter().map_err(|_| "the node does not serve")?;
             let late = LateRequest {
                 mount: mount.clone(),
-                witness,
+                recorder,
                 side,
                 call,
                 op,

@@ -20,7 +20,7 @@ impl Cluster {
             return;
         }
         self.stop(side, Stop::Process);
-        self.witness.lock().operator_acts();
+        self.recorder.lock().operator_acts();
         // The primary may be giving its role to this node. Then it asks an operator whose copy is right.
         self.force.has_acted |= self.nodes.have_witness();
         let secondary = self.nodes.of_mut(side);

@@ -46,7 +46,7 @@ impl Cluster {
             self.replace_disk(side, disk);
         }
         let history = baseline.history.clone();
-        self.witness.lock().continue_after(history);
+        self.recorder.lock().continue_after(history);
         self
     }
 
@@ -54,7 +54,7 @@ impl Cluster {
     pub fn baseline(&self) -> Baseline {
         Baseline {
             disks: Side::BOTH.map(|side| self.disk(side).fork()),
-            history: self.witness.lock().history().clone(),
+            history: self.recorder.lock().history().clone(),
         }
     }
 
@@ -102,7 +102,7 @@ impl Cluster {
         self.nodes.of_mut(side).hang_disk(hang);
     }
 
-    /// Lets the frames of both nodes pass again. What keeps a node from the arbiter stays.
+    /// Lets the frames of both nodes pass again. What keeps a node from the witness stays.
     pub fn end_silence(&self) {
         for side in Side::BOTH {
             self.world.network.set_silent(side, false);

@@ -25,8 +25,8 @@ impl Cluster {
     /// Looks whether the node that serves has acknowledged a change since the last look that makes the caches of the other
     /// machine stale.
     pub(super) fn check_caches(&self) {
-        let mut witness = self.witness.lock();
-        let changed = witness.take_changed();
+        let mut recorder = self.recorder.lock();
+        let changed = recorder.take_changed();
         // A client may see an answer late, after the other node has begun to serve.
         let changed = changed.filter(|side| self.nodes.serving() == Some(*side));
         let Some(side) = changed.filter(|_| !self.force.have_begun()) else {
@@ -34,7 +34,7 @@ impl Cluster {
         };
         let other = self.nodes.of(side.other());
         if other.node.kernel_caches().are_kept() {
-            witness.wrong(format!(
+            recorder.wrong(format!(
                 "caches: {side:?} acknowledges a change while the kernel of the other machine answers from its caches"
             ));
         }

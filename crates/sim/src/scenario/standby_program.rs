@@ -9,8 +9,8 @@ use std::time::Duration;
 use lockstep_driver::client::FileService as _;
 use parking_lot::Mutex;
 
+use super::history_recorder::HistoryRecorder;
 use super::mount::Mount;
-use super::witness::Witness;
 use crate::world::{self, Event, Latch, Wait};
 
 /// The interval between two looks whether the node serves.
@@ -19,13 +19,13 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOOKS_MAX: u32 = 20;
 
 /// Waits at a node again and again, until its mount is gone.
-pub fn run(mount: &Mount, witness: &Mutex<Witness>) {
+pub fn run(mount: &Mount, recorder: &Mutex<HistoryRecorder>) {
     while !mount.is_unmounted() {
         if mount.serves() {
             world::wait(Wait::Until(mount.process().shared().now() + LOOK));
         } else if wait_at_gate(mount).is_err() {
             let what = "standby: a request waits, though the node has served for some time";
-            return witness.lock().wrong(what.to_owned());
+            return recorder.lock().wrong(what.to_owned());
         }
     }
 }

@@ -16,7 +16,6 @@ use lockstep_types::backing::Backing;
 use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
-use super::arbiter::{Arbiter, ArbiterLine};
 use super::fibers::{self, ThreadRole, Wait};
 use super::kernel_caches::KernelCaches;
 use super::network::{Endpoint, Network};
@@ -24,6 +23,7 @@ use super::process::{Process, ProcessHost};
 use super::run_dir::RunDir;
 use super::shutdown::Shutdown;
 use super::side::Side;
+use super::witness::{SimWitness, SimWitnessClient};
 
 /// The duration of a dial that is not answered.
 const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
@@ -71,7 +71,7 @@ pub struct Surroundings {
     /// The network between the nodes.
     pub network: Arc<Network>,
     /// The witness.
-    pub arbiter: Arc<Arbiter>,
+    pub witness: Arc<SimWitness>,
     /// The node that the process dials.
     pub peer: RunningSlot,
 }
@@ -155,10 +155,10 @@ impl Node {
             network: surroundings.network,
             peer: surroundings.peer,
         };
-        let arbiter = ArbiterLine::new(self.side, Arc::clone(process), surroundings.arbiter);
+        let witness = SimWitnessClient::new(self.side, Arc::clone(process), surroundings.witness);
         let board = self.kernel_caches.board(process);
         let config = self.config.clone();
-        process.start(move || run(config, place, &running, dialer, arbiter, board));
+        process.start(move || run(config, place, &running, dialer, witness, board));
     }
 
     /// Requests a clean shutdown of the present process, as SIGTERM does.
@@ -185,7 +185,7 @@ fn run(
     place: Place,
     running: &RunningNode,
     dialer: Dialer,
-    arbiter: ArbiterLine,
+    witness: SimWitnessClient,
     board: Arc<dyn LeaseBoard>,
 ) {
     let opened = make_store(&config, &place.backing, place.stamp.clone())
@@ -219,10 +219,10 @@ fn run(
         let asking = Arc::clone(&datastore);
         running.shutdown.start(process, move || {
             fibers::set_thread_role(ThreadRole::Asking);
-            let me = arbiter.me();
+            let me = witness.me();
             let asking = DatastoreHandle::new(asking);
             asking.show_lease(board);
-            asking.ask_witness(Arc::new(arbiter), me);
+            asking.ask_witness(Arc::new(witness), me);
         });
     }
     *running.datastore.lock() = Some(datastore);

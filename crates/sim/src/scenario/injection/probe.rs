@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::fault::{FaultKind, InjectedFault, Point, PointInfo, StoppedNodes};
 use crate::disk::{Call, Disk, Verdict};
 use crate::scenario::cluster::Cluster;
-use crate::scenario::witness::Witness;
+use crate::scenario::history_recorder::HistoryRecorder;
 use crate::world::{self, FrameVerdict, Network, Process, Shared, Side, Wait};
 
 /// The limits of the points that count.
@@ -34,7 +34,7 @@ pub struct Probe {
     processes: [Option<Arc<Process>>; 2],
     disks: [Disk; 2],
     network: Arc<Network>,
-    witness: Arc<Mutex<Witness>>,
+    recorder: Arc<Mutex<HistoryRecorder>>,
     shared: Arc<Shared>,
 }
 
@@ -57,7 +57,7 @@ impl Probe {
             processes: Side::BOTH.map(|side| cluster.nodes.of(side).process()),
             disks: Side::BOTH.map(|side| cluster.disk(side).clone()),
             network: Arc::clone(&cluster.world.network),
-            witness: Arc::clone(&cluster.witness),
+            recorder: Arc::clone(&cluster.recorder),
             shared: Arc::clone(&cluster.world.shared),
         });
         for side in Side::BOTH {
@@ -96,7 +96,7 @@ impl Probe {
     }
 
     fn is_counting(&self) -> bool {
-        !self.is_injected() && self.witness.lock().answered() >= self.counted.answers_before
+        !self.is_injected() && self.recorder.lock().answered() >= self.counted.answers_before
     }
 
     fn next_number(count: &mut u64) -> u64 {
@@ -115,7 +115,7 @@ impl Probe {
             unsynced: self.disks.each_ref().map(|disk| disk.unsynced() as u64),
             frames_in_flight: Side::BOTH.map(|side| self.network.frames_in_flight(side)),
             frames_sent: self.frames_sent(),
-            events: self.witness.lock().now(),
+            events: self.recorder.lock().now(),
         };
         self.points.lock().push(info);
     }

@@ -273,7 +273,7 @@ impl<'a> Runner<'a> {
 
     /// Returns the first violation so far.
     fn verdict(&self) -> Result<(), String> {
-        self.cluster.witness.lock().verdict()
+        self.cluster.recorder.lock().verdict()
     }
 
     /// Returns a digest of everything that decides the run after a fault: both disks, the requests
@@ -284,8 +284,8 @@ impl<'a> Runner<'a> {
         for side in Side::BOTH {
             self.cluster.disk(side).digest().hash(&mut digest);
         }
-        let witness = self.cluster.witness.lock();
-        for (_, call) in witness.history().calls() {
+        let recorder = self.cluster.recorder.lock();
+        for (_, call) in recorder.history().calls() {
             call.to_string().hash(&mut digest);
         }
         let stopped = match fault {

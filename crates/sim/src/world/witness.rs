@@ -1,5 +1,5 @@
 //! The witness that the nodes ask (docs/protocol/roles.md): one record, and calls that take time, that are lost, or that are
-//! late on their way. Elsewhere in the simulator, the witness is the recorder of a schedule; so this one is the *arbiter*.
+//! late on their way.
 //!
 //! Invariant: the record changes as `Claim::apply` says, also by a claim whose caller has given up.
 
@@ -23,16 +23,16 @@ const LOST_PERCENT: u64 = 4;
 
 /// See the head of this file.
 #[derive(Default)]
-pub struct Arbiter(Mutex<ArbiterState>);
+pub struct SimWitness(Mutex<SimWitnessState>);
 
 #[derive(Default)]
-struct ArbiterState {
+struct SimWitnessState {
     record: Option<WitnessRecord>,
     /// Claims that are on their way, with the times of their arrival.
     late: Vec<(Duration, Claim)>,
-    /// The machines that cannot reach the arbiter.
+    /// The machines that cannot reach the witness.
     cut_off: [bool; 2],
-    /// The machines that no answer of the arbiter reaches.
+    /// The machines that no answer of the witness reaches.
     answers_lost: [bool; 2],
     /// The time that each call of a machine takes longer.
     slowness: [Duration; 2],
@@ -40,7 +40,7 @@ struct ArbiterState {
     calls: [u64; 2],
 }
 
-impl ArbiterState {
+impl SimWitnessState {
     /// Handles the claims that have arrived until `now`, in the order of their arrival.
     fn settle(&mut self, now: Duration) {
         self.late.sort_by_key(|(at, _)| *at);
@@ -51,13 +51,13 @@ impl ArbiterState {
     }
 }
 
-impl Arbiter {
-    /// Cuts a machine off from the arbiter, or connects it again.
+impl SimWitness {
+    /// Cuts a machine off from the witness, or connects it again.
     pub fn cut_off(&self, side: Side, is_cut: bool) {
         *side.of_mut(&mut self.0.lock().cut_off) = is_cut;
     }
 
-    /// Loses each answer of the arbiter to a machine, or lets the answers arrive again.
+    /// Loses each answer of the witness to a machine, or lets the answers arrive again.
     pub fn lose_answers(&self, side: Side, are_lost: bool) {
         *side.of_mut(&mut self.0.lock().answers_lost) = are_lost;
     }
@@ -83,7 +83,7 @@ impl Arbiter {
         *side.of_mut(&mut self.0.lock().calls) -= 1;
     }
 
-    /// Replaces the arbiter by one without a record. A claim to the earlier one never arrives.
+    /// Replaces the witness by one without a record. A claim to the earlier one never arrives.
     pub fn replace(&self) {
         let mut state = self.0.lock();
         state.record = None;
@@ -135,20 +135,20 @@ enum Passage {
     Late,
 }
 
-/// The arbiter, as the process of one machine asks it.
-pub struct ArbiterLine {
+/// The witness, as the process of one machine asks it.
+pub struct SimWitnessClient {
     side: Side,
     process: Arc<Process>,
-    arbiter: Arc<Arbiter>,
+    witness: Arc<SimWitness>,
 }
 
-impl ArbiterLine {
+impl SimWitnessClient {
     /// Returns the line of a process.
-    pub const fn new(side: Side, process: Arc<Process>, arbiter: Arc<Arbiter>) -> Self {
+    pub const fn new(side: Side, process: Arc<Process>, witness: Arc<SimWitness>) -> Self {
         Self {
             side,
             process,
-            arbiter,
+            witness,
         }
     }
 
@@ -188,9 +188,9 @@ impl ArbiterLine {
         claim: Option<&Claim>,
         limit: Duration,
     ) -> Result<Option<WitnessRecord>, WitnessError> {
-        let slowness = self.arbiter.begin_call(self.side);
+        let slowness = self.witness.begin_call(self.side);
         let answer = self.ask_slowly(claim, limit, slowness);
-        self.arbiter.end_call(self.side);
+        self.witness.end_call(self.side);
         answer
     }
 
@@ -203,21 +203,21 @@ impl ArbiterLine {
         let begin = self.shared().now();
         self.pause(slowness + self.below(WAY_MAX_US));
         let passage = self.passage();
-        let is_cut_off = self.arbiter.is_cut_off(self.side);
+        let is_cut_off = self.witness.is_cut_off(self.side);
         if !is_cut_off {
             let now = self.shared().now();
             match passage {
                 Passage::Arrives => {
-                    let record = self.arbiter.call(claim, now);
+                    let record = self.witness.call(claim, now);
                     self.pause(self.below(WAY_MAX_US));
-                    if self.arbiter.answers_reach(self.side) {
+                    if self.witness.answers_reach(self.side) {
                         return Ok(record);
                     }
                 }
-                Passage::AnswerLost => drop(self.arbiter.call(claim, now)),
+                Passage::AnswerLost => drop(self.witness.call(claim, now)),
                 Passage::Late => {
                     if let Some(claim) = claim {
-                        self.arbiter.delay(*claim, now + self.below(LATE_MAX_US));
+                        self.witness.delay(*claim, now + self.below(LATE_MAX_US));
                     }
                 }
                 Passage::RequestLost => {}
@@ -225,14 +225,14 @@ impl ArbiterLine {
         }
         fibers::wait(Wait::Until(begin + limit));
         Err(WitnessError::Unreachable {
-            witness: "the arbiter".to_owned(),
+            witness: "the simulated witness".to_owned(),
             cause: "no answer".to_owned(),
             cure: "wait".to_owned(),
         })
     }
 }
 
-impl Witness for ArbiterLine {
+impl Witness for SimWitnessClient {
     fn read(&self, limit: Duration) -> Result<Option<WitnessRecord>, WitnessError> {
         self.ask(None, limit)
     }

@@ -1,4 +1,4 @@
-//! The witness of a schedule: it records the requests and answers of the clients and the events of
+//! The recorder of a schedule: it records the requests and answers of the clients and the events of
 //! the nodes, and gives each a number in one order. The checks judge this record.
 
 use lockstep_types::{Errno, Generation, Ino, WriteVerifier};
@@ -11,7 +11,7 @@ use crate::workload::Source;
 use crate::world::Side;
 
 /// Records everything that clients and nodes do, and gives the clients their requests.
-pub struct Witness {
+pub struct HistoryRecorder {
     history: History,
     source: Box<dyn Source>,
     clock: u64,
@@ -30,8 +30,8 @@ pub struct Witness {
     pub tally: Tally,
 }
 
-impl Witness {
-    /// Returns the witness of a schedule with the requests of `source`. `always`: every answered
+impl HistoryRecorder {
+    /// Returns the recorder of a schedule with the requests of `source`. `always`: every answered
     /// operation is durable.
     pub fn new(source: Box<dyn Source>, always: bool) -> Self {
         Self {
