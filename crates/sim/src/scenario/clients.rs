@@ -1,6 +1,10 @@
 //! The clients: programs that use the mount of the node that serves. They end with its process, or
 //! when the other node begins to serve.
 
+pub mod late_program;
+pub mod mount;
+pub mod standby_program;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,17 +14,16 @@ use lockstep_driver::{Datastore, DatastoreHandle};
 use lockstep_types::{Errno, Generation, Ino, MetaRequest, XattrMode};
 use parking_lot::Mutex;
 
-use super::history_recorder::HistoryRecorder;
-use super::late_program::{self, LateRequest};
-use super::mount::Mount;
 use super::nodes::Nodes;
-use super::sim_node::serves;
-use super::standby_program;
+use super::nodes::sim_node::serves;
+use super::recording::history_recorder::HistoryRecorder;
 use crate::history::{CallId, Outcome, leaves_doubt};
 use crate::op::Op;
 use crate::random::Random;
 use crate::workload::{Generator, Options, Source};
 use crate::world::{self, Side, Wait};
+use late_program::LateRequest;
+use mount::Mount;
 
 /// The interval between two attempts to enter a node that does not serve.
 const ENTER_POLL: Duration = Duration::from_millis(5);

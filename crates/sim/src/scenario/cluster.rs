@@ -1,6 +1,11 @@
 //! Two nodes, the network between them, and their clients. The cluster starts and stops the nodes,
 //! applies faults, and supervises the run. It makes no check itself: see
-//! [`live_checks`](super::live_checks).
+//! [`live_checks`](super::checks::live_checks).
+
+pub mod at_rest;
+pub mod failed_disks;
+pub mod put_back;
+pub mod stale_caches;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +15,17 @@ use lockstep_types::Generation;
 use lockstep_types::settings::{Durability, Role};
 use parking_lot::Mutex;
 
+use super::checks::live_checks::LiveChecks;
 use super::clients::{ClientPool, Users};
-use super::coverage::{Coverage, CoverageRecorder};
-use super::disk_checks;
 use super::faults::{CleanShutdown, Fault, OldDisk};
-use super::forced_acts::ForcedActs;
-use super::history_recorder::HistoryRecorder;
-use super::live_checks::LiveChecks;
+use super::nodes::sim_node::End;
 use super::nodes::{IN_SYNC, Nodes};
+use super::on_disk::disk_checks;
+use super::operator::forced_acts::ForcedActs;
+use super::recording::coverage::{Coverage, CoverageRecorder};
+use super::recording::history_recorder::HistoryRecorder;
+use super::recording::tally::Tally;
 use super::settings::Settings;
-use super::sim_node::End;
-use super::tally::Tally;
 use crate::check::{closed, in_time};
 use crate::history::{NodeEvent, Stop};
 use crate::random::Random;

@@ -1,15 +1,17 @@
 //! The faults of a schedule, as data, and the random choice of a fault. A fault names a node by the
 //! role that the node has when the fault happens.
 
+pub mod held_thread;
+
 use lockstep_types::Errno;
 use lockstep_types::settings::Role;
 
-use super::coverage::FileClass;
-use super::held_thread::HeldThread;
+use super::recording::coverage::FileClass;
 use crate::disk::{CallClass, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
 use crate::world::Hang;
+use held_thread::HeldThread;
 
 /// Most disk calls until a crash.
 const CALLS_MAX: u64 = 400;

@@ -3,16 +3,19 @@
 //! The primary is the node that serves clients, or that served last. The roles are those that a
 //! client can see: they change when the other node begins to serve.
 
+pub mod copies;
+pub mod sim_node;
+
 use std::sync::Arc;
 
 use lockstep_driver::Datastore;
 use lockstep_repl::state::State;
 use lockstep_types::settings::Role;
 
-use super::disk_checks;
+use super::on_disk::disk_checks;
 use super::settings::Settings;
-use super::sim_node::SimNode;
 use crate::world::Side;
+use sim_node::SimNode;
 
 /// The states of both nodes in sync, the primary first.
 pub const IN_SYNC: [Option<State>; 2] = [Some(State::Synced), Some(State::SecondarySynced)];

@@ -5,6 +5,9 @@
 //! the other node can hold no acknowledged operation that the promoted copy lacks. No node can know
 //! these two facts alone.
 
+pub mod force;
+pub mod forced_acts;
+
 use std::sync::Arc;
 use std::time::Duration;
 

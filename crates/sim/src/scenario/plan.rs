@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lockstep_types::settings::{OnPowerLoss, Role};
 
+use super::faults::held_thread::HeldThread;
 use super::faults::{CleanShutdown, FAILING_CALLS_MAX, Fault};
-use super::held_thread::HeldThread;
 use super::settings::Settings;
 use crate::random::Random;
 use crate::workload::Options;

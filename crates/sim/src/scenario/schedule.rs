@@ -6,11 +6,11 @@ use lockstep_types::mutants::Mutant;
 
 use super::clients::Users;
 use super::cluster::Cluster;
-use super::coverage::Coverage;
 use super::failure::{Failure, catch_panic};
 use super::plan::{Ending, Plan};
+use super::recording::coverage::Coverage;
+use super::recording::tally::Tally;
 use super::settings::{IN_SYNC_WITHIN, WORK_AFTER_FAULTS};
-use super::tally::Tally;
 use crate::random::Random;
 use crate::workload::{Generator, Source};
 

@@ -1,6 +1,9 @@
 //! The cluster under the control of a test that takes one step after the other: clean shutdowns,
 //! starts that may be refused, other disks, comparisons, and requests of the test itself.
 
+pub mod delays;
+pub mod programs;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +17,11 @@ use parking_lot::Mutex;
 
 use super::baseline::Baseline;
 use super::clients::Users;
+use super::clients::mount::Mount;
 use super::cluster::{Cluster, POLL_INTERVAL};
-use super::disk_checks;
 use super::faults::{AfterShutdown, CleanShutdown};
-use super::mount::Mount;
-use super::node_disk::UUID;
+use super::on_disk::disk_checks;
+use super::on_disk::node_disk::UUID;
 use super::settings::{IN_SYNC_WITHIN, Settings};
 use crate::check::Dump;
 use crate::disk::{CallClass, Disk, Survivors};

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::fault::{FaultKind, InjectedFault, Point, PointInfo, StoppedNodes};
 use crate::disk::{Call, Disk, Verdict};
 use crate::scenario::cluster::Cluster;
-use crate::scenario::history_recorder::HistoryRecorder;
+use crate::scenario::recording::history_recorder::HistoryRecorder;
 use crate::world::{self, FrameVerdict, Network, Process, Shared, Side, Wait};
 
 /// The limits of the points that count.

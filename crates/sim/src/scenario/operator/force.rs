@@ -17,12 +17,12 @@ use lockstep_types::Generation;
 use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
-use super::cluster::{Cluster, POLL_INTERVAL};
-use super::disk_checks;
 use super::forced_acts::{Deposed, Kept};
-use super::operator::PROMOTED_WITHIN;
 use crate::check;
 use crate::history::{NodeEvent, Stop};
+use crate::scenario::cluster::{Cluster, POLL_INTERVAL};
+use crate::scenario::on_disk::disk_checks;
+use crate::scenario::operator::PROMOTED_WITHIN;
 use crate::world::Side;
 
 /// Distance of generations from which on the other node has been forced to lead since both have met, and may have been demoted
@@ -32,7 +32,11 @@ const UNKNOWN_GENERATIONS: u64 = 3;
 impl Cluster {
     /// Stops the primary, unless it is down, and promotes the secondary by force. `is_lost`: the disk of the old primary is
     /// lost, too. Otherwise the old primary starts, and the operator demotes it.
-    pub(super) fn promote_by_force(&mut self, stop: Stop, is_lost: bool) -> Result<(), String> {
+    pub(in crate::scenario) fn promote_by_force(
+        &mut self,
+        stop: Stop,
+        is_lost: bool,
+    ) -> Result<(), String> {
         let [primary, secondary] = self.nodes.machines();
         if !self.may_keep(secondary) || self.nodes.is_any_kept_away() {
             return Ok(());
@@ -60,7 +64,7 @@ impl Cluster {
 
     /// Makes the primary, which serves alone or is undecided, the secondary. Then promotes the secondary by force, or the
     /// old primary again.
-    pub(super) fn demote_primary(&mut self) -> Result<(), String> {
+    pub(in crate::scenario) fn demote_primary(&mut self) -> Result<(), String> {
         let [primary, secondary] = self.nodes.machines();
         if self.nodes.is_any_kept_away()
             || self.nodes.of(primary).needs_operator
@@ -87,7 +91,7 @@ impl Cluster {
     }
 
     /// Ends what earlier acts have left open: demotes the node whose changes are lost, and promotes a node if none leads.
-    pub(super) fn finish_force(&mut self) -> Result<(), String> {
+    pub(in crate::scenario) fn finish_force(&mut self) -> Result<(), String> {
         if let Some(Deposed {
             side,
             must_be_asked,
@@ -131,7 +135,7 @@ impl Cluster {
     }
 
     /// Replaces the disk of the secondary by a new one, if the primary serves: then its copy is the right one.
-    pub(super) fn exchange_secondary(&mut self) {
+    pub(in crate::scenario) fn exchange_secondary(&mut self) {
         let [primary, secondary] = self.nodes.machines();
         let can_be = self.nodes.of(secondary).disk.can_be_unmounted()
             && !self.nodes.of(secondary).needs_operator
@@ -325,7 +329,7 @@ impl Cluster {
     }
 
     /// Goes on with the copy that was kept, now that its node serves. First judges what was answered before.
-    pub(super) fn follow_kept(&mut self, serving: Side) -> Result<(), String> {
+    pub(in crate::scenario) fn follow_kept(&mut self, serving: Side) -> Result<(), String> {
         let kept = self.force.kept.take();
         if kept.is_none_or(|kept| kept.side != serving) {
             return Ok(());

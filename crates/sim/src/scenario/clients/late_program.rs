@@ -12,10 +12,10 @@ use lockstep_driver::client::Tenure;
 use lockstep_types::MetaRequest;
 use parking_lot::Mutex;
 
-use super::history_recorder::HistoryRecorder;
 use super::mount::Mount;
 use crate::history::CallId;
 use crate::op::Op;
+use crate::scenario::recording::history_recorder::HistoryRecorder;
 use crate::world::{self, Side, Wait};
 
 /// Share of the suitable requests whose program is killed, in percent.

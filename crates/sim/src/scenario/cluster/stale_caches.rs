@@ -7,12 +7,12 @@
 use lockstep_driver::DatastoreHandle;
 use lockstep_driver::client::{FileService as _, Standing};
 
-use super::cluster::Cluster;
+use crate::scenario::cluster::Cluster;
 use crate::world::Side;
 
 impl Cluster {
     /// Empties the caches of a machine whose node follows: its process drops them itself.
-    pub(super) fn drop_caches(&self) {
+    pub(in crate::scenario) fn drop_caches(&self) {
         for side in Side::BOTH {
             let node = self.nodes.of(side);
             let standing = |datastore| DatastoreHandle::new(datastore).standing();
@@ -24,7 +24,7 @@ impl Cluster {
 
     /// Looks whether the node that serves has acknowledged a change since the last look that makes the caches of the other
     /// machine stale.
-    pub(super) fn check_caches(&self) {
+    pub(in crate::scenario) fn check_caches(&self) {
         let mut recorder = self.recorder.lock();
         let changed = recorder.take_changed();
         // A client may see an answer late, after the other node has begun to serve.

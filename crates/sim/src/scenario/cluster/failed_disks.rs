@@ -1,15 +1,15 @@
 //! A node that begins to serve, and the answers of a failed disk before.
 
-use super::cluster::Cluster;
-use super::disk_checks;
 use crate::check;
 use crate::history::NodeEvent;
+use crate::scenario::cluster::Cluster;
+use crate::scenario::on_disk::disk_checks;
 use crate::world::Side;
 
 impl Cluster {
     /// Records that a node has begun to serve. First judges what a failed disk of the other machine has answered: from now on
     /// these answers do not count (`history/failed_disk.rs`).
-    pub(super) fn note_service(&mut self, side: Side) -> Result<(), String> {
+    pub(in crate::scenario) fn note_service(&mut self, side: Side) -> Result<(), String> {
         let node = self.nodes.of(side);
         let is_sound = !node.is_poisoned();
         let marks = disk_checks::marks(node.disk.disk()).filter(|_| is_sound);

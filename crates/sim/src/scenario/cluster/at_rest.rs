@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::cluster::Cluster;
-use super::settings::IN_SYNC_WITHIN;
+use crate::scenario::cluster::Cluster;
+use crate::scenario::settings::IN_SYNC_WITHIN;
 
 /// Long enough for every watermark to arrive and for garbage to be removed.
 const SETTLE_TIME: Duration = Duration::from_secs(4);

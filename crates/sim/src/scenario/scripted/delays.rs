@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lockstep_types::settings::Role;
 
-use super::cluster::Cluster;
-use super::held_thread::HeldThread;
+use crate::scenario::cluster::Cluster;
+use crate::scenario::faults::held_thread::HeldThread;
 use crate::world::Side;
 
 /// The end of a connection arrives within this time, and no node connects again.
@@ -32,7 +32,7 @@ impl Cluster {
     }
 
     /// Cuts a node off from the other node, whose connections end at once, and from the witness.
-    pub(super) fn isolate(&mut self, role: Role) -> Result<(), String> {
+    pub(in crate::scenario) fn isolate(&mut self, role: Role) -> Result<(), String> {
         let side = self.nodes.machine(role);
         self.world.witness.cut_off(side, true);
         self.world.network.cut(&self.world.shared);

@@ -3,11 +3,11 @@
 use lockstep_driver::Datastore;
 
 use super::bounds;
-use super::dump::dump;
 use crate::check::leaks::{self, Kept};
 use crate::check::{self, Dump, Violation, identical, verifier};
 use crate::disk::Disk;
 use crate::history::History;
+use crate::scenario::on_disk::dump::dump;
 use crate::world::Side;
 
 /// A node at the end of a schedule.

@@ -3,10 +3,10 @@
 
 use lockstep_types::{Errno, Generation, Ino, WriteVerifier};
 
-use super::forced_acts::Kept;
 use super::tally::Tally;
 use crate::history::{Call, CallId, Fate, History, NodeEvent, Outcome};
 use crate::op::Op;
+use crate::scenario::operator::forced_acts::Kept;
 use crate::workload::Source;
 use crate::world::Side;
 
@@ -172,7 +172,7 @@ impl HistoryRecorder {
     }
 
     /// Goes on with a copy. The other copy is lost.
-    pub(super) fn go_on_with(&mut self, kept: Kept, generation: Generation) {
+    pub(in crate::scenario) fn go_on_with(&mut self, kept: Kept, generation: Generation) {
         let at = self.tick();
         if kept.is_behind {
             self.history.accepted_loss(at);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use lockstep_driver::client::FileService as _;
 use parking_lot::Mutex;
 
-use super::history_recorder::HistoryRecorder;
 use super::mount::Mount;
+use crate::scenario::recording::history_recorder::HistoryRecorder;
 use crate::world::{self, Event, Latch, Wait};
 
 /// The interval between two looks whether the node serves.

@@ -4,12 +4,12 @@
 
 use lockstep_types::settings::Role;
 
-use super::cluster::Cluster;
 use crate::history::Stop;
+use crate::scenario::cluster::Cluster;
 
 impl Cluster {
     /// Copies the disk of the secondary, or puts the last copy back, if the disk is sound.
-    pub(super) fn put_secondary_back(&mut self) {
+    pub(in crate::scenario) fn put_secondary_back(&mut self) {
         let side = self.nodes.machine(Role::Secondary);
         let secondary = self.nodes.of_mut(side);
         if !secondary.disk.can_be_unmounted() || secondary.needs_operator {

@@ -15,16 +15,16 @@ use lockstep_types::backing::Backing;
 use lockstep_types::settings::{Encryption, Role};
 use lockstep_types::{BootId, Errno, Ino, Timestamp, WitnessId};
 
-use super::coverage::{CoverageRecorder, CrashPoint, FileClass};
-use super::disk_checks;
-use super::faults::{AfterShutdown, CallPoint, Crash};
-use super::node_disk::{NodeDisk, UUID};
-use super::settings::Settings;
-use super::tables;
 use crate::check::{Dump, closed};
 use crate::disk::{Call, CallClass, Survivors, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
+use crate::scenario::faults::{AfterShutdown, CallPoint, Crash};
+use crate::scenario::on_disk::disk_checks;
+use crate::scenario::on_disk::node_disk::{NodeDisk, UUID};
+use crate::scenario::on_disk::tables;
+use crate::scenario::recording::coverage::{CoverageRecorder, CrashPoint, FileClass};
+use crate::scenario::settings::Settings;
 use crate::world::{self, Hang, Node, Process, Side, Wait};
 
 /// The events that are planned for a node.

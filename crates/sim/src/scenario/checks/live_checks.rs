@@ -12,12 +12,12 @@ use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
 use super::bounds;
-use super::disk_checks;
 use super::final_checks::{self, FinalNode};
-use super::history_recorder::HistoryRecorder;
-use super::nodes::{IN_SYNC, Nodes};
-use super::tables;
 use crate::history::{NodeEvent, Stop};
+use crate::scenario::nodes::{IN_SYNC, Nodes};
+use crate::scenario::on_disk::disk_checks;
+use crate::scenario::on_disk::tables;
+use crate::scenario::recording::history_recorder::HistoryRecorder;
 use crate::world::{Network, Side};
 
 /// An operation that was requested before the nodes were in sync for the first time has ended this

@@ -13,9 +13,9 @@ use lockstep_types::{Attr, Errno, Ino};
 use lockstep_verify::Report;
 use parking_lot::Mutex;
 
-use super::sim_node::serves;
 use crate::history::{Answer, Entry, Outcome};
 use crate::op::{Op, WriteOp};
+use crate::scenario::nodes::sim_node::serves;
 use crate::world::{self, Latch, Process, RunningNode, Shutdown, Wait};
 
 /// An estimate for one write whether more requests wait: yes for every second write to a file. No
@@ -88,7 +88,7 @@ impl Mount {
 
     /// Returns the mount for what was asked in a tenure.
     #[must_use]
-    pub(super) fn within(&self, tenure: Tenure) -> Self {
+    pub(in crate::scenario) fn within(&self, tenure: Tenure) -> Self {
         Self {
             service: self.service.in_tenure(tenure),
             ..self.clone()
@@ -96,7 +96,7 @@ impl Mount {
     }
 
     /// Lets a request in, or returns why not.
-    pub(super) fn enter(&self) -> Result<Inside, Standing> {
+    pub(in crate::scenario) fn enter(&self) -> Result<Inside, Standing> {
         self.service.enter(RequestKind::Program)
     }
 
@@ -107,7 +107,7 @@ impl Mount {
     }
 
     /// Submits an operation that is inside, and waits for the answer.
-    pub(super) fn submit_inside(&self, op: &Op, inside: Inside) -> Outcome {
+    pub(in crate::scenario) fn submit_inside(&self, op: &Op, inside: Inside) -> Outcome {
         if !matches!(op, Op::Write(_)) {
             self.call(DatastoreHandle::flush_deferred_writes);
         }

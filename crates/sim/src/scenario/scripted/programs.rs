@@ -6,11 +6,11 @@ use std::time::Duration;
 use lockstep_types::settings::Role;
 use lockstep_types::{Errno, Ino};
 
-use super::cluster::Cluster;
-use super::late_program::LateRequest;
-use super::mount::Mount;
 use crate::history::Outcome;
 use crate::op::Op;
+use crate::scenario::clients::late_program::LateRequest;
+use crate::scenario::clients::mount::Mount;
+use crate::scenario::cluster::Cluster;
 use crate::world;
 
 impl Cluster {

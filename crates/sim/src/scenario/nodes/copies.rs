@@ -6,7 +6,7 @@
 
 use lockstep_repl::state::State;
 
-use super::nodes::{IN_SYNC, Nodes};
+use crate::scenario::nodes::{IN_SYNC, Nodes};
 use crate::world::Side;
 
 /// The copy of one machine.
