@@ -178,7 +178,7 @@ fn answer(
         );
         refuse(&*sender, &envelope, &cause);
         for datastore in datastores_of_peer(shared, fingerprint) {
-            datastore.note_refused_peer(&cause);
+            datastore.role().note_refused_peer(&cause);
         }
         log_refused(shared, from, &cause);
         return Ok(());
@@ -187,7 +187,10 @@ fn answer(
         refuse(&*sender, &envelope, &not_started(shared, slot));
         return Ok(());
     };
-    if datastore.serve_peer(&sender, Box::new(receiver), &envelope) {
+    if datastore
+        .role()
+        .serve_peer(&sender, Box::new(receiver), &envelope)
+    {
         Ok(())
     } else {
         Err(ConnectionRefused::WrongFirstMessage)
@@ -224,7 +227,7 @@ fn log_refused(shared: &NodeShared, from: SocketAddr, error: &impl ToString) {
 /// primary. The datastore that the peer wanted is unknown before authentication.
 fn note_unauthenticated_peer(shared: &NodeShared, reason: &str) {
     for datastore in shared.slots.iter().filter_map(DatastoreSlot::running) {
-        datastore.note_unauthenticated(reason);
+        datastore.role().note_unauthenticated(reason);
     }
 }
 

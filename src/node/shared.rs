@@ -76,9 +76,9 @@ impl NodeShared {
         datastore: &Datastore,
     ) -> Result<RoleReport, CommandFailure> {
         // Programs go on until the node gives its role away, and an address that leaves for nothing would be an outage.
-        datastore.prepare_hand_over()?;
+        datastore.role().prepare_hand_over()?;
         let Some(address) = slot.address().here() else {
-            return datastore.hand_over();
+            return datastore.role().hand_over();
         };
         let departure = slot.address().depart(address);
         let outcome = departure.wait(|| self.stopping.load(Ordering::Acquire));
@@ -90,7 +90,7 @@ impl NodeShared {
                 "the cluster address has not left this server in time: the failover goes on; see the log of keepalived"
             );
         }
-        let report = datastore.hand_over()?;
+        let report = datastore.role().hand_over()?;
         Ok(RoleReport {
             address: Some(outcome),
             ..report
@@ -188,8 +188,8 @@ impl ControlService for NodeShared {
         let (slot, datastore) = self.running(name)?;
         match change {
             RoleChange::HandOver => self.hand_over(slot, &datastore),
-            RoleChange::Promote { accepts_loss } => datastore.promote(accepts_loss),
-            RoleChange::Demote => datastore.demote(),
+            RoleChange::Promote { accepts_loss } => datastore.role().promote(accepts_loss),
+            RoleChange::Demote => datastore.role().demote(),
         }
     }
 

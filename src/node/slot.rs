@@ -9,9 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus, SyncStatus};
-use lockstep_driver::{
-    Datastore, DatastoreHandle, Dialer, Place, prepare, threads, watch_disk, watch_lease,
-};
+use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, threads};
 use lockstep_fs::InoRanges;
 use lockstep_link::Identity;
 use lockstep_types::time::millis;
@@ -214,11 +212,11 @@ impl DatastoreSlot {
         let maintained = Arc::clone(&running.datastore);
         running.start_thread("maintenance", move || maintained.run_maintenance())?;
         let watched = Arc::clone(&running.datastore);
-        running.start_thread("disk-watch", move || watch_disk(&watched))?;
+        running.start_thread("disk-watch", move || watched.role().watch_disk())?;
         let dialer = identity.and_then(|identity| Dialer::new(&self.config, Arc::clone(identity)));
         if let Some(dialer) = dialer {
             let datastore = Arc::clone(&running.datastore);
-            running.start_thread("dialer", move || datastore.run_dialer(&dialer))?;
+            running.start_thread("dialer", move || datastore.role().run_dialer(&dialer))?;
         }
         self.ask_witness(running)
     }
@@ -232,10 +230,10 @@ impl DatastoreSlot {
         let me = client.member(uuid, peer.fingerprint)?;
         let witness = client.datastore(uuid, peer.fingerprint)?;
         let leased = Arc::clone(&running.datastore);
-        running.start_thread("lease", move || watch_lease(&leased))?;
-        let handle = DatastoreHandle::new(Arc::clone(&running.datastore));
+        running.start_thread("lease", move || leased.role().run_lease_timer())?;
+        let asking = Arc::clone(&running.datastore);
         running.start_thread("witness", move || {
-            handle.ask_witness(Arc::from(witness), me);
+            asking.role().ask_witness(Arc::from(witness), me);
         })
     }
 

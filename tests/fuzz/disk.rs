@@ -204,7 +204,11 @@ fn serve(
     let (sender, mut receiver) = connection.split();
     let envelope = Envelope::decode(receiver.recv().unwrap().header).unwrap();
     let sender: Arc<dyn SendFrames> = Arc::new(sender);
-    assert!(datastore.serve_peer(&sender, Box::new(receiver), &envelope));
+    assert!(
+        datastore
+            .role()
+            .serve_peer(&sender, Box::new(receiver), &envelope)
+    );
 }
 
 /// Adds writes in flight at the time of the kill, in both tables.

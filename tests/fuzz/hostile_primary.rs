@@ -109,8 +109,8 @@ impl Conversation<'_> {
         let mut seen = None;
         for _ in 0..2 {
             let own = messages::meet(self.chance, &self.known, Role::Primary, seen);
-            self.send(Message::Meet(own))?;
-            if let Message::Meet(theirs) = self.receive()? {
+            self.send(Message::RoleOffer(own))?;
+            if let Message::RoleOffer(theirs) = self.receive()? {
                 seen = Some(theirs.record);
             }
         }

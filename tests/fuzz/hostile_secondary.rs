@@ -145,11 +145,11 @@ fn answer_badly(chance: &mut Chance, known: &mut PeerState, connection: Connecti
             return;
         };
         assert_eq!(envelope.datastore, known.datastore);
-        let Message::Meet(theirs) = envelope.message else {
+        let Message::RoleOffer(theirs) = envelope.message else {
             break;
         };
         let own = messages::meet(chance, known, Role::Secondary, Some(theirs.record));
-        if !send(chance, &sender, known, Message::Meet(own)) {
+        if !send(chance, &sender, known, Message::RoleOffer(own)) {
             return;
         }
     }

@@ -3,10 +3,10 @@
 
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::message::{
-    Envelope, Meet, Message, PROTOCOL_VERSION, Request, RequestFailure, Response, Welcome,
-    WireFileTimes, WriteMessage,
+    Envelope, Message, PROTOCOL_VERSION, Request, RequestFailure, Response, Welcome, WireFileTimes,
+    WriteMessage,
 };
-use lockstep_roles::RoleRecord;
+use lockstep_roles::{RoleOffer, RoleRecord};
 use lockstep_types::backing::Room;
 use lockstep_types::settings::Role;
 use lockstep_types::{
@@ -148,7 +148,7 @@ pub fn of_secondary(chance: &mut Chance, known: &PeerState) -> Message {
             disk_silent_ms: number(chance),
         },
         6 => Message::Alive,
-        7 => Message::Meet(meet(chance, known, Role::Secondary, None)),
+        7 => Message::RoleOffer(meet(chance, known, Role::Secondary, None)),
         _ => Message::Response {
             id: number(chance),
             response: answer(chance),
@@ -157,8 +157,13 @@ pub fn of_secondary(chance: &mut Chance, known: &PeerState) -> Message {
 }
 
 /// The record of a node in a meeting. The generation is the known one: a node believes a record of a later generation.
-pub fn meet(chance: &mut Chance, known: &PeerState, role: Role, seen: Option<RoleRecord>) -> Meet {
-    Meet {
+pub fn meet(
+    chance: &mut Chance,
+    known: &PeerState,
+    role: Role,
+    seen: Option<RoleRecord>,
+) -> RoleOffer {
+    RoleOffer {
         version: version(chance),
         record: RoleRecord {
             generation: Generation::FIRST,
@@ -170,8 +175,8 @@ pub fn meet(chance: &mut Chance, known: &PeerState, role: Role, seen: Option<Rol
         seen,
         store: Some(store(chance, known)),
         sync: standing(chance, known),
-        leaves_sync: chance.percent(10),
-        gave_up: chance.percent(10),
+        asks_incomplete_mark: chance.percent(10),
+        discarded_own_changes: chance.percent(10),
         failover_after_ms: None,
         witness: None,
     }

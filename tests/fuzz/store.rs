@@ -172,7 +172,7 @@ impl Running {
         let mut threads = vec![thread::spawn(move || maintained.run_maintenance())];
         if let Some(dialer) = dialer {
             let leading = Arc::clone(&datastore);
-            threads.push(thread::spawn(move || leading.run_dialer(&*dialer)));
+            threads.push(thread::spawn(move || leading.role().run_dialer(&*dialer)));
         }
         Self { datastore, threads }
     }

@@ -208,7 +208,7 @@ impl DatastoreConfig {
 ///
 /// A secondary that has answered a `Ping` takes over `F` after its answer at the earliest: the connection is lost after
 /// the answer. So the lease ends first, by a fifth of `F` if the clocks of the nodes run alike, and by a tenth while their
-/// rates differ by 10 %. In this time the kernel of the old primary drops its caches (`datastore/lapse.rs`). A primary asks
+/// rates differ by 10 %. In this time the kernel of the old primary drops its caches (`role/lease_expiry.rs`). A primary asks
 /// to serve alone two thirds of `F` after the last answered `Ping` at the latest, if the connection ends at once: before the
 /// end of its lease. The lease outlives four unanswered pings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,38 +1,24 @@
-//! One datastore on this node, open and running: the façade over its engine and its session.
+//! One datastore on this node, open and running: the façade over its engine, the keeper of its role, and maintenance.
 
-pub(crate) mod arbitration;
-mod change;
-mod dialing;
-mod forced_word;
-pub(crate) mod lapse;
-mod leaving;
-mod meeting;
-mod named_calls;
-mod promotion;
-pub(crate) mod stall;
-
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockstep_fs::Store;
 use lockstep_repl::state::State;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{DatastoreUuid, Errno, Generation};
-use parking_lot::{Mutex, RwLock};
 
-use self::forced_word::WitnessLine;
-use crate::client::{RoleObserver, Standing};
 use crate::config::DatastoreConfig;
 use crate::durable::{DatastoreError, failed, refused, tables};
 use crate::engine::Engine;
-use crate::host::exclusive::Exclusive;
 use crate::maintenance::Maintenance;
 use crate::report::{CommandFailure, DatastoreStatus, VerifyProgress, VerifyReport};
 use crate::resync_jobs::verify_report;
+use crate::role::keeper::RoleKeeper;
 use crate::service_gate::ServiceGate;
 use crate::session::Session;
-use crate::session::build::{self, SessionPart};
+use crate::session::build::SessionPart;
 use crate::session::primary::PrimarySession;
 use crate::status;
 use crate::usage::DatastoreUsage;
@@ -40,42 +26,24 @@ use crate::usage::DatastoreUsage;
 /// See the head of this file.
 pub struct Datastore {
     engine: Arc<Engine>,
-    /// The session of the present role.
-    session: RwLock<Session>,
-    /// Held by the thread that changes the role.
-    changing: Exclusive,
-    /// The latest generation that the other node has told of.
-    rival: AtomicU64,
-    observers: Mutex<Vec<Arc<dyn RoleObserver>>>,
+    keeper: RoleKeeper,
     maintenance: Maintenance,
-    /// The witness, once this node asks it.
-    line: OnceLock<WitnessLine>,
 }
 
 impl Datastore {
     /// A datastore with an open store. A primary whose disk has failed has a session, and serves reads only if its
     /// `part` says so.
     pub(crate) fn new(engine: Arc<Engine>, session: Session, part: SessionPart) -> Self {
-        let maintenance = Maintenance::new(engine.now_ms());
-        let record = engine.role_file.state().record;
-        let standing = match &session {
-            Session::Primary(_) if part == SessionPart::Lead => Standing::Serving,
-            _ if record.is_primary() => Standing::Undecided,
-            _ => Standing::Following,
-        };
-        engine
-            .gate
-            .need_lease(&*engine.host, build::needs_lease(&engine));
-        engine.gate.begin(&*engine.host, standing);
         Self {
+            maintenance: Maintenance::new(engine.now_ms()),
+            keeper: RoleKeeper::new(&engine, session, part),
             engine,
-            session: RwLock::new(session),
-            changing: Exclusive::default(),
-            rival: AtomicU64::new(0),
-            observers: Mutex::default(),
-            maintenance,
-            line: OnceLock::new(),
         }
+    }
+
+    /// The keeper of the role of this node.
+    pub const fn role(&self) -> &RoleKeeper {
+        &self.keeper
     }
 
     /// Name of the datastore.
@@ -110,7 +78,7 @@ impl Datastore {
 
     /// The session of the present role.
     pub(crate) fn session(&self) -> Session {
-        self.session.read().clone()
+        self.keeper.session()
     }
 
     /// The gate for the requests of clients.
@@ -118,25 +86,15 @@ impl Datastore {
         &self.engine.gate
     }
 
-    /// Has an observer learn of the changes of the role, from now on.
-    pub(crate) fn observe(&self, observer: Arc<dyn RoleObserver>) {
-        self.observers.lock().push(observer);
-    }
-
     /// The session of a primary.
     ///
     /// # Errors
     /// [`Engine::unknown_outcome`] on a secondary, which serves no clients.
     pub(crate) fn primary(&self) -> Result<Arc<PrimarySession>, Errno> {
-        match &*self.session.read() {
-            Session::Primary(session) => Ok(Arc::clone(session)),
+        match self.session() {
+            Session::Primary(session) => Ok(session),
             Session::Secondary(_) => Err(self.engine.unknown_outcome()),
         }
-    }
-
-    /// Notes a generation of the other node.
-    fn note_rival(&self, generation: Generation) {
-        self.rival.fetch_max(generation.get(), Ordering::AcqRel);
     }
 
     pub(crate) const fn engine(&self) -> &Arc<Engine> {
@@ -163,35 +121,10 @@ impl Datastore {
         self.maintenance.since_tick(&self.engine)
     }
 
-    /// The authenticated peer was refused before it named this datastore.
-    pub fn note_refused_peer(&self, reason: &str) {
-        if self.waits_for_primary() {
-            self.engine.notes.set_obstacle(reason);
-        }
-    }
-
-    /// A client was refused before it was authenticated. It may be the primary. So `status` shows the reason beside a known
-    /// reason, and never in its place. `reason` must hold no word of the client.
-    pub fn note_unauthenticated(&self, reason: &str) {
-        if self.waits_for_primary() {
-            self.engine.notes.set_unauthenticated(reason);
-        }
-    }
-
-    fn waits_for_primary(&self) -> bool {
-        match self.session() {
-            Session::Primary(_) => false,
-            Session::Secondary(session) => session.waits_for_primary(),
-        }
-    }
-
     /// Frees the inodes that lost their last name before this node serves, unless a program of this node has them open.
     /// On a node that does not serve yet, nothing happens.
     pub fn reap_orphans(&self) {
-        if let Session::Primary(session) = self.session() {
-            let reaper = Arc::clone(&session);
-            session.replication.spawn(move || reaper.reap_orphans());
-        }
+        self.session().reap_orphans();
     }
 
     /// Compares this node with its peer, and remembers the result for `status`.
@@ -230,9 +163,7 @@ impl Datastore {
     pub fn stop(&self) {
         self.engine.stopping.store(true, Ordering::Release);
         self.engine.gate.stop();
-        // A change of the role that is under way ends first.
-        let _changing = self.changing.acquire(&*self.engine.host);
-        self.session().stop();
+        self.keeper.stop();
     }
 
     /// Puts everything on stable storage, once no thread works on the datastore any more. Returns `false` if that failed;

@@ -1,7 +1,7 @@
 //! Whether the disk of the store answers: a probe, and what is known from it (rule R12).
 //!
 //! A disk that hangs reports no error: its calls do not return. So a thread of its own asks the disk from time to time to
-//! write and sync one block, and another thread looks how long that takes (`datastore/stall.rs`). No operation of a client
+//! write and sync one block, and another thread looks how long that takes (`role/disk_stall.rs`). No operation of a client
 //! costs anything for that.
 //!
 //! Invariant: time counts only while this process runs. A process that was suspended does not blame its disk.

@@ -23,7 +23,7 @@ use crate::host::{Host, ThreadKind};
 use crate::references::References;
 use crate::service_gate::ServiceGate;
 use crate::status_notes::StatusNotes;
-use crate::witness_view::WitnessView;
+use crate::witness_state::WitnessState;
 
 /// The longest sleep of a thread that has to see a stop of the datastore, or a change of its role.
 const STOP_POLL: Duration = Duration::from_millis(20);
@@ -58,7 +58,7 @@ pub(crate) struct Engine {
     /// The references of clients to inodes. The mount, and so its references, outlives a session.
     pub references: Arc<References>,
     /// What the witness has said.
-    pub witness: WitnessView,
+    pub witness: WitnessState,
     /// Lets clients in while this node serves.
     pub gate: Arc<ServiceGate>,
     /// Counts changes of the state, in all sessions.

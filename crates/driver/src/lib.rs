@@ -3,7 +3,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `datastore` | the façade: an engine, and the session of the node's role |
+//! | `datastore` | the façade: an engine, the keeper of the role, and maintenance |
 //! | `engine` | configuration, store, host and durable marks: the parts that outlive a session |
 //! | `session` | a primary's or a secondary's session, and the loop that executes the core's effects |
 //! | `replication` | the core, its generation and the connection; the exchange of roles and the greeting before |
@@ -14,8 +14,7 @@
 //! | `peer` | the connection, and the requests over it |
 //! | `contact` | the last moment at which this secondary was in sync, for operators |
 //! | `disk_watch` | whether the disk of the store answers |
-//! | `promise` | the last moment at which a secondary has promised not to take over |
-//! | `witness_view` | the last word of the witness, and the permit to serve alone |
+//! | `witness_state` | the last word of the witness, and the permit to serve alone |
 //! | `resync_jobs`, `sync_mark`, `maintenance` | work that no client has asked for |
 //! | `open` | opening a store: checks and recovery, a repaired disk |
 //! | `host` | time and threads |
@@ -48,12 +47,11 @@ pub mod memory;
 mod open;
 mod ops;
 mod peer;
-mod promise;
 mod references;
 mod replication;
 pub mod report;
 mod resync_jobs;
-mod role_judge;
+mod role;
 mod service;
 mod service_gate;
 mod session;
@@ -63,11 +61,9 @@ mod store_place;
 mod sync_mark;
 pub mod threads;
 mod usage;
-mod witness_view;
+mod witness_state;
 
 pub use datastore::Datastore;
-pub use datastore::lapse::watch_lease;
-pub use datastore::stall::watch_disk;
 pub use durable::DatastoreError;
 pub use durable::copy_status::caveats;
 pub use durable::machine_count::MACHINE_COUNT_BYTES;
@@ -79,6 +75,7 @@ pub use open::{Place, Prepared, make_store, make_store_on_this_machine, prepare}
 pub use ops::kept::KeptLoad;
 pub use peer::dial::{Dial, DialError, Dialer, Halves};
 pub use replication::greeting::refuse;
+pub use role::keeper::RoleKeeper;
 pub use service::DatastoreHandle;
 pub use status::RESTART_WITHOUT_LEASE;
 pub use usage::DatastoreUsage;

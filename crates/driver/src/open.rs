@@ -40,7 +40,7 @@ use crate::ops::kept;
 use crate::service_gate::ServiceGate;
 use crate::session::build::{self, SessionPart};
 use crate::status_notes::StatusNotes;
-use crate::witness_view::WitnessView;
+use crate::witness_state::WitnessState;
 
 /// A datastore that can be opened: its store was checked and found good. Nothing in the store's directory was
 /// changed. The directory is locked against other processes.
@@ -490,7 +490,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
             host.now(),
             Contact::of(store.backing()),
         ),
-        witness: WitnessView::new(config.has_witness(), host.now()),
+        witness: WitnessState::new(config.has_witness(), host.now()),
         store,
         host,
         role_file,

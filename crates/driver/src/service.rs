@@ -13,7 +13,6 @@ use std::time::Duration;
 use lockstep_fs::OpError;
 use lockstep_fs::store::SeekFor;
 use lockstep_repl::message::WriteMessage;
-use lockstep_roles::{Member, Witness};
 use lockstep_types::backing::{Room, Space};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, limits};
 
@@ -22,7 +21,6 @@ use crate::client::{
     RoleObserver, Seek, Standing, Tenure, WaitingRequests, WriteOptions,
 };
 use crate::datastore::Datastore;
-use crate::datastore::arbitration::Arbitration;
 use crate::host::Job;
 use crate::ops::pending::WriteParams;
 use crate::ops::space::{Admission, Begin, Charge};
@@ -37,14 +35,6 @@ impl DatastoreHandle {
     /// The handle of a datastore, in whatever tenure it is called.
     pub const fn new(datastore: Arc<Datastore>) -> Self {
         Self(datastore, None)
-    }
-
-    /// Asks the witness until the datastore is stopped. This node is `me` for the witness. Ends at once for a datastore
-    /// without a witness in its configuration.
-    pub fn ask_witness(&self, witness: Arc<dyn Witness>, me: Member) {
-        if let Some(arbitration) = Arbitration::new(&self.0, witness, me) {
-            arbitration.run();
-        }
     }
 
     /// The handle for what was asked in a tenure.
@@ -108,7 +98,7 @@ impl FileService for DatastoreHandle {
     }
 
     fn observe(&self, observer: Arc<dyn RoleObserver>) {
-        self.0.observe(observer);
+        self.0.role().observe(observer);
     }
 
     fn show_lease(&self, board: Arc<dyn LeaseBoard>) {

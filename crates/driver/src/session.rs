@@ -10,7 +10,7 @@ mod copy_base;
 mod memory_return;
 pub(crate) mod primary;
 mod responder;
-pub(crate) mod secondary;
+pub(crate) mod standby;
 pub(crate) mod usage;
 mod welcome;
 
@@ -22,7 +22,7 @@ use lockstep_repl::state::Trigger;
 use crate::host::ThreadKind;
 use crate::replication::Replication;
 use primary::PrimarySession;
-use secondary::SecondarySession;
+use standby::StandbySession;
 use usage::SessionUsage;
 
 /// The session of either role.
@@ -31,7 +31,7 @@ pub(crate) enum Session {
     /// This node serves clients.
     Primary(Arc<PrimarySession>),
     /// This node keeps the second copy.
-    Secondary(Arc<SecondarySession>),
+    Secondary(Arc<StandbySession>),
 }
 
 impl Session {
@@ -89,6 +89,23 @@ impl Session {
     pub fn look_at_room(&self) {
         if let Self::Primary(session) = self {
             session.space.look_at_room();
+        }
+    }
+
+    /// Frees the inodes that lost their last name before this node serves, unless a program of this node has them open.
+    /// On a node that does not serve yet, nothing happens.
+    pub fn reap_orphans(&self) {
+        if let Self::Primary(session) = self {
+            let reaper = Arc::clone(session);
+            session.replication.spawn(move || reaper.reap_orphans());
+        }
+    }
+
+    /// Whether this node waits for a primary to connect.
+    pub fn waits_for_primary(&self) -> bool {
+        match self {
+            Self::Primary(_) => false,
+            Self::Secondary(session) => session.waits_for_primary(),
         }
     }
 

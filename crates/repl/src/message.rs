@@ -7,11 +7,11 @@
 //! [`PROTOCOL_VERSION`]; names are free.
 
 use lockstep_paw_saw::InFlightEntry;
-use lockstep_roles::RoleRecord;
+use lockstep_roles::RoleOffer;
 use lockstep_types::backing::Room;
 use lockstep_types::{
     DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, StoreId, SyncId, SyncStanding,
-    Timestamp, WitnessId, WriteVerifier,
+    Timestamp, WriteVerifier,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -122,36 +122,11 @@ pub enum Message {
         /// For the operator: the failure with its time, and the cure.
         reason: String,
     },
-    /// The meeting of two nodes, before [`Message::Hello`]: the sender tells its record. Each is answered by the record
-    /// of the receiver.
-    Meet(Meet),
+    /// The role exchange of two nodes, before [`Message::Hello`]: the sender offers its record and its copy. Each offer is
+    /// answered by the offer of the receiver.
+    RoleOffer(RoleOffer),
     /// The secondary stops: the primary need not wait for it (rule R1). The primary closes the connection.
     Stopping,
-}
-
-/// The record of a node, told at the begin of a connection (docs/protocol/roles.md).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Meet {
-    /// [`PROTOCOL_VERSION`] of the sender.
-    pub version: u32,
-    /// The record of the sender.
-    pub record: RoleRecord,
-    /// The record of the receiver, as the receiver has told it over this connection.
-    pub seen: Option<RoleRecord>,
-    /// The name of the sender's copy (rule P17).
-    pub store: Option<StoreId>,
-    /// The sync of the sender's copy (rule P17).
-    pub sync: SyncStanding,
-    /// Primary: the sender is about to serve alone, and asks the secondary to record that its copy is not complete.
-    pub leaves_sync: bool,
-    /// Secondary: the sender has served alone before, and what only its copy has is given up. A node that leads because of this
-    /// meeting draws another write verifier (rule P22).
-    pub gave_up: bool,
-    /// The time of a takeover through the witness, in milliseconds; `None` without a witness. The same on both nodes.
-    pub failover_after_ms: Option<u64>,
-    /// The witness that the sender asks; `None` without one. While the nodes ask different witnesses, no node acts on the word
-    /// of either.
-    pub witness: Option<WitnessId>,
 }
 
 /// Introduction of a primary and its datastore.

@@ -4,15 +4,19 @@
 //! asks the witness, and tells the peer. The model in `tests/model.rs` runs two machines and a witness through every
 //! order of events with up to three failures.
 
+pub mod decision;
 pub mod event;
 pub mod machine;
+pub mod offer;
 pub mod promotion;
 pub mod record;
 pub mod relabel;
 pub mod witness;
 
+pub use decision::{Decision, LocalCopy, RoleConflict};
 pub use event::{Phase, RoleEffect, RoleEvent, RoleSettings, Told};
 pub use machine::RoleMachine;
+pub use offer::RoleOffer;
 pub use promotion::UnrecordedPromotion;
 pub use record::{Member, RoleRecord};
 pub use relabel::Labels;

@@ -22,7 +22,7 @@ use crate::config::{
 use crate::host::ThreadKind;
 use crate::service_gate::{RequestKind, Standing};
 use crate::session::Session;
-use crate::session::secondary::SecondarySession;
+use crate::session::standby::StandbySession;
 
 /// A wait that takes longer never ends.
 const LONG_ENOUGH: Duration = Duration::from_secs(60);
@@ -197,7 +197,7 @@ fn paw(datastore: &Datastore) -> (Vec<InFlightEntry>, usize) {
     (paw.old_entries(), paw.len())
 }
 
-fn secondary(datastore: &Datastore) -> Arc<SecondarySession> {
+fn secondary(datastore: &Datastore) -> Arc<StandbySession> {
     match datastore.session() {
         Session::Secondary(session) => session,
         Session::Primary(_) => panic!("a primary"),

@@ -7,15 +7,14 @@
 //! answer to a later one proves that this node has been heard over the same connection.
 
 use lockstep_link::{LinkError, ReceiveFrames, SendFrames};
-use lockstep_repl::message::{Envelope, Meet, Message, MessageError};
-use lockstep_roles::RoleRecord;
+use lockstep_repl::message::{Envelope, Message, MessageError};
+use lockstep_roles::{RoleConflict, RoleOffer, RoleRecord};
 use lockstep_types::{DatastoreUuid, Osn};
 use thiserror::Error;
 
 use super::greeting::{self, GreetingError};
 use crate::peer::connection::{Delivery, deliver};
-use crate::role_judge::Discord;
-use crate::witness_view::WordTime;
+use crate::witness_state::WordTime;
 
 /// Messages of one side in a meeting. Each change of a record needs one more, and two nodes agree after two changes.
 pub(crate) const ROUNDS_MAX: usize = 8;
@@ -34,7 +33,7 @@ pub(crate) enum MeetingError {
     Greeting(#[from] GreetingError),
     /// The records of the nodes do not fit.
     #[error(transparent)]
-    Discord(#[from] Discord),
+    Conflict(#[from] RoleConflict),
     /// The connection was lost.
     #[error(transparent)]
     Lost(#[from] LinkError),
@@ -56,40 +55,40 @@ impl MeetingError {
     pub const fn is_obstacle(&self) -> bool {
         matches!(
             self,
-            Self::RefusedByPeer(_) | Self::Greeting(_) | Self::Discord(_)
+            Self::RefusedByPeer(_) | Self::Greeting(_) | Self::Conflict(_)
         )
     }
 }
 
 /// A node in a meeting.
-pub(crate) trait Meets {
+pub(crate) trait RolePeer {
     /// The datastore.
     fn datastore(&self) -> DatastoreUuid;
 
     /// The message of this node. `seen`: the record that the other node has told last.
-    fn tell(&self, seen: Option<RoleRecord>) -> Meet;
+    fn own_offer(&self, seen: Option<RoleRecord>) -> RoleOffer;
 
     /// The moment of this node before its first message.
     fn begin(&self) -> WordTime;
 
     /// Acts on the record of the other node, which has told it in a meeting since `begun`. Returns whether the record of this
     /// node has changed.
-    fn hear(&self, theirs: &Meet, begun: WordTime) -> Result<bool, Discord>;
+    fn on_offer(&self, theirs: &RoleOffer, begun: WordTime) -> Result<bool, RoleConflict>;
 }
 
 /// Meets the node that was dialled. Returns the last message of that node: both nodes have seen each other's record.
-pub(crate) fn call<M: Meets>(
+pub(crate) fn call<M: RolePeer>(
     node: &M,
     sender: &dyn SendFrames,
     receiver: &mut dyn ReceiveFrames,
-) -> Result<Meet, MeetingError> {
+) -> Result<RoleOffer, MeetingError> {
     let mut seen = None;
     let begun = node.begin();
     for _ in 0..ROUNDS_MAX {
-        let own = node.tell(seen);
+        let own = node.own_offer(seen);
         send(node, sender, own);
         let theirs = read_answer(node, receiver)?;
-        let has_changed = node.hear(&theirs, begun)?;
+        let has_changed = node.on_offer(&theirs, begun)?;
         if !has_changed && theirs.seen == Some(own.record) && seen == Some(theirs.record) {
             return Ok(theirs);
         }
@@ -99,24 +98,27 @@ pub(crate) fn call<M: Meets>(
 }
 
 /// Sends the record of this node.
-pub(crate) fn send<M: Meets>(node: &M, sender: &dyn SendFrames, meet: Meet) {
+pub(crate) fn send<M: RolePeer>(node: &M, sender: &dyn SendFrames, offer: RoleOffer) {
     let envelope = Envelope {
         datastore: node.datastore(),
-        generation: meet.record.generation,
+        generation: offer.record.generation,
         done_below: Osn::ZERO,
-        message: Message::Meet(meet),
+        message: Message::RoleOffer(offer),
     };
     // The reader of the connection sees a failure.
     let _sent = deliver(sender, &envelope, &[], Delivery::Wait);
 }
 
-fn read_answer<M: Meets>(node: &M, receiver: &mut dyn ReceiveFrames) -> Result<Meet, MeetingError> {
+fn read_answer<M: RolePeer>(
+    node: &M,
+    receiver: &mut dyn ReceiveFrames,
+) -> Result<RoleOffer, MeetingError> {
     let envelope = receive(receiver)?;
-    let Message::Meet(meet) = envelope.message else {
+    let Message::RoleOffer(offer) = envelope.message else {
         return Err(MeetingError::NoMeeting);
     };
-    greeting::check_peer(node.datastore(), envelope.datastore, meet.version)?;
-    Ok(meet)
+    greeting::check_peer(node.datastore(), envelope.datastore, offer.version)?;
+    Ok(offer)
 }
 
 /// Receives the answer of the node that was dialled. A refusal is an error.

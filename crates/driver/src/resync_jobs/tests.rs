@@ -7,11 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use lockstep_link::{FrameRef, LinkError, ReceiveFrames, SendFrames};
-use lockstep_repl::message::{
-    Envelope, Meet, Message, PROTOCOL_VERSION, Request, Response, Welcome,
-};
+use lockstep_repl::message::{Envelope, Message, PROTOCOL_VERSION, Request, Response, Welcome};
 use lockstep_repl::state::State;
-use lockstep_roles::RoleRecord;
+use lockstep_roles::{RoleOffer, RoleRecord};
 use lockstep_types::backing::Room;
 use lockstep_types::settings::Role;
 use lockstep_types::{NodeKind, Osn};
@@ -109,10 +107,10 @@ impl Secondary {
     fn meet(&self) -> Message {
         loop {
             let theirs = match self.said.recv().unwrap() {
-                (Message::Meet(theirs), _) => theirs,
+                (Message::RoleOffer(theirs), _) => theirs,
                 (message, _) => return message,
             };
-            self.answer(Message::Meet(Meet {
+            self.answer(Message::RoleOffer(RoleOffer {
                 record: RoleRecord::begin(Role::Secondary),
                 seen: Some(theirs.record),
                 ..theirs
@@ -150,11 +148,11 @@ impl Secondary {
 }
 
 /// A request without an answer so far: its number, the request, and its payload.
-type Question = (u64, Request, Vec<u8>);
+type WitnessQuery = (u64, Request, Vec<u8>);
 
 /// A primary out of sync. Its secondary has a request for records of the namespace and has not answered. Returns that
 /// request, too.
-fn stalled() -> (Place, Secondary, VecDeque<Question>) {
+fn stalled() -> (Place, Secondary, VecDeque<WitnessQuery>) {
     let place = Place::in_sync();
     let datastore = place.start_out_of_sync();
     let (said_here, said) = channel();
@@ -171,7 +169,7 @@ fn stalled() -> (Place, Secondary, VecDeque<Question>) {
         }),
     );
     let primary = Arc::clone(&datastore);
-    thread::spawn(move || primary.run_dialer(&Once(Mutex::new(Some(halves)))));
+    thread::spawn(move || primary.role().run_dialer(&Once(Mutex::new(Some(halves)))));
     let secondary = Secondary {
         said,
         out,

@@ -14,7 +14,7 @@ use lockstep_types::{Generation, Osn, limits};
 
 use super::Session;
 use super::primary::PrimarySession;
-use super::secondary::SecondarySession;
+use super::standby::StandbySession;
 use crate::config::DatastoreConfig;
 use crate::durable::tables::{Tables, ranges_of, trace_writes};
 use crate::durable::{DatastoreError, failed, refused, table_refused};
@@ -112,7 +112,7 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
         let role = engine.role_file.state();
         let paw = role.base().filter(|_| !role.record.complete);
         let paw = paw.map(|_| tables.paw);
-        let session = SecondarySession::new(engine, core, first_osn, tables.saw, paw);
+        let session = StandbySession::new(engine, core, first_osn, tables.saw, paw);
         Session::Secondary(session)
     } else {
         let session = PrimarySession::new(engine, core, first_osn, tables.paw);

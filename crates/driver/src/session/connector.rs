@@ -19,7 +19,7 @@ use crate::host::{Reading, ThreadKind};
 use crate::peer::connection::{ActiveConnection, Delivery};
 use crate::peer::dial::{Dial, DialError, Halves};
 use crate::replication::greeting;
-use crate::replication::role_exchange::{self, MeetingError, Meets};
+use crate::replication::role_exchange::{self, MeetingError, RolePeer};
 use crate::session::primary::PrimarySession;
 
 /// Time between two attempts to connect.
@@ -119,7 +119,7 @@ pub(crate) struct Connector<'a, M> {
     node: &'a M,
 }
 
-impl<'a, M: Meets> Connector<'a, M> {
+impl<'a, M: RolePeer> Connector<'a, M> {
     /// The connector of one session.
     pub const fn new(session: &'a Arc<PrimarySession>, dialer: &'a dyn Dial, node: &'a M) -> Self {
         Self {

@@ -12,7 +12,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Lineage, Osn};
 use thiserror::Error;
 
-use super::secondary::SecondarySession;
+use super::standby::StandbySession;
 use crate::durable::machine_count;
 use crate::host::ThreadKind;
 use crate::replication::greeting::{self, GreetingError};
@@ -37,7 +37,7 @@ pub(super) enum NotWelcome {
     Store(#[from] StoreError),
 }
 
-impl SecondarySession {
+impl StandbySession {
     /// Answers the greeting, or returns why the primary is refused.
     pub(super) fn welcome(
         &self,

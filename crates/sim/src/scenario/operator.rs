@@ -32,7 +32,7 @@ impl Cluster {
             let recorder = Arc::clone(&self.recorder);
             process.start(move || {
                 let before = recorder.lock().doubts(side);
-                let is_done = datastore.hand_over().is_ok();
+                let is_done = datastore.role().hand_over().is_ok();
                 let mut recorder = recorder.lock();
                 recorder.tally.planned += u64::from(is_done);
                 if is_done && recorder.doubts(side) > before {
@@ -93,7 +93,8 @@ impl Cluster {
                 recorder.operator_acts();
                 recorder.node(side, NodeEvent::Promoted);
             }
-            process.start(move || *slot.lock() = Some(datastore.promote(accepts_loss).is_ok()));
+            process
+                .start(move || *slot.lock() = Some(datastore.role().promote(accepts_loss).is_ok()));
             self.unanswered = Some(side);
             while self.now() < until && !process.is_dead() && self.unanswered.is_some() {
                 self.run_for(POLL_INTERVAL)?;

@@ -8,7 +8,6 @@ use lockstep_driver::client::{FileService as _, LeaseBoard};
 use lockstep_driver::config::{DatastoreConfig, DiskStallLimit};
 use lockstep_driver::{
     Datastore, DatastoreHandle, Dial, DialError, Halves, Place, Prepared, make_store, prepare,
-    watch_disk,
 };
 use lockstep_repl::message::Envelope;
 use lockstep_types::BootId;
@@ -208,12 +207,12 @@ fn run(
     let dialing = Arc::clone(&datastore);
     running
         .shutdown
-        .start(process, move || dialing.run_dialer(&dialer));
+        .start(process, move || dialing.role().run_dialer(&dialer));
     if datastore.config().policies.disk_stall_limit.get().is_some() {
         let watched = Arc::clone(&datastore);
         running
             .shutdown
-            .start(process, move || watch_disk(&watched));
+            .start(process, move || watched.role().watch_disk());
     }
     if datastore.config().failover_after.is_some() {
         let asking = Arc::clone(&datastore);
@@ -222,7 +221,7 @@ fn run(
             let me = witness.me();
             let asking = DatastoreHandle::new(asking);
             asking.show_lease(board);
-            asking.ask_witness(Arc::new(witness), me);
+            asking.0.role().ask_witness(Arc::new(witness), me);
         });
     }
     *running.datastore.lock() = Some(datastore);
@@ -271,5 +270,7 @@ fn accept(datastore: &Arc<Datastore>, endpoint: &Endpoint) {
     let Ok(envelope) = Envelope::decode(frame.header) else {
         return;
     };
-    datastore.serve_peer(&endpoint.sender(), receiver, &envelope);
+    datastore
+        .role()
+        .serve_peer(&endpoint.sender(), receiver, &envelope);
 }

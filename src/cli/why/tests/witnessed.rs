@@ -198,7 +198,7 @@ fn a_primary_that_has_lost_its_secondary_asks_the_witness() {
 }
 
 #[test]
-fn a_primary_that_leaves_sync_waits_for_the_witness() {
+fn a_primary_that_asks_incomplete_mark_waits_for_the_witness() {
     let word = "the word of the witness that this node may go on alone";
     let force = "if the witness is lost for good: `lockstep promote alpha --force-data-loss`";
     assert_row(&leaving_sync(), "waits for", [word, word, force, force]);

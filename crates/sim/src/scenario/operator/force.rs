@@ -259,7 +259,7 @@ impl Cluster {
 
     /// Checks that a node whose copy lacks operations refuses to be promoted without the consent to a loss.
     fn check_consent(&mut self, side: Side) -> Result<(), String> {
-        let promoted = self.ask(side, |datastore| datastore.promote(false).is_ok())?;
+        let promoted = self.ask(side, |datastore| datastore.role().promote(false).is_ok())?;
         if promoted == Some(true) {
             return Err(
                 "consent: a copy that lacks operations is promoted without consent".to_owned(),
@@ -274,7 +274,7 @@ impl Cluster {
             return Ok(false);
         }
         let was_in_sync = self.nodes.are_in_sync();
-        let is_demoted = self.ask(side, |datastore| datastore.demote().is_ok())?;
+        let is_demoted = self.ask(side, |datastore| datastore.role().demote().is_ok())?;
         if was_in_sync && self.nodes.are_in_sync() && is_demoted == Some(true) {
             return Err("consent: a primary in sync was demoted".to_owned());
         }

@@ -8,11 +8,11 @@
 use lockstep_roles::{Claim, InSyncSet, WitnessError, WitnessRecord};
 use lockstep_types::SyncNames;
 
-use super::forced_word::WitnessLine;
+use super::forced_claim::BoundWitness;
 
 /// See the head of this file.
 pub(super) struct NamedCalls<'a> {
-    line: &'a WitnessLine,
+    line: &'a BoundWitness,
     /// The names of this node's copy.
     names: SyncNames,
     /// The witness must know the name: an equal record under another name is made again.
@@ -27,7 +27,7 @@ pub(super) struct NamedCalls<'a> {
 
 impl<'a> NamedCalls<'a> {
     /// The calls for one question.
-    pub const fn new(line: &'a WitnessLine, names: SyncNames, must_know: bool) -> Self {
+    pub const fn new(line: &'a BoundWitness, names: SyncNames, must_know: bool) -> Self {
         Self {
             line,
             names,
@@ -127,13 +127,13 @@ mod tests {
         }
     }
 
-    fn line(record: Option<WitnessRecord>) -> WitnessLine {
+    fn line(record: Option<WitnessRecord>) -> BoundWitness {
         line_to(record, false)
     }
 
-    fn line_to(record: Option<WitnessRecord>, forgets_names: bool) -> WitnessLine {
+    fn line_to(record: Option<WitnessRecord>, forgets_names: bool) -> BoundWitness {
         let record = Mutex::new(record);
-        WitnessLine {
+        BoundWitness {
             witness: Arc::new(Shelf {
                 record,
                 forgets_names,

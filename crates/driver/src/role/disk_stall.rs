@@ -13,7 +13,7 @@ use std::time::Duration;
 use lockstep_repl::state::State;
 use lockstep_types::time::millis;
 
-use super::Datastore;
+use super::keeper::RoleKeeper;
 use crate::client::Standing;
 use crate::disk_watch::DiskProbe;
 use crate::session::Session;
@@ -25,16 +25,18 @@ const PROBES_IN_LIMIT: u32 = 8;
 /// Looks between two probes.
 const LOOKS_IN_PAUSE: u32 = 6;
 
-/// Watches the disk of a datastore until the datastore is stopped. Returns at once if the configuration wants no watch.
-pub fn watch_disk(datastore: &Datastore) {
-    if let Some(limit) = datastore.engine.config.policies.disk_stall_limit.get() {
-        StallGuard::new(datastore, limit).run();
+impl RoleKeeper {
+    /// Watches the disk of the store until the datastore is stopped. Returns at once if the configuration wants no watch.
+    pub fn watch_disk(&self) {
+        if let Some(limit) = self.engine.config.policies.disk_stall_limit.get() {
+            StallGuard::new(self, limit).run();
+        }
     }
 }
 
 /// See the head of this file.
 struct StallGuard<'a> {
-    datastore: &'a Datastore,
+    keeper: &'a RoleKeeper,
     probe: Arc<DiskProbe>,
     /// Time between the beginnings of two probes.
     pause: Duration,
@@ -45,11 +47,11 @@ struct StallGuard<'a> {
 }
 
 impl<'a> StallGuard<'a> {
-    fn new(datastore: &'a Datastore, limit: Duration) -> Self {
-        let now = datastore.engine.host.now();
+    fn new(keeper: &'a RoleKeeper, limit: Duration) -> Self {
+        let now = keeper.engine.host.now();
         Self {
-            datastore,
-            probe: DiskProbe::new(Arc::clone(datastore.engine.store.backing())),
+            keeper,
+            probe: DiskProbe::new(Arc::clone(keeper.engine.store.backing())),
             pause: PROBE_MAX.min(limit / PROBES_IN_LIMIT),
             asked: now,
             looked: now,
@@ -57,7 +59,7 @@ impl<'a> StallGuard<'a> {
     }
 
     fn run(mut self) {
-        let engine = &self.datastore.engine;
+        let engine = &self.keeper.engine;
         let look = self.pause / LOOKS_IN_PAUSE;
         while !engine.is_stopping() {
             engine.host.sleep(look);
@@ -77,7 +79,7 @@ impl<'a> StallGuard<'a> {
     }
 
     fn note_answer(&mut self) {
-        let engine = &self.datastore.engine;
+        let engine = &self.keeper.engine;
         if let Some(silent_ms) = engine.disk.watch.note_answer() {
             let datastore = engine.name();
             tracing::warn!(datastore, silent_ms, "the disk of this node answers again");
@@ -90,7 +92,7 @@ impl<'a> StallGuard<'a> {
     }
 
     fn note_silence(&self, time: Duration) {
-        let engine = &self.datastore.engine;
+        let engine = &self.keeper.engine;
         let watch = &engine.disk.watch;
         let was_stuck = watch.is_stuck();
         watch.note_silence(time);
@@ -104,16 +106,16 @@ impl<'a> StallGuard<'a> {
                 "the disk of this node HANGS: it has not answered for this time, and reports no error; see `lockstep why`"
             );
         }
-        if can_be_replaced(self.datastore) && watch.give_way() {
-            give_way(self.datastore);
+        if can_be_replaced(self.keeper) && watch.give_way() {
+            give_way(self.keeper);
         }
     }
 }
 
 /// Whether this node is a primary whose secondary can take over at once, as far as this node knows.
-fn can_be_replaced(datastore: &Datastore) -> bool {
-    let engine = &datastore.engine;
-    let Session::Primary(session) = datastore.session() else {
+fn can_be_replaced(keeper: &RoleKeeper) -> bool {
+    let engine = &keeper.engine;
+    let Session::Primary(session) = keeper.session() else {
         return false;
     };
     // The mark needs no lock of the core, which a thread may hold that waits for the disk.
@@ -125,14 +127,14 @@ fn can_be_replaced(datastore: &Datastore) -> bool {
         && session.replication.state_and_connected() == (State::Synced, true)
 }
 
-fn give_way(datastore: &Datastore) {
-    let engine = &datastore.engine;
+fn give_way(keeper: &RoleKeeper) {
+    let engine = &keeper.engine;
     tracing::error!(
         datastore = engine.name(),
         "this node stops serving because its disk hangs: the other node takes over by the word of the witness"
     );
     if let Some(reason) = engine.stall_reason() {
         engine.notes.set_reason(&reason);
-        datastore.session().replication().peer.close(&reason);
+        keeper.session().replication().peer.close(&reason);
     }
 }

@@ -18,7 +18,7 @@ use lockstep_types::SyncId;
 const CLAIMS_MAX: usize = 3;
 
 /// The witness, as the commands of an operator call it.
-pub(crate) struct WitnessLine {
+pub(crate) struct BoundWitness {
     pub witness: Arc<dyn Witness>,
     /// This node for the witness.
     pub me: Member,
@@ -26,7 +26,7 @@ pub(crate) struct WitnessLine {
     pub limit: Duration,
 }
 
-impl WitnessLine {
+impl BoundWitness {
     /// Returns the record of the witness.
     pub fn read(&self) -> Result<Option<WitnessRecord>, WitnessError> {
         self.witness.read(self.limit)
@@ -40,7 +40,7 @@ impl WitnessLine {
 
 /// What the witness knows after a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ForcedWord {
+pub(super) enum ForcedClaim {
     /// Only this node may serve, by this record.
     Known(WitnessRecord),
     /// The other node is the primary of a later generation, by this record.
@@ -49,10 +49,10 @@ pub(super) enum ForcedWord {
 
 /// Tells the witness of a promotion by force.
 pub(super) fn tell(
-    line: &WitnessLine,
+    line: &BoundWitness,
     promotion: UnrecordedPromotion,
     sync: Option<SyncId>,
-) -> Result<ForcedWord, WitnessError> {
+) -> Result<ForcedClaim, WitnessError> {
     let mut answer = line.read()?;
     for _ in 0..CLAIMS_MAX {
         let new = WitnessRecord {
@@ -64,14 +64,14 @@ pub(super) fn tell(
         };
         if let Some(now) = answer {
             if promotion.is_overtaken_by(now, line.me) {
-                return Ok(ForcedWord::Overtaken(now));
+                return Ok(ForcedClaim::Overtaken(now));
             }
             if (WitnessRecord {
                 change: now.change,
                 ..new
             }) == now
             {
-                return Ok(ForcedWord::Known(now));
+                return Ok(ForcedClaim::Known(now));
             }
         }
         let claim = Claim {
@@ -94,10 +94,10 @@ mod tests {
 
     use super::*;
 
-    /// A witness that another claim overtakes once, if `rival` is set.
+    /// A witness that another claim overtakes once, if `peer_generation` is set.
     struct Shelf {
         record: Mutex<Option<WitnessRecord>>,
-        rival: Mutex<Option<WitnessRecord>>,
+        peer_generation: Mutex<Option<WitnessRecord>>,
     }
 
     impl Witness for Shelf {
@@ -111,8 +111,8 @@ mod tests {
             _limit: Duration,
         ) -> Result<Option<WitnessRecord>, WitnessError> {
             let mut record = self.record.lock();
-            if let Some(rival) = self.rival.lock().take() {
-                *record = Some(rival);
+            if let Some(peer_generation) = self.peer_generation.lock().take() {
+                *record = Some(peer_generation);
             }
             claim.check().expect("a claim that keeps the rules");
             *record = claim.apply(*record);
@@ -137,13 +137,13 @@ mod tests {
     /// The word of the first node, which knew of generation 1 and serves in generation 4.
     fn word(
         known: Option<WitnessRecord>,
-        rival: Option<WitnessRecord>,
-    ) -> (ForcedWord, Option<WitnessRecord>) {
+        peer_generation: Option<WitnessRecord>,
+    ) -> (ForcedClaim, Option<WitnessRecord>) {
         let shelf = Arc::new(Shelf {
             record: Mutex::new(known),
-            rival: Mutex::new(rival),
+            peer_generation: Mutex::new(peer_generation),
         });
-        let line = WitnessLine {
+        let line = BoundWitness {
             witness: Arc::clone(&shelf) as Arc<dyn Witness>,
             me: Member::First,
             limit: Duration::from_secs(1),
@@ -169,7 +169,7 @@ mod tests {
             (Some(record(7, 4, First, PrimaryOnly)), 7),
         ] {
             let told = record(change, 4, First, PrimaryOnly);
-            assert_eq!(word(known, None), (ForcedWord::Known(told), Some(told)));
+            assert_eq!(word(known, None), (ForcedClaim::Known(told), Some(told)));
         }
     }
 
@@ -180,9 +180,12 @@ mod tests {
         let known = Some(record(7, 1, Second, Both));
         let told = record(9, 4, First, PrimaryOnly);
         let harmless = Some(record(8, 1, Second, PrimaryOnly));
-        assert_eq!(word(known, harmless), (ForcedWord::Known(told), Some(told)));
+        assert_eq!(
+            word(known, harmless),
+            (ForcedClaim::Known(told), Some(told))
+        );
         let later = record(8, 2, Second, PrimaryOnly);
-        let overtaken = (ForcedWord::Overtaken(later), Some(later));
+        let overtaken = (ForcedClaim::Overtaken(later), Some(later));
         assert_eq!(word(known, Some(later)), overtaken);
     }
 }

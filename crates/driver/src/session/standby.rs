@@ -68,7 +68,7 @@ enum ConnectionEnd {
 }
 
 /// See the head of this file.
-pub(crate) struct SecondarySession {
+pub(crate) struct StandbySession {
     pub engine: Arc<Engine>,
     pub replication: Arc<Replication>,
     /// Writes that wait for the primary.
@@ -82,7 +82,7 @@ pub(crate) struct SecondarySession {
     is_retiring: AtomicBool,
 }
 
-impl SecondarySession {
+impl StandbySession {
     /// A session that begins with `core`, and with the tables of writes in flight of the store. `paw`: the own writes of a
     /// deposed primary.
     pub fn new(
@@ -539,7 +539,7 @@ impl SecondarySession {
     }
 }
 
-impl CoreDriver for SecondarySession {
+impl CoreDriver for StandbySession {
     fn step_locked(&self, core: &mut Core, event: Event) -> Effects {
         let mut effects = Effects::new();
         core.handle(self.engine.now_ms(), event, &mut effects);

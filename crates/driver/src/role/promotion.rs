@@ -3,7 +3,7 @@
 //! A node with a witness is promoted by force only. It tells the witness, so that the other node cannot take over by an
 //! earlier record of the witness: first it records that it is a candidate, then it claims its generation, and then it leads.
 //! A node that stops between these steps is a candidate like any other (rule R4). If the witness gives no answer, the node
-//! leads, and keeps in its role file that the witness must still know (`forced_word.rs`), over a restart, too. The operator keeps
+//! leads, and keeps in its role file that the witness must still know (`forced_claim.rs`), over a restart, too. The operator keeps
 //! the other node from serving until the witness knows.
 
 use lockstep_fs::StoreError;
@@ -12,9 +12,9 @@ use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
 
-use super::change::latest_met;
-use super::forced_word::{self, ForcedWord};
-use super::{Datastore, arbitration};
+use super::forced_claim::{self, ForcedClaim};
+use super::keeper::RoleKeeper;
+use super::witness_loop;
 use crate::engine::Engine;
 use crate::report::{CommandFailure, RoleReport};
 use crate::session::Session;
@@ -24,7 +24,7 @@ use crate::session::build::SessionPart;
 /// the other one may have gone two generations further: by a grant that this node has not read, and by a takeover after it.
 const FORCED_GENERATIONS: u64 = 3;
 
-impl Datastore {
+impl RoleKeeper {
     /// Makes this node the primary, without the other node. The operator vouches that the other node does not serve.
     /// `accepts_loss`: also if this copy may lack acknowledged operations, and also without the word of the witness.
     ///
@@ -38,11 +38,11 @@ impl Datastore {
         let mine = self.engine.role_file.state().record;
         let was_secondary = !mine.is_primary();
         let as_of = self.engine.notes.contact.last().filter(|_| was_secondary);
-        if accepts_loss && arbitration::waits_for_word(self) {
+        if accepts_loss && witness_loop::waits_for_word(self) {
             tell_witness(self, mine.generation, mine.generation)?;
             // The other node may have taken over meanwhile.
             begin_anew(&self.engine).map_err(|error| not_begun(&error))?;
-            arbitration::go_alone(self, mine);
+            witness_loop::go_alone(self, mine);
             return Ok(self.report(begin));
         }
         check_promotion(self, mine, accepts_loss)?;
@@ -78,11 +78,11 @@ pub(super) fn begin_anew(engine: &Engine) -> Result<(), StoreError> {
 }
 
 fn check_promotion(
-    datastore: &Datastore,
+    keeper: &RoleKeeper,
     mine: RoleRecord,
     accepts_loss: bool,
 ) -> Result<(), CommandFailure> {
-    let session = datastore.session();
+    let session = keeper.session();
     if matches!(session, Session::Primary(_)) {
         return Err(CommandFailure::new(
             "this node is the primary already",
@@ -95,7 +95,7 @@ fn check_promotion(
             "run `lockstep failover` on the primary",
         ));
     }
-    if datastore.engine.witness.has_witness() && !accepts_loss {
+    if keeper.engine.witness.has_witness() && !accepts_loss {
         return Err(CommandFailure::new(
             "a witness decides which node of this datastore is the primary",
             "start the witness and the other node; if both are lost for good, accept with --force-data-loss that \
@@ -104,7 +104,7 @@ fn check_promotion(
     }
     if !mine.complete && !accepts_loss && !is_active(Mutant::PromoteUnasked) {
         return Err(CommandFailure::new(
-            lacks(datastore),
+            lacks(keeper),
             "start the other node; or, if its copy is lost, accept the loss with --force-data-loss",
         ));
     }
@@ -112,15 +112,8 @@ fn check_promotion(
 }
 
 /// The operations that the copy of this node may lack.
-fn lacks(datastore: &Datastore) -> &'static str {
-    if datastore
-        .engine
-        .role_file
-        .state()
-        .lineage
-        .power
-        .has_lost_power
-    {
+fn lacks(keeper: &RoleKeeper) -> &'static str {
+    if keeper.engine.role_file.state().lineage.power.has_lost_power {
         "the machine of this node has lost power while its copy was complete: the copy has everything that programs had put on \
          stable storage (fsync), and may lack what they had not, of the last seconds before the loss; the other node may have gone \
          on since"
@@ -132,8 +125,8 @@ fn lacks(datastore: &Datastore) -> &'static str {
 /// The generation of a promotion: after every generation that this node knows. A primary that may not serve yet
 /// stays in its generation, unless it has met a later one. A node that is forced to lead may not know the latest
 /// generation of the other node.
-fn next_generation(datastore: &Datastore, mine: RoleRecord, is_forced: bool) -> Generation {
-    let latest = latest_met(datastore).max(mine.generation);
+fn next_generation(keeper: &RoleKeeper, mine: RoleRecord, is_forced: bool) -> Generation {
+    let latest = keeper.latest_generation().max(mine.generation);
     let is_own = mine.is_primary() && !is_forced;
     if is_active(Mutant::PromoteInSameGeneration) || is_own && latest == mine.generation {
         mine.generation
@@ -145,16 +138,16 @@ fn next_generation(datastore: &Datastore, mine: RoleRecord, is_forced: bool) -> 
 }
 
 /// Leads as the operator says, and tells the witness before.
-fn lead_by_force(datastore: &Datastore, mine: RoleRecord) -> Result<(), CommandFailure> {
-    let read = datastore
-        .line
+fn lead_by_force(keeper: &RoleKeeper, mine: RoleRecord) -> Result<(), CommandFailure> {
+    let read = keeper
+        .witness
         .get()
         .and_then(|line| line.read().ok().flatten());
     if let Some(later) = read.filter(|known| known.generation > mine.generation) {
-        datastore.note_rival(later.generation);
+        keeper.note_peer_generation(later.generation);
     }
-    let generation = next_generation(datastore, mine, true);
-    let known = latest_met(datastore).max(mine.generation);
+    let generation = next_generation(keeper, mine, true);
+    let known = keeper.latest_generation().max(mine.generation);
     let candidate = RoleRecord {
         generation,
         role: Role::Secondary,
@@ -162,9 +155,9 @@ fn lead_by_force(datastore: &Datastore, mine: RoleRecord) -> Result<(), CommandF
         peer_complete: false,
         ..mine
     };
-    datastore.begin_as(mine, candidate, SessionPart::Follow)?;
-    tell_witness(datastore, generation, known)?;
-    datastore.begin_as(candidate, led(candidate, generation), SessionPart::Lead)
+    keeper.begin_as(mine, candidate, SessionPart::Follow)?;
+    tell_witness(keeper, generation, known)?;
+    keeper.begin_as(candidate, led(candidate, generation), SessionPart::Lead)
 }
 
 /// Tells the witness that this node serves in a generation, without the other node. `known`: the latest generation that
@@ -173,7 +166,7 @@ fn lead_by_force(datastore: &Datastore, mine: RoleRecord) -> Result<(), CommandF
 /// # Errors
 /// If the witness has made the other node the primary of a later generation, or the role file cannot be written.
 fn tell_witness(
-    datastore: &Datastore,
+    keeper: &RoleKeeper,
     generation: Generation,
     known: Generation,
 ) -> Result<(), CommandFailure> {
@@ -181,22 +174,22 @@ fn tell_witness(
         return Ok(());
     }
     let promotion = UnrecordedPromotion { generation, known };
-    let role_file = &datastore.engine.role_file;
-    let told = datastore.line.get().map(|line| {
-        let sync = datastore.engine.standing().names.last;
-        forced_word::tell(line, promotion, sync)
+    let role_file = &keeper.engine.role_file;
+    let told = keeper.witness.get().map(|line| {
+        let sync = keeper.engine.standing().names.last;
+        forced_claim::tell(line, promotion, sync)
     });
     let noted = match told {
-        Some(Ok(ForcedWord::Known(_))) => role_file.clear_unrecorded(),
-        Some(Ok(ForcedWord::Overtaken(later))) => {
-            datastore.note_rival(later.generation);
+        Some(Ok(ForcedClaim::Known(_))) => role_file.clear_unrecorded(),
+        Some(Ok(ForcedClaim::Overtaken(later))) => {
+            keeper.note_peer_generation(later.generation);
             return Err(CommandFailure::new(
                 "the witness has made the other node the primary",
                 "see `lockstep status` on the other node; if that node is lost, run this command again",
             ));
         }
         Some(Err(error)) => {
-            tracing::warn!(datastore = datastore.name(), %error, "the witness does not know of the forced promotion");
+            tracing::warn!(datastore = keeper.engine.name(), %error, "the witness does not know of the forced promotion");
             role_file.note_unrecorded(promotion)
         }
         None => role_file.note_unrecorded(promotion),

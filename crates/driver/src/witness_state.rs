@@ -6,6 +6,8 @@
 //! Invariant: a permit ends before the secondary may become complete, and before the witness is asked to let the secondary
 //! take over.
 
+mod takeover_promise;
+
 use std::time::Duration;
 
 use lockstep_roles::WitnessError;
@@ -13,8 +15,8 @@ use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
-use crate::promise::TakeoverPromise;
 use crate::report::WitnessStatus;
+use takeover_promise::TakeoverPromise;
 
 /// A moment in the life of a primary: the number of times that it has ended a permit, because the secondary may become
 /// complete. A word of the secondary that it is not complete permits nothing after the next such moment.
@@ -49,15 +51,15 @@ pub(crate) enum PeerWitness {
 const OUTDATED: &str = "the store of this node is older than that of the other node, so this node does not serve alone";
 
 /// See the head of this file.
-pub(crate) struct WitnessView {
+pub(crate) struct WitnessState {
     has_witness: bool,
     /// The promise of this node not to take over.
     pub promise: TakeoverPromise,
-    state: Mutex<WitnessViewState>,
+    state: Mutex<WitnessKnowledge>,
 }
 
 #[derive(Default)]
-struct WitnessViewState {
+struct WitnessKnowledge {
     /// The generation in which this primary may acknowledge alone.
     permit: Option<Generation>,
     /// Number of times that the permit was ended.
@@ -73,14 +75,14 @@ struct WitnessViewState {
     is_outdated: bool,
 }
 
-impl WitnessViewState {
+impl WitnessKnowledge {
     /// Whether the word of the witness decides.
     fn is_trusted(&self) -> bool {
         self.peer == PeerWitness::Same && !self.is_outdated
     }
 }
 
-impl WitnessView {
+impl WitnessState {
     /// Nothing is known yet. `now`: the moment of the host's clock.
     pub fn new(has_witness: bool, now: Duration) -> Self {
         Self {
@@ -227,19 +229,19 @@ mod tests {
 
     #[test]
     fn a_permit_belongs_to_a_generation_and_ends() {
-        let view = WitnessView::new(true, Duration::ZERO);
+        let view = WitnessState::new(true, Duration::ZERO);
         let first = Generation::FIRST;
         assert!(!view.permits(first));
         view.permit(first);
         assert!(view.permits(first) && !view.permits(first.next()));
         view.revoke();
         assert!(!view.permits(first));
-        assert!(WitnessView::new(false, Duration::ZERO).permits(first));
+        assert!(WitnessState::new(false, Duration::ZERO).permits(first));
     }
 
     #[test]
     fn a_witness_protects_once_both_nodes_ask_it() {
-        let view = WitnessView::new(true, Duration::ZERO);
+        let view = WitnessState::new(true, Duration::ZERO);
         for peer in [PeerWitness::None, PeerWitness::Other] {
             assert!(!view.note_answer(true, None));
             assert!(view.protects());
@@ -253,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_word_permits_nothing_after_the_next_sync() {
-        let view = WitnessView::new(true, Duration::ZERO);
+        let view = WitnessState::new(true, Duration::ZERO);
         let first = Generation::FIRST;
         let before = view.word_time();
         view.permit_by_word(first, before);
@@ -267,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_claim_without_an_answer_protects_nobody() {
-        let view = WitnessView::new(true, Duration::ZERO);
+        let view = WitnessState::new(true, Duration::ZERO);
         let error = WitnessError::Unreachable {
             witness: "w".into(),
             cause: "silence".into(),
@@ -285,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_witness_that_does_not_know_of_a_promotion_gives_no_answer_that_counts() {
-        let view = WitnessView::new(true, Duration::ZERO);
+        let view = WitnessState::new(true, Duration::ZERO);
         assert!(!view.note_answer(false, None));
         assert!(view.status(false).unwrap().answers);
         let status = view.status(true).unwrap();

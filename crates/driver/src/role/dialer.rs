@@ -9,12 +9,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Datastore;
+use super::keeper::RoleKeeper;
 use crate::peer::dial::{Dial, DialError};
 use crate::replication::role_exchange::{self, MeetingError};
 use crate::session::Session;
 use crate::session::connector::Connector;
-use crate::session::secondary::SecondarySession;
+use crate::session::standby::StandbySession;
 use crate::status_notes::StatusNotes;
 
 /// Time before a secondary that starts meets the other node. A primary that can connect does so sooner.
@@ -28,7 +28,7 @@ const SOON: Duration = Duration::from_millis(200);
 /// Time between two looks for the next session.
 const CHANGING: Duration = Duration::from_millis(1);
 
-impl Datastore {
+impl RoleKeeper {
     /// Dials the peer until the datastore is stopped. A primary keeps up the connection. Any other node meets the other
     /// node from time to time.
     pub fn run_dialer(&self, dialer: &dyn Dial) {
@@ -48,7 +48,7 @@ impl Datastore {
     /// first meeting, and before each further one until a primary has been connected.
     fn wait_for_primary(
         &self,
-        session: &Arc<SecondarySession>,
+        session: &Arc<StandbySession>,
         dialer: &dyn Dial,
         [first, mut again]: [Duration; 2],
     ) {
@@ -70,7 +70,7 @@ impl Datastore {
     }
 
     /// Meets the other node, and remembers why nothing comes of that.
-    fn visit(&self, session: &SecondarySession, dialer: &dyn Dial, is_undecided: bool) {
+    fn visit(&self, session: &StandbySession, dialer: &dyn Dial, is_undecided: bool) {
         let met = match dialer.dial() {
             Ok((sender, mut receiver)) => {
                 let limited = receiver.set_timeout(Some(self.engine.config.peer_timeout));

@@ -1,23 +1,23 @@
-//! This node in a meeting: it tells its record, judges the record of the other node, and changes its role.
+//! This node in a role exchange: it offers its record, decides on the offer of the other node, and changes its role.
 
 use std::sync::Arc;
 
 use lockstep_link::{ReceiveFrames, SendFrames};
-use lockstep_repl::message::{Envelope, Meet, Message, PROTOCOL_VERSION};
-use lockstep_roles::RoleRecord;
+use lockstep_repl::message::{Envelope, Message, PROTOCOL_VERSION};
+use lockstep_roles::{LocalCopy, RoleConflict, RoleOffer, RoleRecord};
+use lockstep_types::DatastoreUuid;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{DatastoreUuid, Osn};
 
-use super::{Datastore, change, leaving, promotion};
+use super::keeper::RoleKeeper;
+use super::{incomplete_mark, promotion, switch};
 use crate::client::Standing;
 use crate::config::DatastoreConfig;
 use crate::engine::Engine;
 use crate::replication::greeting::{self, GreetingError, refuse, refuse_poisoned};
-use crate::replication::role_exchange::{self, Meets, ROUNDS_MAX};
-use crate::role_judge::{Attendee, Discord};
+use crate::replication::role_exchange::{self, ROUNDS_MAX, RolePeer};
 use crate::session::Session;
 use crate::session::build::SessionPart;
-use crate::witness_view::{PeerWitness, WordTime};
+use crate::witness_state::{PeerWitness, WordTime};
 
 /// Why a primary is refused by a node that serves, or may have served.
 const NO_SECONDARY: &str = "the other node is no secondary of this datastore: the nodes meet again";
@@ -32,10 +32,10 @@ enum Unfit {
     #[error(transparent)]
     Greeting(#[from] GreetingError),
     #[error(transparent)]
-    Discord(#[from] Discord),
+    Conflict(#[from] RoleConflict),
 }
 
-impl Datastore {
+impl RoleKeeper {
     /// Serves an authenticated node that has dialled this one, from its first message on, until the connection is lost.
     /// Returns `false` if the first message is none with which a node begins.
     pub fn serve_peer(
@@ -45,7 +45,7 @@ impl Datastore {
         first: &Envelope,
     ) -> bool {
         match &first.message {
-            Message::Meet(meet) => self.meet_caller(sender, receiver, first, *meet),
+            Message::RoleOffer(offer) => self.meet_caller(sender, receiver, first, *offer),
             Message::Poisoned { reason } => self.engine.notes.set_peer_disk_failed(reason),
             Message::Hello(hello) if hello.version != PROTOCOL_VERSION => {
                 let error = GreetingError::Version(hello.version).to_string();
@@ -64,7 +64,7 @@ impl Datastore {
         sender: &Arc<dyn SendFrames>,
         mut receiver: Box<dyn ReceiveFrames>,
         first: &Envelope,
-        mut meet: Meet,
+        mut offer: RoleOffer,
     ) {
         if receiver
             .set_timeout(Some(self.engine.config.peer_timeout))
@@ -82,7 +82,7 @@ impl Datastore {
                 return refuse(&**sender, first, &reason);
             }
             if let Err(unfit) =
-                self.answer_caller(&**sender, first, meet, (round > 0).then_some(begun))
+                self.answer_caller(&**sender, first, offer, (round > 0).then_some(begun))
             {
                 let reason = unfit.to_string();
                 if let Unfit::Greeting(_) = unfit {
@@ -97,7 +97,7 @@ impl Datastore {
                 return sender.shutdown("a message that is none");
             };
             match &envelope.message {
-                Message::Meet(next) => meet = *next,
+                Message::RoleOffer(next) => offer = *next,
                 Message::Hello(_) => return self.serve_primary(sender, receiver, &envelope),
                 Message::Poisoned { reason } => {
                     return self.engine.notes.set_peer_disk_failed(reason);
@@ -114,27 +114,27 @@ impl Datastore {
         &self,
         sender: &dyn SendFrames,
         first: &Envelope,
-        meet: Meet,
+        offer: RoleOffer,
         begun: Option<WordTime>,
     ) -> Result<(), Unfit> {
-        greeting::check_peer(self.uuid(), first.datastore, meet.version)?;
+        greeting::check_peer(self.engine.store.uuid(), first.datastore, offer.version)?;
         if let Some(begun) = begun {
-            self.hear(&meet, begun)?;
+            self.on_offer(&offer, begun)?;
         }
-        role_exchange::send(self, sender, self.tell(Some(meet.record)));
+        role_exchange::send(self, sender, self.own_offer(Some(offer.record)));
         Ok(())
     }
 
     /// A node whose disk has failed writes no record. A primary serves reads until the other node may serve. The caller holds
     /// `changing`.
-    fn hear_poisoned(&self, attendee: &Attendee, theirs: &Meet) {
-        let is_deposed = theirs.record.generation > attendee.state.record.generation;
+    fn hear_poisoned(&self, local: &LocalCopy, theirs: &RoleOffer) {
+        let is_deposed = theirs.record.generation > local.record.generation;
         if is_deposed {
             self.set_standing(Standing::Following);
-        } else if attendee.state.record.is_primary()
-            && attendee.judge(theirs).is_ok_and(|judgment| judgment.leads)
+        } else if local.record.is_primary()
+            && local.decide(theirs).is_ok_and(|decision| decision.leads)
         {
-            change::serve_reads(self);
+            switch::serve_reads(self);
         }
     }
 
@@ -156,9 +156,9 @@ impl Datastore {
 
 /// The witness of the other node. A node without one connects with a node that has one: a witness is added on one node after the
 /// other.
-fn peer_witness(config: &DatastoreConfig, theirs: &Meet) -> Result<PeerWitness, Discord> {
+fn peer_witness(config: &DatastoreConfig, theirs: &RoleOffer) -> Result<PeerWitness, RoleConflict> {
     match (theirs.failover_after_ms, config.failover_after_ms()) {
-        (Some(theirs), Some(own)) if theirs != own => Err(Discord::OtherTimes),
+        (Some(theirs), Some(own)) if theirs != own => Err(RoleConflict::OtherTimes),
         (None, _) => Ok(PeerWitness::None),
         _ if theirs.witness == config.witness_id() => Ok(PeerWitness::Same),
         _ => Ok(PeerWitness::Other),
@@ -177,31 +177,31 @@ fn note_given_up(engine: &Engine) -> bool {
     noted.is_ok()
 }
 
-impl Meets for Datastore {
+impl RolePeer for RoleKeeper {
     fn datastore(&self) -> DatastoreUuid {
-        self.uuid()
+        self.engine.store.uuid()
     }
 
     fn begin(&self) -> WordTime {
         self.engine.witness.word_time()
     }
 
-    fn tell(&self, seen: Option<RoleRecord>) -> Meet {
+    fn own_offer(&self, seen: Option<RoleRecord>) -> RoleOffer {
         let state = self.engine.role_file.told();
-        Meet {
+        RoleOffer {
             version: PROTOCOL_VERSION,
             record: state.record,
             seen,
             store: state.lineage.store,
             sync: self.engine.standing(),
-            leaves_sync: leaving::leaves_sync(self),
-            gave_up: state.clients.discarded_own_changes,
+            asks_incomplete_mark: incomplete_mark::asks_peer_to_mark_incomplete(self),
+            discarded_own_changes: state.clients.discarded_own_changes,
             failover_after_ms: self.engine.config.failover_after_ms(),
             witness: self.engine.config.witness_id(),
         }
     }
 
-    fn hear(&self, theirs: &Meet, begun: WordTime) -> Result<bool, Discord> {
+    fn on_offer(&self, theirs: &RoleOffer, begun: WordTime) -> Result<bool, RoleConflict> {
         self.engine
             .witness
             .note_peer(peer_witness(&self.engine.config, theirs)?);
@@ -209,51 +209,46 @@ impl Meets for Datastore {
         if self.engine.is_stopping() {
             return Ok(false);
         }
-        self.note_rival(theirs.record.generation);
-        let attendee = Attendee {
-            state: self.engine.role_file.state(),
-            sync: self.engine.standing(),
-            has_data: self.engine.store.applied() != Osn::ZERO,
-            is_serving: self.gate().standing() == Standing::Serving,
-        };
-        let mine = attendee.state.record;
+        self.note_peer_generation(theirs.record.generation);
+        let local = self.local_copy();
+        let mine = local.record;
         if self.engine.poison.has_failed() {
-            self.hear_poisoned(&attendee, theirs);
+            self.hear_poisoned(&local, theirs);
             return Ok(false);
         }
-        let is_outdated = attendee.is_outdated(theirs);
+        let is_outdated = local.is_outdated(theirs);
         self.engine.witness.note_outdated(is_outdated);
-        match attendee.judge(theirs) {
-            Ok(judgment) => {
-                leaving::note_incomplete_peer(self, mine, theirs, begun);
-                if leaving::give_sync_up(self, mine, theirs) {
+        match local.decide(theirs) {
+            Ok(decision) => {
+                incomplete_mark::note_incomplete_peer(self, mine, theirs, begun);
+                if incomplete_mark::mark_incomplete(self, mine, theirs) {
                     return Ok(true);
                 }
-                let part = if judgment.leads {
+                let part = if decision.leads {
                     SessionPart::Lead
                 } else {
                     SessionPart::Follow
                 };
                 // A candidate may have the generation of its lead already.
-                let is_new = !mine.is_primary() || judgment.record.generation > mine.generation;
-                let begins = judgment.leads && is_new;
-                let goes_back =
-                    theirs.gave_up && begins || judgment.leads && attendee.has_lost_peer(theirs);
+                let is_new = !mine.is_primary() || decision.record.generation > mine.generation;
+                let begins = decision.leads && is_new;
+                let goes_back = theirs.discarded_own_changes && begins
+                    || decision.leads && local.has_lost_peer(theirs);
                 // The other node cannot have answered by the word of the witness while this node serves.
                 let has_paused = !self.gate().excludes_other(&*self.engine.host);
                 let leads_without = goes_back && has_paused;
                 if leads_without && !note_given_up(&self.engine) {
                     return Ok(false);
                 }
-                self.assume(mine, judgment.record, part);
+                self.assume(mine, decision.record, part);
                 Ok(self.engine.role_file.state().record != mine)
             }
-            Err(discord) => {
+            Err(conflict) => {
                 let is_deposed = theirs.record.generation > mine.generation;
-                if discord == Discord::BothServed && is_deposed || is_outdated {
+                if conflict == RoleConflict::BothServed && is_deposed || is_outdated {
                     self.assume(mine, mine, SessionPart::Follow);
                 }
-                Err(discord)
+                Err(conflict)
             }
         }
     }

@@ -11,29 +11,31 @@
 
 use std::time::Duration;
 
-use super::Datastore;
+use super::keeper::RoleKeeper;
 
 /// The longest time between two looks: a lease may begin at any time.
 const LOOK_MAX: Duration = Duration::from_millis(20);
 
-/// Watches the lease until the datastore is stopped. Returns at once for a datastore without a witness.
-pub fn watch_lease(datastore: &Datastore) {
-    let engine = &datastore.engine;
-    if !engine.config.has_witness() {
-        return;
-    }
-    let host = &*engine.host;
-    // The end of the last lease that was over, as far as the observers know.
-    let mut told = None;
-    while !engine.is_stopping() {
-        let lapse = engine.gate.lapse(host);
-        // A lease that begins later has another end.
-        if lapse.is_some() && lapse != told {
-            told = lapse;
-            datastore.tell_observers(|observer| observer.lapsed());
+impl RoleKeeper {
+    /// Watches the lease until the datastore is stopped. Returns at once for a datastore without a witness.
+    pub fn run_lease_timer(&self) {
+        let engine = &self.engine;
+        if !engine.config.has_witness() {
+            return;
         }
-        let left = engine.gate.lease_left(host);
-        host.sleep(left.map_or(LOOK_MAX, |left| left.min(LOOK_MAX)));
+        let host = &*engine.host;
+        // The end of the last lease that was over, as far as the observers know.
+        let mut told = None;
+        while !engine.is_stopping() {
+            let lapse = engine.gate.lapse(host);
+            // A lease that begins later has another end.
+            if lapse.is_some() && lapse != told {
+                told = lapse;
+                self.tell_observers(|observer| observer.lapsed());
+            }
+            let left = engine.gate.lease_left(host);
+            host.sleep(left.map_or(LOOK_MAX, |left| left.min(LOOK_MAX)));
+        }
     }
 }
 
@@ -47,9 +49,9 @@ mod tests {
 
     use super::*;
     use crate::client::{RoleObserver, Standing};
-    use crate::datastore::arbitration::Arbitration;
     use crate::host::Gate;
     use crate::open::tests::Place;
+    use crate::role::witness_loop::WitnessLoop;
 
     /// A busy machine may take long for anything.
     const LIMIT: Duration = Duration::from_secs(60);
@@ -94,9 +96,10 @@ mod tests {
     fn the_end_of_a_lease_is_told_while_the_witness_does_not_answer() {
         let place = Place::in_sync().with_witness(Duration::from_secs(1));
         let datastore = place.start().unwrap();
-        let host = &*datastore.engine.host;
+        let keeper = datastore.role();
+        let host = &*keeper.engine.host;
         let (told, hears) = channel();
-        datastore.observe(Arc::new(Listener(told)));
+        keeper.observe(Arc::new(Listener(told)));
         let (asked, is_asked) = channel();
         let gate = host.gate();
         let witness = Arc::new(SlowWitness {
@@ -104,14 +107,14 @@ mod tests {
             gate: Arc::clone(&gate),
         });
         thread::scope(|scope| {
-            let arbitration = Arbitration::new(&datastore, witness, Member::First).unwrap();
+            let arbitration = WitnessLoop::new(keeper, witness, Member::First).unwrap();
             scope.spawn(|| arbitration.run());
-            scope.spawn(|| watch_lease(&datastore));
+            scope.spawn(|| keeper.run_lease_timer());
             is_asked.recv_timeout(LIMIT).unwrap();
-            datastore.gate().need_lease(host, true);
+            keeper.gate().need_lease(host, true);
             let end = host.now() + Duration::from_millis(50);
-            datastore.gate().extend_lease(host, end);
-            datastore.gate().set(host, Standing::Serving);
+            keeper.gate().extend_lease(host, end);
+            keeper.gate().set(host, Standing::Serving);
             let lapsed = hears.recv_timeout(LIMIT);
             let is_over = host.now() >= end;
             gate.open();

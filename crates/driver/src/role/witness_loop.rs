@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - A secondary takes over once it has been without a primary for `failover_after`, and once its last promise is as old
-//!   (`promise.rs`). So each lease that it has given is over (rule R7), however long this thread or a call of the witness
+//!   (`witness_state/takeover_promise.rs`). So each lease that it has given is over (rule R7), however long this thread or a call of the witness
 //!   takes: the promise is looked at again before the candidature, and before the takeover.
 //! - While the peer asks another witness, no question of this node leads to a change: both witnesses could grant it. While it
 //!   asks none, neither node takes over.
@@ -19,24 +19,23 @@ use std::time::Duration;
 use lockstep_repl::core::Event;
 use lockstep_repl::state::{State, Trigger};
 use lockstep_roles::{
-    InSyncSet, Member, Phase, RoleEffect, RoleEvent, RoleMachine, RoleRecord, RoleSettings, Told,
-    UnrecordedPromotion, Witness, WitnessError, WitnessRecord,
+    InSyncSet, Member, Phase, RoleConflict, RoleEffect, RoleEvent, RoleMachine, RoleRecord,
+    RoleSettings, Told, UnrecordedPromotion, Witness, WitnessError, WitnessRecord,
 };
+use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::{OnPeerLoss, OnPowerLoss, Role};
-use lockstep_types::{Generation, Osn};
 
-use super::Datastore;
-use super::forced_word::{self, ForcedWord, WitnessLine};
+use super::forced_claim::{self, BoundWitness, ForcedClaim};
+use super::keeper::RoleKeeper;
 use super::named_calls::{NamedCalls, is_older};
 use crate::config::FailoverTimes;
 use crate::durable::role_file::RoleState;
 use crate::host::ThreadKind;
-use crate::role_judge::{Discord, has_served_alone};
 use crate::session::Session;
 use crate::session::build::SessionPart;
 use crate::session::primary::PrimarySession;
-use crate::witness_view::PeerWitness;
+use crate::witness_state::PeerWitness;
 
 /// Time between two looks whether there is something to ask.
 const POLL: Duration = Duration::from_millis(20);
@@ -61,7 +60,7 @@ const FORGETS_AGAIN: Duration = Duration::from_secs(60);
 
 /// A question to the witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Question {
+enum WitnessQuery {
     /// Primary: may this node serve without the peer?
     Alone,
     /// Secondary: may this node take over?
@@ -75,7 +74,7 @@ enum Question {
 }
 
 /// The answer to a question.
-struct Ruling {
+struct QueryResult {
     /// The record of this node from now on, if it changes.
     record: Option<RoleRecord>,
     /// The phase of the machine at the end.
@@ -112,9 +111,9 @@ impl Silence {
 }
 
 /// See the head of this file.
-pub(crate) struct Arbitration<'a> {
-    datastore: &'a Datastore,
-    line: &'a WitnessLine,
+pub(crate) struct WitnessLoop<'a> {
+    keeper: &'a RoleKeeper,
+    line: &'a BoundWitness,
     times: FailoverTimes,
     silence: Silence,
     /// The moment before which no question is asked again.
@@ -125,21 +124,31 @@ pub(crate) struct Arbitration<'a> {
     forgets_until: Option<Duration>,
 }
 
-impl<'a> Arbitration<'a> {
+impl RoleKeeper {
+    /// Asks the witness until the datastore is stopped. This node is `me` for the witness. Ends at once for a datastore
+    /// without a witness in its configuration.
+    pub fn ask_witness(&self, witness: Arc<dyn Witness>, me: Member) {
+        if let Some(questions) = WitnessLoop::new(self, witness, me) {
+            questions.run();
+        }
+    }
+}
+
+impl<'a> WitnessLoop<'a> {
     /// The questions of one node, which is `me` for the witness. From now on the commands of an operator reach the witness,
     /// too. `None` for a datastore without a witness.
-    pub fn new(datastore: &'a Datastore, witness: Arc<dyn Witness>, me: Member) -> Option<Self> {
-        let times = datastore.engine.config.failover()?;
+    pub fn new(keeper: &'a RoleKeeper, witness: Arc<dyn Witness>, me: Member) -> Option<Self> {
+        let times = keeper.engine.config.failover()?;
         let limit = times.call();
-        let line = datastore
-            .line
-            .get_or_init(|| WitnessLine { witness, me, limit });
-        let now = datastore.engine.host.now();
+        let line = keeper
+            .witness
+            .get_or_init(|| BoundWitness { witness, me, limit });
+        let now = keeper.engine.host.now();
         Some(Self {
-            datastore,
+            keeper,
             line,
             times,
-            silence: Silence::of(&datastore.session(), now),
+            silence: Silence::of(&keeper.session(), now),
             not_before: now,
             look_at: now,
             forgets_until: None,
@@ -148,7 +157,7 @@ impl<'a> Arbitration<'a> {
 
     /// Asks until the datastore is stopped.
     pub fn run(mut self) {
-        let engine = &self.datastore.engine;
+        let engine = &self.keeper.engine;
         while !engine.is_stopping() {
             engine.host.sleep(POLL);
             if engine.poison.has_failed() {
@@ -171,14 +180,14 @@ impl<'a> Arbitration<'a> {
     /// A node whose disk hangs asks nothing: it could record no answer, and the other node may be about to take over (rule
     /// R12). Once the disk answers, the nodes get the time to meet.
     fn wait_for_disk(&mut self) {
-        let now = self.datastore.engine.host.now();
-        self.silence = Silence::of(&self.datastore.session(), now);
+        let now = self.keeper.engine.host.now();
+        self.silence = Silence::of(&self.keeper.session(), now);
     }
 
     /// Measures the silence of the peer. A connection between two looks ends it, too.
     fn listen(&mut self) {
-        let session = self.datastore.session();
-        let heard = Silence::of(&session, self.datastore.engine.host.now());
+        let session = self.keeper.session();
+        let heard = Silence::of(&session, self.keeper.engine.host.now());
         let is_same = Silence {
             since: self.silence.since,
             ..heard
@@ -190,12 +199,12 @@ impl<'a> Arbitration<'a> {
 
     /// Whether this node could record that it serves alone. Otherwise the secondary is to take over (rule R12).
     fn disk_answers(&self) -> bool {
-        let silent_ms = self.datastore.engine.disk.watch.silent_ms();
+        let silent_ms = self.keeper.engine.disk.watch.silent_ms();
         Duration::from_millis(silent_ms) < self.times.takeover()
     }
 
     fn has_been_silent(&self, limit: Duration) -> bool {
-        self.datastore.engine.host.since(self.silence.since) >= limit
+        self.keeper.engine.host.since(self.silence.since) >= limit
     }
 
     /// Time without a primary before a takeover.
@@ -209,7 +218,7 @@ impl<'a> Arbitration<'a> {
 
     /// Whether each promise of this secondary not to take over is over (rule R7).
     fn is_released(&self) -> bool {
-        let engine = &self.datastore.engine;
+        let engine = &self.keeper.engine;
         let promise = &engine.witness.promise;
         promise.is_over(&*engine.host, self.takeover())
     }
@@ -224,16 +233,16 @@ impl<'a> Arbitration<'a> {
     }
 
     /// The question of this moment.
-    fn question(&self) -> Option<Question> {
-        let engine = &self.datastore.engine;
+    fn question(&self) -> Option<WitnessQuery> {
+        let engine = &self.keeper.engine;
         let RoleState {
             record, unrecorded, ..
         } = engine.role_file.state();
         let is_due = engine.host.now() >= self.look_at;
-        let look = is_due.then_some(Question::Look);
+        let look = is_due.then_some(WitnessQuery::Look);
         let tell = unrecorded
             .filter(|_| record.is_primary())
-            .map(Question::Tell);
+            .map(WitnessQuery::Tell);
         let peer = engine.witness.peer();
         if engine.witness.decides_nothing() {
             return tell.or(look);
@@ -241,15 +250,15 @@ impl<'a> Arbitration<'a> {
         // While only this node asks a witness, neither node takes over.
         let both_ask = peer == PeerWitness::Same;
         let freezes = engine.config.policies.on_peer_loss == OnPeerLoss::Freeze;
-        match self.datastore.session() {
+        match self.keeper.session() {
             Session::Primary(session) => {
                 let (state, is_connected) = session.replication.state_and_connected();
                 match state {
                     State::LeavingSync if !engine.witness.permits(record.generation) => {
-                        Some(Question::Alone)
+                        Some(WitnessQuery::Alone)
                     }
                     State::Paused if !freezes && self.has_waited_enough(&session) => {
-                        Some(Question::Alone)
+                        Some(WitnessQuery::Alone)
                     }
                     // Both records say before that the copies are equal (rule R8).
                     State::Synced
@@ -261,7 +270,7 @@ impl<'a> Arbitration<'a> {
                                 .forgets_until
                                 .is_none_or(|until| engine.host.now() >= until) =>
                     {
-                        Some(Question::Protect)
+                        Some(WitnessQuery::Protect)
                     }
                     _ => tell.or(look),
                 }
@@ -271,7 +280,7 @@ impl<'a> Arbitration<'a> {
                 // A primary whose secondary may be complete gives the peer the time to meet it.
                 let waits = record.complete && record.peer_complete;
                 if !waits || !freezes && self.has_been_silent(self.times.alone()) {
-                    Some(Question::Alone)
+                    Some(WitnessQuery::Alone)
                 } else {
                     look
                 }
@@ -279,7 +288,7 @@ impl<'a> Arbitration<'a> {
             Session::Secondary(_) => {
                 let is_due = self.has_been_silent(self.takeover()) && self.is_released();
                 if both_ask && record.complete && is_due {
-                    Some(Question::TakeOver)
+                    Some(WitnessQuery::TakeOver)
                 } else {
                     look
                 }
@@ -287,11 +296,11 @@ impl<'a> Arbitration<'a> {
         }
     }
 
-    fn ask(&mut self, question: Question) {
-        let engine = &self.datastore.engine;
+    fn ask(&mut self, question: WitnessQuery) {
+        let engine = &self.keeper.engine;
         let mine = engine.role_file.state().record;
         // The next permit is given by the answer. A secondary that may take over ends every earlier one.
-        if question == Question::Protect {
+        if question == WitnessQuery::Protect {
             self.note_recorded();
             engine.witness.revoke();
         }
@@ -303,7 +312,7 @@ impl<'a> Arbitration<'a> {
                 let protects = ruling
                     .known
                     .is_some_and(|known| self.lets_secondary_take_over(mine, known));
-                if question == Question::Protect {
+                if question == WitnessQuery::Protect {
                     self.note_forgetting(ruling.forgets_names, now);
                 }
                 let trouble = match ruling.known {
@@ -317,7 +326,7 @@ impl<'a> Arbitration<'a> {
                 self.act(question, mine, &ruling);
             }
             Err(error) => {
-                let is_claim = question != Question::Look;
+                let is_claim = question != WitnessQuery::Look;
                 if engine.witness.note_silence(&error, is_claim) {
                     tracing::warn!(datastore = engine.name(), %error, "no word of the witness");
                 }
@@ -329,14 +338,14 @@ impl<'a> Arbitration<'a> {
     /// Notes whether the witness has kept the name of the sync in the last claim.
     fn note_forgetting(&mut self, forgets_names: bool, now: Duration) {
         if forgets_names && self.forgets_until.is_none() {
-            tracing::warn!(datastore = self.datastore.name(), "{FORGETS_NAMES}");
+            tracing::warn!(datastore = self.keeper.engine.name(), "{FORGETS_NAMES}");
         }
         self.forgets_until = forgets_names.then(|| now + FORGETS_AGAIN);
     }
 
     /// Time before the next question. A question whose answer has changed nothing is asked again, but not at once.
-    fn pause_after(&self, question: Question, ruling: &Ruling) -> Duration {
-        let is_settled = ruling.record.is_some() || question == Question::Look;
+    fn pause_after(&self, question: WitnessQuery, ruling: &QueryResult) -> Duration {
+        let is_settled = ruling.record.is_some() || question == WitnessQuery::Look;
         if is_settled {
             Duration::ZERO
         } else {
@@ -345,7 +354,7 @@ impl<'a> Arbitration<'a> {
     }
 
     fn lets_secondary_take_over(&self, mine: RoleRecord, known: WitnessRecord) -> bool {
-        let names = self.datastore.engine.standing().names;
+        let names = self.keeper.engine.standing().names;
         known.generation == mine.generation
             && known.in_sync == InSyncSet::Both
             && (known.primary == self.line.me) == mine.is_primary()
@@ -354,26 +363,26 @@ impl<'a> Arbitration<'a> {
     }
 
     /// Lets a role machine decide on the answers of the witness.
-    fn rule(&self, question: Question, mine: RoleRecord) -> Result<Ruling, WitnessError> {
+    fn rule(&self, question: WitnessQuery, mine: RoleRecord) -> Result<QueryResult, WitnessError> {
         match question {
-            Question::Look => return Ok(look(self.line.read()?)),
-            Question::Tell(promotion) => return Ok(look(Some(self.tell(promotion)?))),
-            Question::Alone | Question::TakeOver | Question::Protect => {}
+            WitnessQuery::Look => return Ok(look(self.line.read()?)),
+            WitnessQuery::Tell(promotion) => return Ok(look(Some(self.tell(promotion)?))),
+            WitnessQuery::Alone | WitnessQuery::TakeOver | WitnessQuery::Protect => {}
         }
         let settings = RoleSettings {
             me: self.line.me,
             has_witness: true,
             on_power_loss: self.on_power_loss(),
         };
-        let mine = if question == Question::TakeOver && is_active(Mutant::StandUnrecorded) {
+        let mine = if question == WitnessQuery::TakeOver && is_active(Mutant::StandUnrecorded) {
             mine.stand()
         } else {
             mine
         };
         let (mut machine, _) = RoleMachine::start(settings, mine, false);
         let mut queue = begin(&mut machine, question, mine);
-        let engine = &self.datastore.engine;
-        let must_know = question == Question::Protect;
+        let engine = &self.keeper.engine;
+        let must_know = question == WitnessQuery::Protect;
         let mut calls = NamedCalls::new(self.line, engine.standing().names, must_know);
         for _ in 0..CALLS_MAX {
             let now = match queue.iter().find(|effect| is_call(effect)) {
@@ -391,7 +400,7 @@ impl<'a> Arbitration<'a> {
                 break; // the machine would make the same claim again
             }
         }
-        Ok(Ruling {
+        Ok(QueryResult {
             record: queue.iter().find_map(recorded),
             phase: machine.phase(),
             known: calls.told,
@@ -401,54 +410,54 @@ impl<'a> Arbitration<'a> {
 
     /// Tells the witness of a promotion by force.
     fn tell(&self, promotion: UnrecordedPromotion) -> Result<WitnessRecord, WitnessError> {
-        let sync = self.datastore.engine.standing().names.last;
-        match forced_word::tell(self.line, promotion, sync)? {
-            ForcedWord::Known(now) => {
+        let sync = self.keeper.engine.standing().names.last;
+        match forced_claim::tell(self.line, promotion, sync)? {
+            ForcedClaim::Known(now) => {
                 self.note_recorded();
                 Ok(now)
             }
-            ForcedWord::Overtaken(later) => Ok(later),
+            ForcedClaim::Overtaken(later) => Ok(later),
         }
     }
 
     /// The witness knows of the last promotion by force, or both copies are equal again.
     fn note_recorded(&self) {
-        let engine = &self.datastore.engine;
+        let engine = &self.keeper.engine;
         if let Err(error) = engine.role_file.clear_unrecorded() {
             tracing::error!(datastore = engine.name(), %error, "the role file cannot be written");
         }
     }
 
     fn on_power_loss(&self) -> OnPowerLoss {
-        self.datastore.engine.config.policies.on_power_loss
+        self.keeper.engine.config.policies.on_power_loss
     }
 
     /// Acts on an answer, unless this node has another record by now.
-    fn act(&mut self, question: Question, mine: RoleRecord, ruling: &Ruling) {
-        let datastore = self.datastore;
-        let engine = &datastore.engine;
-        let _changing = datastore.changing.acquire(&*engine.host);
+    fn act(&mut self, question: WitnessQuery, mine: RoleRecord, ruling: &QueryResult) {
+        let keeper = self.keeper;
+        let engine = &keeper.engine;
+        let _changing = keeper.changing.acquire(&*engine.host);
         if engine.is_stopping() || engine.role_file.state().record != mine {
             return;
         }
         let is_later = |known: &WitnessRecord| match question {
-            Question::Tell(promotion) => promotion.is_overtaken_by(*known, self.line.me),
-            Question::TakeOver if is_active(Mutant::StandUnrecorded) => false,
+            WitnessQuery::Tell(promotion) => promotion.is_overtaken_by(*known, self.line.me),
+            WitnessQuery::TakeOver if is_active(Mutant::StandUnrecorded) => false,
             _ => known.generation > mine.generation,
         };
         if let Some(known) = ruling.known.filter(is_later) {
             return self.stop_serving(mine, known.generation);
         }
-        let goes_alone = question == Question::Alone && ruling.phase == Phase::Alone
+        let goes_alone = question == WitnessQuery::Alone && ruling.phase == Phase::Alone
             || ruling
                 .record
                 .is_some_and(|record| record == mine.without_peer() && mine.is_primary());
         if goes_alone {
-            let is_undecided = matches!(datastore.session(), Session::Secondary(_));
+            let is_undecided = matches!(keeper.session(), Session::Secondary(_));
             if is_undecided {
-                datastore.assume(mine, mine.without_peer(), SessionPart::Lead);
+                keeper.assume(mine, mine.without_peer(), SessionPart::Lead);
             } else {
-                go_alone(datastore, mine);
+                go_alone(keeper, mine);
             }
             return;
         }
@@ -465,19 +474,19 @@ impl<'a> Arbitration<'a> {
         if !self.is_released() {
             return;
         }
-        let (datastore, generation) = (self.datastore.name(), record.generation.get());
+        let (datastore, generation) = (self.keeper.engine.name(), record.generation.get());
         tracing::warn!(
             datastore,
             generation,
             "the witness has made this node the primary"
         );
-        self.datastore.assume(mine, record, SessionPart::Lead);
+        self.keeper.assume(mine, record, SessionPart::Lead);
     }
 
     /// This secondary stands for the next generation. From then on it follows no earlier primary (rule R4).
     fn stand(&mut self, mine: RoleRecord, record: RoleRecord) {
-        let datastore = self.datastore;
-        let session = datastore.session();
+        let keeper = self.keeper;
+        let session = keeper.session();
         let peer = &session.replication().peer;
         let connections = self.silence.connections;
         let is_silent = !peer.is_connected() && peer.count() == connections;
@@ -485,8 +494,8 @@ impl<'a> Arbitration<'a> {
             return;
         }
         let since = self.silence.since;
-        let is_recorded = datastore.assume(mine, record, SessionPart::Follow);
-        self.silence = Silence::of(&datastore.session(), datastore.engine.host.now());
+        let is_recorded = keeper.assume(mine, record, SessionPart::Follow);
+        self.silence = Silence::of(&keeper.session(), keeper.engine.host.now());
         // A primary that was here meanwhile has got a lease.
         if is_recorded && peer.count() == connections {
             self.silence.since = since;
@@ -496,41 +505,42 @@ impl<'a> Arbitration<'a> {
     /// The witness has made the other node the primary of a later generation. That node may have lost its power before it
     /// led. So the record of that node decides, once the nodes meet (rule R9). It may also have served (rule R13).
     fn stop_serving(&self, mine: RoleRecord, later: Generation) {
-        let datastore = self.datastore;
-        datastore.note_rival(later);
+        let keeper = self.keeper;
+        keeper.note_peer_generation(later);
         if !mine.is_primary() {
             return;
         }
-        let engine = &datastore.engine;
+        let engine = &keeper.engine;
         engine.gate.end_tenure(&*engine.host);
-        let has_data = engine.store.applied() != Osn::ZERO;
-        if has_served_alone(&engine.role_file.state(), has_data) {
-            engine.notes.set_obstacle(&Discord::BothServed.to_string());
+        if keeper.local_copy().has_served_alone() {
+            engine
+                .notes
+                .set_obstacle(&RoleConflict::BothServed.to_string());
         }
-        datastore.assume(mine, mine, SessionPart::Follow);
+        keeper.assume(mine, mine, SessionPart::Follow);
         // The nodes may not meet for long, and a node that has served alone had no lease that would end.
-        datastore.tell_observers(|observer| observer.lapsed());
+        keeper.tell_observers(|observer| observer.lapsed());
     }
 }
 
 /// Whether this node is a primary that serves once it has the word of the witness.
-pub(super) fn waits_for_word(datastore: &Datastore) -> bool {
-    let Session::Primary(session) = datastore.session() else {
+pub(super) fn waits_for_word(keeper: &RoleKeeper) -> bool {
+    let Session::Primary(session) = keeper.session() else {
         return false;
     };
     let waits = matches!(
         session.replication.state(),
         State::Paused | State::Frozen | State::LeavingSync
     );
-    waits && datastore.engine.witness.has_witness()
+    waits && keeper.engine.witness.has_witness()
 }
 
 /// Lets a primary that waits for the word of the witness serve alone.
-pub(super) fn go_alone(datastore: &Datastore, mine: RoleRecord) {
-    let Session::Primary(session) = datastore.session() else {
+pub(super) fn go_alone(keeper: &RoleKeeper, mine: RoleRecord) {
+    let Session::Primary(session) = keeper.session() else {
         return;
     };
-    datastore.engine.witness.permit(mine.generation);
+    keeper.engine.witness.permit(mine.generation);
     if session.replication.state() != State::LeavingSync {
         let granted = Event::Trigger(Trigger::OutOfSyncGranted);
         session
@@ -540,9 +550,9 @@ pub(super) fn go_alone(datastore: &Datastore, mine: RoleRecord) {
 }
 
 /// Gives a machine the events after which it asks.
-fn begin(machine: &mut RoleMachine, question: Question, mine: RoleRecord) -> Vec<RoleEffect> {
+fn begin(machine: &mut RoleMachine, question: WitnessQuery, mine: RoleRecord) -> Vec<RoleEffect> {
     match question {
-        Question::Alone => {
+        WitnessQuery::Alone => {
             let paused = machine.handle(RoleEvent::PauseOver);
             if paused.is_empty() {
                 // A primary that starts has promised nothing to anybody.
@@ -551,8 +561,8 @@ fn begin(machine: &mut RoleMachine, question: Question, mine: RoleRecord) -> Vec
                 paused
             }
         }
-        Question::TakeOver => machine.handle(RoleEvent::LeaseOver),
-        Question::Protect => {
+        WitnessQuery::TakeOver => machine.handle(RoleEvent::LeaseOver),
+        WitnessQuery::Protect => {
             let theirs = RoleRecord {
                 role: Role::Secondary,
                 peer_complete: false,
@@ -565,13 +575,13 @@ fn begin(machine: &mut RoleMachine, question: Question, mine: RoleRecord) -> Vec
             machine.handle(RoleEvent::PeerTold(told));
             machine.handle(RoleEvent::CopiesEqual)
         }
-        Question::Tell(_) | Question::Look => Vec::new(),
+        WitnessQuery::Tell(_) | WitnessQuery::Look => Vec::new(),
     }
 }
 
 /// A look at the record of the witness asks for nothing.
-const fn look(known: Option<WitnessRecord>) -> Ruling {
-    Ruling {
+const fn look(known: Option<WitnessRecord>) -> QueryResult {
+    QueryResult {
         record: None,
         phase: Phase::Unsure,
         known,

@@ -2,38 +2,41 @@
 //! copy is not complete, and so permits the primary to serve alone (rule R1). No witness is needed for that.
 
 use lockstep_repl::core::Event;
-use lockstep_repl::message::Meet;
 use lockstep_repl::state::{State, Trigger};
-use lockstep_roles::RoleRecord;
+use lockstep_roles::{RoleOffer, RoleRecord};
 
-use super::Datastore;
+use super::keeper::RoleKeeper;
 use crate::host::ThreadKind;
-use crate::witness_view::WordTime;
+use crate::witness_state::WordTime;
 
 /// Whether this primary may not serve alone yet, and has no other way than that.
-pub(super) fn leaves_sync(datastore: &Datastore) -> bool {
-    let state = datastore.session().replication().state();
-    state == State::LeavingSync && !datastore.engine.witness.permits(datastore.generation())
+pub(super) fn asks_peer_to_mark_incomplete(keeper: &RoleKeeper) -> bool {
+    let state = keeper.session().replication().state();
+    state == State::LeavingSync
+        && !keeper
+            .engine
+            .witness
+            .permits(keeper.engine.role_file.state().record.generation)
 }
 
 /// A secondary whose primary cannot keep up the sync records that its copy is not complete (rule R1). Returns whether
 /// the record has changed.
-pub(super) fn give_sync_up(datastore: &Datastore, mine: RoleRecord, theirs: &Meet) -> bool {
+pub(super) fn mark_incomplete(keeper: &RoleKeeper, mine: RoleRecord, theirs: &RoleOffer) -> bool {
     let primary = theirs.record;
-    let is_asked = theirs.leaves_sync
+    let is_asked = theirs.asks_incomplete_mark
         && theirs.seen == Some(mine)
         && primary.is_primary()
         && primary.generation == mine.generation;
     if !is_asked || mine.is_primary() || !mine.complete {
         return false;
     }
-    let marked = datastore.engine.role_file.mark(mine.generation, false);
+    let marked = keeper.engine.role_file.mark(mine.generation, false);
     if let Err(error) = &marked {
-        let datastore = datastore.name();
+        let datastore = keeper.engine.name();
         tracing::error!(datastore, %error, "cannot mark the sync state");
         return false;
     }
-    let session = datastore.session();
+    let session = keeper.session();
     let replication = session.replication();
     if replication.state() == State::SecondaryDisconnected {
         let marked = Event::Trigger(Trigger::MarkedOutOfSync);
@@ -46,9 +49,9 @@ pub(super) fn give_sync_up(datastore: &Datastore, mine: RoleRecord, theirs: &Mee
 /// serve alone (rule R1). `begun`: before the word of the secondary. A word from before the last sync says nothing: the record
 /// of this node may have come back to the one that the secondary has seen.
 pub(super) fn note_incomplete_peer(
-    datastore: &Datastore,
+    keeper: &RoleKeeper,
     mine: RoleRecord,
-    theirs: &Meet,
+    theirs: &RoleOffer,
     begun: WordTime,
 ) {
     let peer = theirs.record;
@@ -56,7 +59,7 @@ pub(super) fn note_incomplete_peer(
     if !mine.is_primary() || !is_secondary || peer.complete || theirs.seen != Some(mine) {
         return;
     }
-    let session = datastore.session();
+    let session = keeper.session();
     // The lock keeps the nodes from being in sync before the permit is there.
     let core = session.replication().core.lock();
     let waits = matches!(
@@ -64,7 +67,7 @@ pub(super) fn note_incomplete_peer(
         State::Paused | State::Frozen | State::LeavingSync
     );
     if waits {
-        let witness = &datastore.engine.witness;
+        let witness = &keeper.engine.witness;
         witness.permit_by_word(mine.generation, begun);
     }
 }

@@ -1,0 +1,172 @@
+//! Changes of the role of a running datastore: one session ends, and another begins over the same engine.
+//!
+//! Order of a change: (1) the gate closes, so that no client sees or causes a change; (2) the session ends, with
+//! everything that works for it; (3) the record is durable; (4) the next session begins; (5) the gate opens, if this node
+//! serves. A primary that gives its role away in order lets its clients' operations end between the first two steps.
+//!
+//! Invariants:
+//! - One change at a time.
+//! - The record on the disk decides: if it cannot be written, the earlier role stays.
+
+use std::time::Duration;
+
+use lockstep_repl::state::ServiceMode;
+use lockstep_roles::RoleRecord;
+use lockstep_types::mutants::{Mutant, is_active};
+
+use super::keeper::RoleKeeper;
+use crate::client::Standing;
+use crate::engine::Engine;
+use crate::maintenance;
+use crate::report::CommandFailure;
+use crate::session::Session;
+use crate::session::build::{self, SessionPart};
+
+/// The longest time that operations of clients may take to end before a planned change of the role.
+pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+impl RoleKeeper {
+    pub(super) fn begin_as(
+        &self,
+        mine: RoleRecord,
+        record: RoleRecord,
+        part: SessionPart,
+    ) -> Result<(), CommandFailure> {
+        if self.assume(mine, record, part) {
+            Ok(())
+        } else {
+            Err(CommandFailure::new(
+                "the role of this node could not be written to its disk",
+                "see the log of this node",
+            ))
+        }
+    }
+
+    /// Takes up a part with a record, in place of `mine`. Returns whether this node has the record now. The caller holds
+    /// `changing`.
+    pub(super) fn assume(&self, mine: RoleRecord, record: RoleRecord, part: SessionPart) -> bool {
+        let session = self.session();
+        let is_leading = matches!(session, Session::Primary(_));
+        let is_same_session = is_leading == (part == SessionPart::Lead)
+            && record.generation == session.replication().generation();
+        if is_same_session && record.role == mine.role {
+            return record == mine || self.write_record(mine, record);
+        }
+        self.close_gate(record, part);
+        let serves_alone = session.replication().state().service_mode() == ServiceMode::Alone;
+        if is_leading && part == SessionPart::Lead && serves_alone {
+            // The next generation of a primary that needs no other node: no operation fails.
+            let _is_empty = self.gate().drain(&*self.engine.host, DRAIN_LIMIT);
+        }
+        if !is_active(Mutant::KeepSession) {
+            session.retire("the role of this node changes");
+        }
+        // The next session may be one of the same generation: the secondary would take its operations for those of this one.
+        let next = session.replication().core.lock().next_osn();
+        self.engine.store.note_given_sequences(next.sequence);
+        let is_written = record == mine || self.write_record(mine, record);
+        let part = if is_written {
+            part
+        } else if is_leading {
+            SessionPart::Lead
+        } else {
+            SessionPart::Follow
+        };
+        self.begin_session(part) && is_written
+    }
+
+    fn write_record(&self, mine: RoleRecord, record: RoleRecord) -> bool {
+        let Engine {
+            config,
+            role_file,
+            store,
+            host,
+            ..
+        } = &*self.engine;
+        // The other node may have given out numbers that this copy has not heard of.
+        let left_out = if mine.becomes_complete(&record) {
+            store.leave_out_inos(config.ino_ranges())
+        } else {
+            Ok(())
+        };
+        let left_out = left_out.map_err(std::io::Error::other);
+        let written = left_out.and_then(|()| role_file.replace(mine, record, host.random_id()));
+        if let Err(error) = &written {
+            let datastore = self.engine.name();
+            tracing::error!(datastore, %error, "the role cannot be written");
+        }
+        if mine.is_primary() && !record.is_primary() {
+            // The other node gets the time in which it may lead.
+            self.engine.witness.promise.give(&**host);
+        }
+        written.unwrap_or(false)
+    }
+
+    /// A node that is about to lead keeps its standing: a restarted primary was undecided, and the caches of its kernel
+    /// are right.
+    fn close_gate(&self, record: RoleRecord, part: SessionPart) {
+        let standing = match (part, self.gate().standing()) {
+            (SessionPart::Lead, Standing::Serving | Standing::Retiring) => Standing::Undecided,
+            (SessionPart::Lead, closed) => closed,
+            (SessionPart::Follow, _) if record.is_primary() => Standing::Undecided,
+            (SessionPart::Follow, _) => Standing::Following,
+        };
+        self.set_standing(standing);
+    }
+
+    /// Begins the next session of the record on the disk. On a disk that fails meanwhile, that is a session which only reads. If
+    /// there is no session, this node serves nothing until its process is started again.
+    fn begin_session(&self, part: SessionPart) -> bool {
+        let record = self.engine.role_file.state().record;
+        let datastore = self.engine.name();
+        let has_failed = || self.engine.poison.has_failed();
+        let built = build::session(&self.engine, part).or_else(|error| {
+            if has_failed() {
+                build::poisoned(&self.engine)
+            } else {
+                Err(error)
+            }
+        });
+        match built {
+            Ok(session) => self.put_session(session),
+            Err(error) => {
+                tracing::error!(datastore, %error, "the datastore cannot go on in its role");
+                self.engine.notes.set_obstacle(&error.to_string());
+                return false;
+            }
+        }
+        let (role, generation) = (record.role, record.generation.get());
+        tracing::warn!(datastore, ?role, generation, ?part, "the role of this node");
+        self.engine.notes.forget_obstacles();
+        self.engine.witness.begin_session();
+        let (gate, host) = (self.gate(), &*self.engine.host);
+        gate.need_lease(host, build::needs_lease(&self.engine));
+        if part == SessionPart::Lead {
+            self.set_standing(Standing::Serving);
+            if has_failed() {
+                return true;
+            }
+            self.session().reap_orphans();
+            if !record.peer_complete {
+                maintenance::sync_soon(self.session().replication());
+            }
+        } else {
+            self.close_gate(record, part);
+        }
+        true
+    }
+}
+
+/// Lets a primary whose disk has failed serve reads. While it did not serve, its session was one that waits for the other node,
+/// and no such session answers programs. The caller holds `changing`.
+pub(super) fn serve_reads(keeper: &RoleKeeper) {
+    let session = keeper.session();
+    if matches!(session, Session::Secondary(_)) {
+        session.retire("the disk of this node has failed");
+        match build::poisoned(&keeper.engine) {
+            Ok(reading) => keeper.put_session(reading),
+            Err(error) => return keeper.engine.notes.set_obstacle(&error.to_string()),
+        }
+    }
+    keeper.set_standing(Standing::Serving);
+}
