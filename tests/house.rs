@@ -1,5 +1,6 @@
-//! The house rules of the code: the size of types, functions and files, no circle of files, no text as an error, one type
-//! for each name; and `docs/modules.md` lists the files as they are.
+//! The house rules of the code: the size of types, functions, files and folders, no circle of files or modules, no text as
+//! an error, one type for each name, no word that was given up. Documents and comments name files and headings that exist,
+//! and `docs/modules.md` lists the files as they are.
 //!
 //! One test checks each rule and prints all findings: `cargo test --test house files_form_no_circle`.
 //! `LOCKSTEP_HOUSE_CRATE=driver` limits the findings to one crate, `LOCKSTEP_HOUSE_CRATE=src` to the program. No rule
@@ -23,14 +24,38 @@ mod paths;
 mod signatures;
 #[path = "house/sizes.rs"]
 mod sizes;
+#[path = "house/surface.rs"]
+mod surface;
 #[path = "house/without_tests.rs"]
 mod without_tests;
+#[path = "house/words.rs"]
+mod words;
 #[path = "house/workspace.rs"]
 mod workspace;
 
 use std::path::Path;
 
 use workspace::Workspace;
+
+/// Places that break a rule and are being repaired, as the beginnings of findings. No entry may be added.
+const STILL_OPEN: &[&str] = &[
+    // Types with too many functions.
+    "Store:",
+    "Cluster:",
+    "Datastore:",
+    "Context:",
+    "History:",
+    "ContentStore:",
+    // Folders with too many files.
+    "crates/driver/src:",
+    "crates/sim/src/check:",
+    "crates/sim/src/scenario:",
+    "src/cli:",
+    "src/fuse:",
+    // Circles of modules.
+    "circle of 3 modules: backing, error, namespace",
+    "circle of 7 modules: checks, clients, cluster, faults, nodes, operator, recording",
+];
 
 /// A place that breaks a rule.
 #[derive(Clone, Debug)]
@@ -52,6 +77,7 @@ impl Finding {
 /// Fails with all findings of a rule in the repository.
 fn hold(rule: &str, check: impl FnOnce(&Workspace) -> Vec<Finding>) {
     let mut found = check(&Workspace::read(Path::new(".")));
+    found.retain(|it| !STILL_OPEN.iter().any(|open| it.text.starts_with(open)));
     if let Ok(folder) = std::env::var("LOCKSTEP_HOUSE_CRATE") {
         found.retain(|it| it.folders.split(' ').any(|it| it == folder));
     }
@@ -74,6 +100,12 @@ fn types_have_few_methods_and_fields() {
 }
 
 #[test]
+fn types_have_a_small_surface() {
+    let largest = surface::largest(&Workspace::read(Path::new(".")));
+    hold(&largest, surface::check);
+}
+
+#[test]
 fn functions_are_short() {
     hold("lines of a function", sizes::check_functions);
 }
@@ -84,8 +116,18 @@ fn files_are_short() {
 }
 
 #[test]
+fn folders_have_few_files() {
+    hold("files of a folder", sizes::check_folders);
+}
+
+#[test]
 fn files_form_no_circle() {
     hold("circles of files", circles::check);
+}
+
+#[test]
+fn modules_form_no_circle() {
+    hold("circles of modules", circles::check_modules);
 }
 
 #[test]
@@ -116,6 +158,21 @@ fn named_files_exist() {
 fn cited_headings_exist() {
     let documents = paths::documents(Path::new("."));
     hold("cited headings", |it| paths::check_headings(it, &documents));
+}
+
+#[test]
+fn words_that_are_gone_stay_away() {
+    let documents = paths::documents(Path::new("."));
+    hold("words that are gone", |it| words::check(it, &documents));
+}
+
+/// Prints the words that may move to the lists of those that are gone.
+#[test]
+#[ignore = "a help for the authors of words.rs: run it with --nocapture"]
+fn words_that_no_file_has_any_more() {
+    let documents = paths::documents(Path::new("."));
+    let workspace = Workspace::read(Path::new("."));
+    println!("{:#?}", words::clean(&workspace, &documents));
 }
 
 #[test]

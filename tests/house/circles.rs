@@ -1,4 +1,4 @@
-//! Rule: the files of a crate use one another in one direction only.
+//! Rules: the files of a crate use one another in one direction only, and so do the modules inside each module.
 //!
 //! File A uses file B if A names an item that B defines: in a private `use`, in a path, or in the text of a macro call.
 //! `mod` and re-exports are no use. A call of a method is invisible.
@@ -10,17 +10,54 @@ use syn::visit::{self, Visit};
 
 use crate::Finding;
 use crate::names::{Names, Resolved, imports, names_of};
-use crate::workspace::{Crate, Workspace, split_path};
+use crate::workspace::{Crate, Module, Workspace, split_path};
 
 /// For each pair of files of one crate the items that the first uses of the second.
 type Uses = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// All circles of all crates.
+/// All circles of files of all crates.
 pub fn check(workspace: &Workspace) -> Vec<Finding> {
     let crates = workspace.crates.iter();
     crates
-        .flat_map(|krate| circles(krate, &uses(krate)))
+        .flat_map(|krate| circles(krate, "files", &uses(krate)))
         .collect()
+}
+
+/// All circles of modules of all crates. A module stands for all files below it, beside the file that declares it.
+pub fn check_modules(workspace: &Workspace) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for krate in &workspace.crates {
+        let uses = uses(krate);
+        for module in krate.modules.iter().filter(|it| !it.children.is_empty()) {
+            found.extend(circles(
+                krate,
+                "modules",
+                &between_children(krate, module, &uses),
+            ));
+        }
+    }
+    found
+}
+
+/// The uses between the modules that `parent` declares. Its own file stands for itself.
+fn between_children(krate: &Crate, parent: &Module, uses: &Uses) -> Uses {
+    let mut place: BTreeMap<&str, String> = BTreeMap::new();
+    for module in krate.modules.iter().filter(|it| krate.has_own_file(it)) {
+        let below = module.path.strip_prefix(parent.path.as_slice());
+        let Some(below) = below else { continue };
+        let name = below.first().unwrap_or(&module.file);
+        place.insert(&module.file, name.clone());
+    }
+    let mut between = Uses::new();
+    for ((from, to), items) in uses {
+        if let (Some(from), Some(to)) = (place.get(from.as_str()), place.get(to.as_str()))
+            && from != to
+        {
+            let used = between.entry((from.clone(), to.clone())).or_default();
+            used.extend(items.iter().cloned());
+        }
+    }
+    between
 }
 
 fn uses(krate: &Crate) -> Uses {
@@ -167,7 +204,7 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 }
 
-fn circles(krate: &Crate, uses: &Uses) -> Vec<Finding> {
+fn circles(krate: &Crate, kind: &str, uses: &Uses) -> Vec<Finding> {
     let reached: BTreeMap<&String, BTreeSet<&String>> = uses
         .keys()
         .map(|(from, _)| (from, reach(from, uses)))
@@ -178,7 +215,7 @@ fn circles(krate: &Crate, uses: &Uses) -> Vec<Finding> {
         let is_mutual = |it: &&String| reached.get(*it).is_some_and(|back| back.contains(file));
         let circle: BTreeSet<&String> = after.iter().copied().filter(is_mutual).collect();
         if circle.len() > 1 && seen.insert(circle.clone()) {
-            found.push(Finding::new(&krate.folder, describe(&circle, uses)));
+            found.push(Finding::new(&krate.folder, describe(kind, &circle, uses)));
         }
     }
     found
@@ -202,10 +239,10 @@ fn used(from: &str, to: &str, items: &str) -> String {
     format!("\n        {from} uses {to}: {items}")
 }
 
-fn describe(circle: &BTreeSet<&String>, uses: &Uses) -> String {
+fn describe(kind: &str, circle: &BTreeSet<&String>, uses: &Uses) -> String {
     let short = |file: &String| split_path(file).map_or(file.as_str(), |it| it.1).to_owned();
     let files: Vec<String> = circle.iter().copied().map(short).collect();
-    let mut text = format!("circle of {} files: {}", files.len(), files.join(", "));
+    let mut text = format!("circle of {} {kind}: {}", files.len(), files.join(", "));
     for ((from, to), items) in uses {
         if circle.contains(from) && circle.contains(to) {
             let items: Vec<&str> = items.iter().map(String::as_str).collect();

@@ -1,7 +1,9 @@
 //! Each rule on small sources: a bad one has the finding, a good one has none.
 
 use crate::workspace::Workspace;
-use crate::{Finding, architecture, circles, module_list, paths, signatures, sizes};
+use crate::{
+    Finding, architecture, circles, module_list, paths, signatures, sizes, surface, words,
+};
 
 const LIB: &str = "crates/driver/src/lib.rs";
 
@@ -366,5 +368,111 @@ fn cited_headings_that_are_lost_are_found() {
     assert_one(
         &found,
         &["cites \"A disk\"", "docs/a.md has no such heading"],
+    );
+}
+
+#[test]
+fn functions_and_views_count_for_their_type() {
+    let functions = |first: &str, number: usize| {
+        let all = (0..number).map(|it| format!("fn f{it}{}({first}) {{}}\n", first.len()));
+        all.collect::<Vec<_>>().concat()
+    };
+    let source = |methods_of_view: usize, free: usize| {
+        format!(
+            "struct A; impl A {{ {} }} mod b {{ use super::A; struct V<'a> {{ a: &'a A, b: u8 }} struct W {{ b: u8 }} \
+             impl<'a> V<'a> {{ {} }} impl W {{ {} }} {} {} {} fn other(b: &W, a: &A) {{}} }}",
+            methods(0..20),
+            methods(0..methods_of_view),
+            methods(0..40),
+            functions("a: &A", free),
+            functions("mut aa: &mut A", 3),
+            functions("a: &std::sync::Arc<A>", 2),
+        )
+    };
+    assert!(check_one(surface::check, &source(10, 10)).is_empty());
+    let found = check_one(surface::check, &source(10, 11));
+    assert_one(
+        &found,
+        &["A: 46 functions (20 methods, 16 free, 10 of the view V), at most 45"],
+    );
+    assert_eq!(check_one(surface::check, &source(11, 10)).len(), 1);
+}
+
+#[test]
+fn a_facade_and_types_of_the_simulator_have_their_limits() {
+    let of =
+        |name: &str, number| format!("struct {name}; impl {name} {{ {} }}", methods(0..number));
+    let fs = |number| {
+        check_all(
+            surface::check,
+            &[("crates/fs/src/lib.rs", &of("Store", number))],
+        )
+    };
+    assert!(fs(60).is_empty());
+    assert_one(&fs(61), &["Store: 61", "at most 60"]);
+    let sim = check_all(
+        surface::check,
+        &[("crates/sim/src/lib.rs", &of("Store", 46))],
+    );
+    assert_one(&sim, &["at most 45"]);
+}
+
+#[test]
+fn files_of_a_folder_are_counted() {
+    let check = |number: usize| {
+        let mods: String = (0..number).map(|it| format!("mod m{it};\n")).collect();
+        let mut files = vec![(LIB.to_owned(), "mod a;".to_owned())];
+        files.push((
+            "crates/driver/src/a.rs".to_owned(),
+            format!("{mods} #[cfg(test)] mod tests;"),
+        ));
+        files.push(("crates/driver/src/a/tests.rs".to_owned(), String::new()));
+        files
+            .extend((0..number).map(|it| (format!("crates/driver/src/a/m{it}.rs"), String::new())));
+        let files: Vec<(&str, &str)> = files
+            .iter()
+            .map(|it| (it.0.as_str(), it.1.as_str()))
+            .collect();
+        check_all(sizes::check_folders, &files)
+    };
+    assert!(check(20).is_empty());
+    assert_one(&check(21), &["crates/driver/src/a: 21 files, at most 20"]);
+}
+
+#[test]
+fn circles_of_modules_are_found_where_files_have_none() {
+    let files = [
+        (LIB, "mod a; mod b;"),
+        ("crates/driver/src/a.rs", "mod up; mod down;"),
+        ("crates/driver/src/a/up.rs", "use crate::b::B; struct Up;"),
+        ("crates/driver/src/a/down.rs", "pub struct Down;"),
+        (
+            "crates/driver/src/b.rs",
+            "use crate::a::down::Down; pub struct B;",
+        ),
+    ];
+    assert!(check_all(circles::check, &files).is_empty());
+    let found = check_all(circles::check_modules, &files);
+    assert_one(
+        &found,
+        &["circle of 2 modules: a, b", "a uses b: B", "b uses a: Down"],
+    );
+}
+
+#[test]
+fn words_that_came_back_are_found() {
+    let workspace = Workspace::example(&[
+        (LIB, "// A Debt is no name here.\nmod host;"),
+        (
+            "crates/driver/src/host.rs",
+            "struct Debt; struct DebtLess;\n/// The change\n/// trace\nfn f() {}",
+        ),
+    ]);
+    let pages = documents(&[("docs/a.md", "Debt is fine, `Debt` is not.")]);
+    let found = texts(words::check(&workspace, &pages));
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(
+        found[0].contains("host.rs has \"Debt\": \"UnrecordedPromotion\" took its place"),
+        "{found:?}"
     );
 }

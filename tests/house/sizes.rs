@@ -1,6 +1,6 @@
 //! Rules: lengths of functions and files, methods and fields of types.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::Span;
 use syn::spanned::Spanned;
@@ -15,6 +15,8 @@ use crate::workspace::{Crate, Workspace};
 const FUNCTION_LINES_MAX: usize = 64;
 /// Most lines of a file, with its tests.
 const FILE_LINES_MAX: usize = 620;
+/// Most files directly in one folder, without those of tests.
+const FOLDER_FILES_MAX: usize = 20;
 /// Most inherent methods of a type, over all files of its crate.
 const METHODS_MAX: usize = 50;
 /// Most fields of a struct or of a variant. The attributes of an inode have the most.
@@ -36,6 +38,30 @@ pub fn check_files(workspace: &Workspace) -> Vec<Finding> {
         Finding::new(
             folder.unwrap_or(path),
             format!("{path}: {lines} lines, at most {FILE_LINES_MAX}"),
+        )
+    })
+    .collect()
+}
+
+/// Folders of the product and of the simulator with too many files. Files of tests do not count.
+pub fn check_folders(workspace: &Workspace) -> Vec<Finding> {
+    let simulator = workspace.crates.iter().filter(|it| it.folder == "sim");
+    let mut folders: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for krate in workspace.product().chain(simulator) {
+        for module in krate.modules.iter().filter(|it| krate.has_own_file(it)) {
+            let (folder, file) = module.file.rsplit_once('/').unwrap_or_default();
+            folders
+                .entry((&krate.folder, folder))
+                .or_default()
+                .insert(file);
+        }
+    }
+    let full = folders.iter().filter(|it| it.1.len() > FOLDER_FILES_MAX);
+    full.map(|((folder, path), files)| {
+        let number = files.len();
+        Finding::new(
+            folder,
+            format!("{path}: {number} files, at most {FOLDER_FILES_MAX}"),
         )
     })
     .collect()
