@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{Cluster, IN_SYNC_WITHIN, PRIMARY, SECONDARY};
+use lockstep_sim::scenario::{IN_SYNC_WITHIN, PRIMARY, SECONDARY, ScriptedCluster};
 use lockstep_sim::test_output::print_result;
 use lockstep_sim::world::Side;
 use lockstep_types::Ino;
@@ -93,7 +93,7 @@ impl Drop for PrintSeedOnPanic {
 }
 
 /// Starts a node whose disk has no damage.
-fn start(cluster: &mut Cluster, side: Side) -> Result<(), String> {
+fn start(cluster: &mut ScriptedCluster, side: Side) -> Result<(), String> {
     match cluster.start_or_refusal(side)? {
         None => Ok(()),
         Some(why) => Err(format!("{side:?} does not start: {why}")),
@@ -101,14 +101,14 @@ fn start(cluster: &mut Cluster, side: Side) -> Result<(), String> {
 }
 
 /// Both nodes are running: waits until they are in sync, and checks everything.
-fn end_well(cluster: &mut Cluster) -> Result<(), String> {
+fn end_well(cluster: &mut ScriptedCluster) -> Result<(), String> {
     cluster.until_in_sync(IN_SYNC_WITHIN)?;
     cluster.settle()?;
     cluster.final_check()?;
     found_identical(cluster)
 }
 
-fn found_identical(cluster: &mut Cluster) -> Result<(), String> {
+fn found_identical(cluster: &mut ScriptedCluster) -> Result<(), String> {
     let found = cluster.compare()?;
     if found.is_identical() {
         Ok(())
@@ -118,7 +118,7 @@ fn found_identical(cluster: &mut Cluster) -> Result<(), String> {
 }
 
 /// Gives the secondary an empty store, as an operator does, and starts it again.
-fn replace_secondary(cluster: &mut Cluster) -> Result<(), String> {
+fn replace_secondary(cluster: &mut ScriptedCluster) -> Result<(), String> {
     cluster.empty_disk(SECONDARY);
     start(cluster, SECONDARY)?;
     end_well(cluster)
@@ -212,7 +212,7 @@ fn metadata_rots(side: Side, stores: &Stores, random: &mut Random) -> CaseResult
 
 /// Starts both nodes, in a random order. Returns the reason if the node of `side` refused to start.
 fn start_both(
-    cluster: &mut Cluster,
+    cluster: &mut ScriptedCluster,
     side: Side,
     random: &mut Random,
 ) -> Result<Option<String>, String> {
@@ -229,7 +229,11 @@ fn start_both(
 /// A node has started. A changed bit may be in a part of the namespace that no start reads. The
 /// nodes find such a bit only when they read it: in a resync, which then fails, or at the latest in
 /// a verify. No reader gets wrong data.
-fn opened_well(cluster: &mut Cluster, side: Side, file: &str) -> Result<&'static str, String> {
+fn opened_well(
+    cluster: &mut ScriptedCluster,
+    side: Side,
+    file: &str,
+) -> Result<&'static str, String> {
     let Err((outcome, why)) = read_all(cluster) else {
         return end_well(cluster).map(|()| "opened");
     };
@@ -246,7 +250,7 @@ fn opened_well(cluster: &mut Cluster, side: Side, file: &str) -> Result<&'static
 
 /// Waits until both nodes are in sync, and compares them. Returns the place where unreadable data
 /// showed, and the reason.
-fn read_all(cluster: &mut Cluster) -> Result<(), (&'static str, String)> {
+fn read_all(cluster: &mut ScriptedCluster) -> Result<(), (&'static str, String)> {
     cluster
         .until_in_sync(IN_SYNC_WITHIN)
         .and_then(|()| cluster.settle())
@@ -263,7 +267,7 @@ fn read_all(cluster: &mut Cluster) -> Result<(), (&'static str, String)> {
 /// A node has refused to start: its message names the damaged file, and it changed nothing. An
 /// operator can replace a secondary's store by an empty one.
 fn refused_well(
-    cluster: &mut Cluster,
+    cluster: &mut ScriptedCluster,
     side: Side,
     why: &str,
     file: &str,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use lockstep_repl::state::State;
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{
-    AfterShutdown, CleanShutdown, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings,
-    Users,
+    AfterShutdown, CleanShutdown, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, ScriptedCluster,
+    Settings, Users,
 };
 use lockstep_sim::workload::Options;
 use lockstep_types::mutants::{Mutant, activate};
@@ -43,7 +43,7 @@ const fn settings(failover_after: Option<Duration>, on_peer_loss: OnPeerLoss) ->
 }
 
 /// Returns two nodes in sync, and clients at the primary.
-fn cluster(seed: u64, settings: &Settings) -> Cluster {
+fn cluster(seed: u64, settings: &Settings) -> ScriptedCluster {
     let mut random = Random::new(seed);
     let options = Options {
         clients: 3,
@@ -51,7 +51,7 @@ fn cluster(seed: u64, settings: &Settings) -> Cluster {
         ..Options::default()
     };
     let users = Users::random(options, Duration::from_millis(20), random.fork());
-    let mut cluster = Cluster::new(settings, users, 10, random.fork());
+    let mut cluster = ScriptedCluster::new(settings, users, 10, random.fork());
     cluster.start_both();
     cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
     if settings.failover_after.is_some() {
@@ -61,7 +61,7 @@ fn cluster(seed: u64, settings: &Settings) -> Cluster {
 }
 
 /// Lets everything go on: no acknowledged operation was lost, and both nodes become identical.
-fn end_well(cluster: &mut Cluster) -> Result<(), String> {
+fn end_well(cluster: &mut ScriptedCluster) -> Result<(), String> {
     cluster.apply_fault(Fault::Heal)?;
     cluster.until_in_sync(IN_SYNC_WITHIN)?;
     cluster.stop_clients();
@@ -71,7 +71,7 @@ fn end_well(cluster: &mut Cluster) -> Result<(), String> {
 }
 
 /// Stops the secondary. Returns whether clients go on soon.
-fn goes_on_soon(cluster: &mut Cluster) -> bool {
+fn goes_on_soon(cluster: &mut ScriptedCluster) -> bool {
     let shutdown = Fault::CleanShutdown(CleanShutdown {
         role: Role::Secondary,
         crash: None,
@@ -81,7 +81,7 @@ fn goes_on_soon(cluster: &mut Cluster) -> bool {
         },
     });
     cluster.apply_fault(shutdown).unwrap();
-    let is_alone = |cluster: &Cluster| cluster.state(PRIMARY) == Some(State::OutOfSync);
+    let is_alone = |cluster: &ScriptedCluster| cluster.state(PRIMARY) == Some(State::OutOfSync);
     let goes_on = cluster.until(SOON, is_alone).is_ok();
     let before = cluster.answered();
     cluster.run_for(WHILE).unwrap();
@@ -124,7 +124,7 @@ fn a_primary_that_is_to_freeze_waits_for_a_secondary_that_says_that_it_stops() {
 #[test]
 fn a_primary_without_operations_stays_in_sync_with_a_secondary_that_stops() {
     for failover_after in [None, Some(FAILOVER_SLOWLY)] {
-        let mut cluster = Cluster::scripted(&settings(failover_after, OnPeerLoss::Continue));
+        let mut cluster = ScriptedCluster::manual(&settings(failover_after, OnPeerLoss::Continue));
         cluster.start_both();
         cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
         cluster.run_for(PROTECTED_WITHIN).unwrap();

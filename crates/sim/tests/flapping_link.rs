@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_driver::config::FlapWait;
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{Cluster, Fault, IN_SYNC_WITHIN, Settings, Users};
+use lockstep_sim::scenario::{Fault, IN_SYNC_WITHIN, ScriptedCluster, Settings, Users};
 use lockstep_sim::test_output::print_result;
 use lockstep_sim::workload::Options;
 use lockstep_types::settings::Role;
@@ -30,14 +30,14 @@ fn settings(failover_after: Option<Duration>, flap_wait_max: FlapWait) -> Settin
     }
 }
 
-fn cluster(settings: &Settings) -> Cluster {
+fn cluster(settings: &Settings) -> ScriptedCluster {
     let mut random = Random::new(1);
     let options = Options {
         clients: 2,
         ..Options::default()
     };
     let users = Users::random(options, Duration::from_millis(150), random.fork());
-    let mut cluster = Cluster::new(settings, users, 0, random.fork());
+    let mut cluster = ScriptedCluster::new(settings, users, 0, random.fork());
     cluster.start_both();
     cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
     cluster
@@ -55,7 +55,7 @@ struct Seen {
 
 impl Seen {
     /// Lets the link of a cluster come and go. The witness can be reached all the time.
-    fn of(cluster: &mut Cluster) -> Self {
+    fn of(cluster: &mut ScriptedCluster) -> Self {
         let (mut waited, mut pauses, mut in_sync, mut windows) = (0, 0, 0, 0);
         let end = cluster.now() + TIME;
         let mut did_wait = false;

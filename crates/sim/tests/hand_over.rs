@@ -9,7 +9,9 @@ use std::time::Duration;
 use lockstep_repl::state::State;
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings, Users};
+use lockstep_sim::scenario::{
+    Fault, IN_SYNC_WITHIN, PRIMARY, SECONDARY, ScriptedCluster, Settings, Users,
+};
 use lockstep_sim::workload::Options;
 use lockstep_types::settings::{Durability, Role};
 
@@ -19,7 +21,7 @@ const SEEDS: u64 = 40;
 const WHILE: Duration = Duration::from_secs(2);
 
 /// Returns two nodes that have just started, with clients.
-fn cluster(seed: u64) -> Cluster {
+fn cluster(seed: u64) -> ScriptedCluster {
     let settings = Settings {
         durability: Durability::Always,
         ..Settings::STEADY
@@ -30,14 +32,14 @@ fn cluster(seed: u64) -> Cluster {
         ..Options::default()
     };
     let users = Users::random(options, Duration::from_millis(2), random.fork());
-    let mut cluster = Cluster::new(&settings, users, 10, random.fork());
+    let mut cluster = ScriptedCluster::new(&settings, users, 10, random.fork());
     cluster.start_both();
     cluster
 }
 
 /// Runs until the primary has marked the nodes in sync. Returns whether the secondary has not yet.
-fn is_marked_by_primary_alone(cluster: &mut Cluster) -> bool {
-    let is_synced = |cluster: &Cluster| cluster.state(PRIMARY) == Some(State::Synced);
+fn is_marked_by_primary_alone(cluster: &mut ScriptedCluster) -> bool {
+    let is_synced = |cluster: &ScriptedCluster| cluster.state(PRIMARY) == Some(State::Synced);
     cluster.until(IN_SYNC_WITHIN, is_synced).unwrap();
     cluster.state(SECONDARY) == Some(State::SecondaryResyncing)
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{ANSWER_LIMIT, Cluster, Fault, IN_SYNC_WITHIN, Settings, Users};
+use lockstep_sim::scenario::{
+    ANSWER_LIMIT, Fault, IN_SYNC_WITHIN, ScriptedCluster, Settings, Users,
+};
 use lockstep_sim::workload::Options;
 use lockstep_sim::world::Hang;
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
@@ -48,13 +50,13 @@ fn worlds() -> impl Iterator<Item = (u64, Hang)> {
 }
 
 /// Returns two nodes in sync, with clients whose operations all wait for both disks.
-fn cluster(seed: u64, on_peer_loss: OnPeerLoss) -> Cluster {
+fn cluster(seed: u64, on_peer_loss: OnPeerLoss) -> ScriptedCluster {
     let mut cluster = new_cluster(seed, settings(on_peer_loss));
     start(&mut cluster);
     cluster
 }
 
-fn start(cluster: &mut Cluster) {
+fn start(cluster: &mut ScriptedCluster) {
     cluster.start_both();
     cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
 }
@@ -70,7 +72,7 @@ const fn settings(on_peer_loss: OnPeerLoss) -> Settings {
     }
 }
 
-fn new_cluster(seed: u64, settings: Settings) -> Cluster {
+fn new_cluster(seed: u64, settings: Settings) -> ScriptedCluster {
     let mut random = Random::new(seed);
     let options = Options {
         clients: 3,
@@ -78,18 +80,18 @@ fn new_cluster(seed: u64, settings: Settings) -> Cluster {
         ..Options::default()
     };
     let users = Users::random(options, Duration::from_millis(100), random.fork());
-    Cluster::new(&settings, users, 10, random.fork())
+    ScriptedCluster::new(&settings, users, 10, random.fork())
 }
 
 /// Returns the number of answers to clients in a while.
-fn answers_in_a_while(cluster: &mut Cluster) -> u64 {
+fn answers_in_a_while(cluster: &mut ScriptedCluster) -> u64 {
     let before = cluster.answered();
     cluster.run_for(WHILE).unwrap();
     cluster.answered() - before
 }
 
 /// Lets the disk work again: no data was lost, and both nodes become identical.
-fn end_well(cluster: &mut Cluster) {
+fn end_well(cluster: &mut ScriptedCluster) {
     cluster.apply_fault(Fault::Heal).unwrap();
     cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
     assert!(answers_in_a_while(cluster) > 0);
@@ -166,7 +168,7 @@ fn a_resync_does_not_hold_clients_up() {
 }
 
 /// Returns two nodes with a witness that watch their disks.
-fn watchful_cluster(seed: u64, limit: Duration) -> Cluster {
+fn watchful_cluster(seed: u64, limit: Duration) -> ScriptedCluster {
     let settings = Settings {
         failover_after: Some(FAILOVER_AFTER),
         ..settings(OnPeerLoss::Continue)

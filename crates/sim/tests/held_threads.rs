@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{Cluster, Fault, HeldThread, IN_SYNC_WITHIN, Settings, Users};
+use lockstep_sim::scenario::{Fault, HeldThread, IN_SYNC_WITHIN, ScriptedCluster, Settings, Users};
 use lockstep_sim::workload::Options;
 use lockstep_sim::world::ThreadRole;
 use lockstep_types::mutants::{Mutant, activate};
@@ -29,7 +29,7 @@ const ASKED_WITHIN: Duration = Duration::from_secs(12);
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(12);
 
 /// Returns two nodes in sync with a witness, and clients at the primary.
-fn cluster(seed: u64) -> Cluster {
+fn cluster(seed: u64) -> ScriptedCluster {
     let settings = Settings {
         failover_after: Some(FAILOVER_AFTER),
         ..Settings::STEADY
@@ -41,7 +41,7 @@ fn cluster(seed: u64) -> Cluster {
         ..Options::default()
     };
     let users = Users::random(options, Duration::from_millis(20), random.fork());
-    let mut cluster = Cluster::new(&settings, users, 10, random.fork());
+    let mut cluster = ScriptedCluster::new(&settings, users, 10, random.fork());
     cluster.start_both();
     cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
     // The witness lets the secondary take over by then.
@@ -50,7 +50,7 @@ fn cluster(seed: u64) -> Cluster {
 }
 
 /// Runs until the secondary has taken over. The live checks see two nodes that serve at a time.
-fn take_over(cluster: &mut Cluster) -> Result<(), String> {
+fn take_over(cluster: &mut ScriptedCluster) -> Result<(), String> {
     cluster.run_for(TAKEN_OVER_WITHIN)?;
     assert_eq!(cluster.role_changes(), 1, "no takeover");
     Ok(())

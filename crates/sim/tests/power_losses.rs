@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{Cluster, Fault, IN_SYNC_WITHIN, Settings, Users};
+use lockstep_sim::scenario::{Fault, IN_SYNC_WITHIN, ScriptedCluster, Settings, Users};
 use lockstep_sim::workload::Options;
 use lockstep_types::settings::{Durability, Role};
 
@@ -21,7 +21,7 @@ const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(12);
 const WHILE: Duration = Duration::from_secs(2);
 
 /// Returns two nodes in sync with a witness that lets the secondary take over, and clients.
-fn cluster(seed: u64, durability: Durability) -> Cluster {
+fn cluster(seed: u64, durability: Durability) -> ScriptedCluster {
     let settings = Settings {
         durability,
         failover_after: Some(FAILOVER_AFTER),
@@ -34,7 +34,7 @@ fn cluster(seed: u64, durability: Durability) -> Cluster {
         ..Options::default()
     };
     let users = Users::random(options, Duration::from_millis(20), random.fork());
-    let mut cluster = Cluster::new(&settings, users, 10, random.fork());
+    let mut cluster = ScriptedCluster::new(&settings, users, 10, random.fork());
     cluster.start_both();
     cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
     cluster.run_for(WHILE).unwrap();
@@ -42,7 +42,7 @@ fn cluster(seed: u64, durability: Durability) -> Cluster {
 }
 
 /// Both nodes lose power; only the secondary starts again.
-fn leave_the_secondary(cluster: &mut Cluster) {
+fn leave_the_secondary(cluster: &mut ScriptedCluster) {
     let down = Fault::Down(Role::Primary, Stop::Power);
     cluster.apply_fault(down).unwrap();
     let restart = Fault::Restart(Role::Secondary, Stop::Power);

@@ -11,7 +11,7 @@ use lockstep_sim::history::Stop;
 use lockstep_sim::op::{Mark, Op, WriteOp};
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{
-    Cluster, Fault, HeldThread, IN_SYNC_WITHIN, PRIMARY, SECONDARY, Settings, Users,
+    Fault, HeldThread, IN_SYNC_WITHIN, PRIMARY, SECONDARY, ScriptedCluster, Settings, Users,
 };
 use lockstep_sim::world::{Hang, Side, ThreadRole};
 use lockstep_types::mutants::{Mutant, activate};
@@ -42,12 +42,12 @@ const OTHER: u32 = 2;
 type Script = fn(u64) -> Result<(), String>;
 
 /// Returns two nodes in sync, without clients; with a witness that lets the secondary take over, if `failover_after` is there.
-fn cluster(seed: u64, failover_after: Option<Duration>) -> Result<Cluster, String> {
+fn cluster(seed: u64, failover_after: Option<Duration>) -> Result<ScriptedCluster, String> {
     let settings = Settings {
         failover_after,
         ..Settings::STEADY
     };
-    let mut cluster = Cluster::new(&settings, Users::none(), 10, Random::new(seed));
+    let mut cluster = ScriptedCluster::new(&settings, Users::none(), 10, Random::new(seed));
     cluster.start_both();
     cluster.until_in_sync(IN_SYNC_WITHIN)?;
     cluster.run_for(WHILE)?;
@@ -55,7 +55,7 @@ fn cluster(seed: u64, failover_after: Option<Duration>) -> Result<Cluster, Strin
 }
 
 /// Lets a program make a request that succeeds.
-fn ask(cluster: &mut Cluster, program: u32, op: Op) -> Result<(), String> {
+fn ask(cluster: &mut ScriptedCluster, program: u32, op: Op) -> Result<(), String> {
     let outcome = cluster.request(program, op)?;
     outcome
         .map(drop)
@@ -63,7 +63,7 @@ fn ask(cluster: &mut Cluster, program: u32, op: Op) -> Result<(), String> {
 }
 
 /// Makes a file. Returns its number.
-fn create(cluster: &mut Cluster, name: &str) -> Result<Ino, String> {
+fn create(cluster: &mut ScriptedCluster, name: &str) -> Result<Ino, String> {
     let ino = cluster.next_ino()?.map_err(|errno| errno.to_string())?;
     let create = MetaRequest::Create {
         parent: Ino::ROOT,
@@ -93,7 +93,7 @@ fn write(ino: Ino, mark: u8, durable: bool) -> Op {
 }
 
 /// Checks that the roles have changed so often.
-fn check_changes(cluster: &Cluster, count: u64) -> Result<(), String> {
+fn check_changes(cluster: &ScriptedCluster, count: u64) -> Result<(), String> {
     match cluster.role_changes() {
         changes if changes == count => Ok(()),
         changes => Err(format!(
@@ -102,7 +102,7 @@ fn check_changes(cluster: &Cluster, count: u64) -> Result<(), String> {
     }
 }
 
-fn hand_over(cluster: &mut Cluster) -> Result<(), String> {
+fn hand_over(cluster: &mut ScriptedCluster) -> Result<(), String> {
     let before = cluster.role_changes();
     cluster.apply_fault(Fault::HandOver)?;
     cluster.run_for(WHILE)?;
@@ -110,12 +110,12 @@ fn hand_over(cluster: &mut Cluster) -> Result<(), String> {
 }
 
 /// The other node serves by a planned failover.
-fn in_order(cluster: &mut Cluster) -> Result<(), String> {
+fn in_order(cluster: &mut ScriptedCluster) -> Result<(), String> {
     hand_over(cluster)
 }
 
 /// The other node serves by the word of the witness, while the old primary lives and is cut off.
-fn by_the_witness(cluster: &mut Cluster) -> Result<(), String> {
+fn by_the_witness(cluster: &mut ScriptedCluster) -> Result<(), String> {
     cluster.apply_fault(Fault::Isolate(Role::Primary))?;
     cluster.run_for(TAKEN_OVER_WITHIN)?;
     check_changes(cluster, 1)
@@ -126,7 +126,7 @@ fn by_the_witness(cluster: &mut Cluster) -> Result<(), String> {
 fn overtaken(
     seed: u64,
     failover_after: Option<Duration>,
-    there: fn(&mut Cluster) -> Result<(), String>,
+    there: fn(&mut ScriptedCluster) -> Result<(), String>,
 ) -> Result<(), String> {
     let mut cluster = cluster(seed, failover_after)?;
     let ino = create(&mut cluster, "f")?;
@@ -172,7 +172,7 @@ fn unanswered_claim(seed: u64) -> Result<(), String> {
     cluster.until_in_sync(IN_SYNC_WITHIN)?;
     ask(&mut cluster, MAKER, write(ino, 1, false))?;
     // The witness is told of the generation that follows.
-    let protects = |cluster: &Cluster| {
+    let protects = |cluster: &ScriptedCluster| {
         let both = [PRIMARY, SECONDARY].map(|side| cluster.status(side)?.witness);
         both.into_iter().flatten().any(|witness| witness.protects)
     };
@@ -204,7 +204,7 @@ fn lost_number(seed: u64) -> Result<(), String> {
 }
 
 /// Returns whether a node is in a state.
-fn is(side: Side, state: State) -> impl Fn(&Cluster) -> bool {
+fn is(side: Side, state: State) -> impl Fn(&ScriptedCluster) -> bool {
     move |cluster| cluster.state(side) == Some(state)
 }
 
@@ -262,7 +262,7 @@ fn late_word(seed: u64) -> Result<(), String> {
 }
 
 /// Lets a thread of the primary stand still.
-fn hold(cluster: &mut Cluster, thread: ThreadRole, time: Duration) {
+fn hold(cluster: &mut ScriptedCluster, thread: ThreadRole, time: Duration) {
     cluster.hold_thread(HeldThread {
         role: Role::Primary,
         thread: Some(thread),

@@ -101,16 +101,7 @@ fn steps(history: &History) -> Vec<Step<'_>> {
     let mut steps: Vec<_> = losses
         .iter()
         .filter(|loss| loss.takes_names())
-        .map(|loss| Step {
-            call: None,
-            invoked: loss.at,
-            over: loss.at,
-            is_certain: true,
-            durable: u64::MAX,
-            seen_until: 0,
-            lost_at: None,
-            what: What::Loss(*loss),
-        })
+        .map(|loss| Step::at_moment(loss.at, What::Loss(*loss)))
         .collect();
     for (id, call) in history.calls() {
         for what in step_kinds(history, call) {
@@ -139,17 +130,10 @@ fn settled<'a>(steps: &[Step<'a>]) -> Vec<Step<'a>> {
     let changes = steps.iter().filter(|step| !step.changes_nothing());
     let uncertain = changes.filter(|step| !step.is_certain && step.over != u64::MAX);
     let moments: BTreeSet<u64> = uncertain.map(|step| step.over).collect();
-    let settled = moments.into_iter().map(|moment| Step {
-        call: None,
-        invoked: moment,
-        over: moment,
-        is_certain: true,
-        durable: u64::MAX,
-        seen_until: 0,
-        lost_at: None,
-        what: What::Settled,
-    });
-    settled.collect()
+    let moments = moments.into_iter();
+    moments
+        .map(|moment| Step::at_moment(moment, What::Settled))
+        .collect()
 }
 
 /// Returns the changes of a call to the namespace, and the observations of the call.

@@ -71,7 +71,21 @@ pub(super) struct Step<'a> {
     pub what: What<'a>,
 }
 
-impl Step<'_> {
+impl<'a> Step<'a> {
+    /// Returns a step that no call made: it happens at one moment.
+    pub const fn at_moment(moment: u64, what: What<'a>) -> Self {
+        Self {
+            call: None,
+            invoked: moment,
+            over: moment,
+            is_certain: true,
+            durable: u64::MAX,
+            seen_until: 0,
+            lost_at: None,
+            what,
+        }
+    }
+
     /// Returns whether the step can change nothing at any point of the order, not only at the
     /// present point.
     pub const fn changes_nothing(&self) -> bool {

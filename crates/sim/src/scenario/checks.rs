@@ -3,3 +3,5 @@
 pub mod bounds;
 pub mod final_checks;
 pub mod live_checks;
+pub mod service_checks;
+pub mod stale_caches;

@@ -1,46 +1,44 @@
-//! Two nodes, the network between them, and their clients. The cluster starts and stops the nodes,
-//! applies faults, and supervises the run. It makes no check itself: see
-//! [`live_checks`](super::checks::live_checks).
+//! Two nodes, the network between them, and their clients. The cluster starts and stops the nodes and supervises the run.
+//!
+//! The cluster makes no check itself: see [`LiveChecks`]. It lets nothing go wrong and gives no node another role: see
+//! [`FaultInjector`](super::fault_injector::FaultInjector) and [`Operator`](super::operator::Operator).
 
-pub mod at_rest;
-pub mod failed_disks;
-pub mod put_back;
-pub mod stale_caches;
+pub mod role_follower;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_repl::state::State;
-use lockstep_types::Generation;
 use lockstep_types::settings::{Durability, Role};
 use parking_lot::Mutex;
 
 use super::checks::live_checks::LiveChecks;
+use role_follower::RoleFollower;
+
+use super::baseline::Baseline;
 use super::clients::{ClientPool, Users};
-use super::faults::{CleanShutdown, Fault, OldDisk};
+use super::faults::CleanShutdown;
+use super::faults::held_thread::HeldThread;
+use super::nodes::Nodes;
 use super::nodes::sim_node::End;
-use super::nodes::{IN_SYNC, Nodes};
 use super::on_disk::disk_checks;
-use super::operator::forced_acts::ForcedActs;
 use super::recording::coverage::{Coverage, CoverageRecorder};
 use super::recording::history_recorder::HistoryRecorder;
 use super::recording::tally::Tally;
 use super::settings::Settings;
 use crate::check::{closed, in_time};
+use crate::disk::Disk;
 use crate::history::{NodeEvent, Stop};
 use crate::random::Random;
-use crate::world::{Hang, Side, Surroundings, World};
+use crate::world::{Side, Surroundings, World};
 
 /// The interval between two looks at a state that the cluster waits for.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest time until a process starts again, in microseconds.
-const DOWN_MAX_US: u64 = 20_000;
-/// After so long, an operator who has accepted a loss or exchanged a disk promotes one of two nodes of which none leads.
-const OPERATOR_AFTER: Duration = Duration::from_secs(20);
 /// Number of checks between two faults.
 const CHECKS_BETWEEN_FAULTS: u32 = 4;
-/// Share of full disks on which other programs use the reserve too, in percent.
-const RESERVE_USED_PERCENT: u64 = 25;
+
+/// Long enough for every watermark to arrive and for garbage to be removed.
+const SETTLE_TIME: Duration = Duration::from_secs(4);
 
 /// Two nodes and everything around them.
 pub struct Cluster {
@@ -49,16 +47,11 @@ pub struct Cluster {
     pub(super) clients: ClientPool,
     pub(super) recorder: Arc<Mutex<HistoryRecorder>>,
     pub(super) checks: LiveChecks,
-    /// The node that an operator has told to become the primary, and that has not answered.
-    pub(super) unanswered: Option<Side>,
-    /// The generation of which the witness has last made a machine the primary.
-    decided: Option<Generation>,
-    /// The acts of an operator who accepts a loss.
-    pub(super) force: ForcedActs,
-    coverage: CoverageRecorder,
+    pub(super) roles: RoleFollower,
+    pub(super) coverage: CoverageRecorder,
     /// A test starts and stops the nodes. The cluster restarts no node.
     is_manual: bool,
-    random: Random,
+    pub(super) random: Random,
 }
 
 impl Cluster {
@@ -73,21 +66,35 @@ impl Cluster {
             clients: ClientPool::new(users.clients, users.pause_max, Arc::clone(&recorder)),
             checks: LiveChecks::new(Arc::clone(&recorder)),
             recorder,
-            unanswered: None,
-            decided: None,
-            force: ForcedActs::new(),
+            roles: RoleFollower::new(),
             coverage: CoverageRecorder::default(),
             is_manual: false,
             random,
         }
     }
 
-    /// Leaves every start to the caller, brings no clients, and turns the checks during the run off.
-    #[must_use]
-    pub(super) const fn controlled_by_test(mut self) -> Self {
+    /// Leaves every start to a test, brings no clients, and turns the checks during the run off.
+    pub(super) const fn leave_to_test(&mut self) {
         self.is_manual = true;
         self.checks.turn_off();
-        self
+    }
+
+    /// Gives the cluster, which has not started, the disks and the history of `baseline`.
+    pub fn begin_with(&mut self, baseline: &Baseline) {
+        for side in Side::BOTH {
+            let disk = side.of(&baseline.disks).fork();
+            self.replace_disk(side, disk);
+        }
+        let history = baseline.history.clone();
+        self.recorder.lock().continue_after(history);
+    }
+
+    /// Returns the disks of both nodes, which are stopped, and the history.
+    pub fn baseline(&self) -> Baseline {
+        Baseline {
+            disks: Side::BOTH.map(|side| self.disk(side).fork()),
+            history: self.recorder.lock().history().clone(),
+        }
     }
 
     /// Limits the room for clients on each disk to so many bytes, or gives the disks room for
@@ -110,12 +117,6 @@ impl Cluster {
         for side in Side::BOTH {
             self.nodes.of_mut(side).node.watch_disk(limit);
         }
-    }
-
-    /// Makes the disk of the primary hang. [`Fault::Heal`] lets it continue.
-    pub fn hang_primary(&mut self, hang: Hang) {
-        let side = self.nodes.machine(Role::Primary);
-        self.nodes.of_mut(side).hang_disk(Some(hang));
     }
 
     /// Starts both nodes.
@@ -172,162 +173,8 @@ impl Cluster {
         if node.state() == Some(State::SecondaryResyncing)
             && marks().is_some_and(|marks| marks.record.complete)
         {
-            self.note_equal(side);
+            self.checks.copy_is_equal(&mut self.nodes, side);
         }
-    }
-
-    fn note_equal(&mut self, side: Side) {
-        self.nodes.of_mut(side).disk.has_old_copy = false;
-        self.recorder.lock().node(side, NodeEvent::Equal);
-    }
-
-    /// Applies a fault.
-    pub fn apply_fault(&mut self, fault: Fault) -> Result<(), String> {
-        let now = self.now();
-        self.checks
-            .before_fault(&self.nodes, &self.world.network, now);
-        match fault {
-            Fault::Restart(role, stop) => {
-                let side = self.nodes.machine(role);
-                self.stop(side, stop);
-                let down = self.random.below(DOWN_MAX_US);
-                self.run_for(Duration::from_micros(down))?;
-                self.start(side);
-            }
-            Fault::RestartBoth(primary, secondary) => {
-                for (side, stop) in self.nodes.machines().into_iter().zip([primary, secondary]) {
-                    self.stop(side, stop);
-                }
-                self.start_both();
-            }
-            Fault::Down(role, stop) => {
-                let side = self.nodes.machine(role);
-                self.stop(side, stop);
-                self.nodes.of_mut(side).stays_down = true;
-            }
-            Fault::CleanShutdown(shutdown) => self.request_shutdown(shutdown),
-            Fault::CrashAtCall { role, crash } => {
-                let node = self.nodes.of_mut(self.nodes.machine(role));
-                node.crash_at_call(crash, role, &self.coverage);
-            }
-            Fault::Disconnect => self.world.network.cut(&self.world.shared),
-            Fault::CorruptFrame(role) => self.world.network.corrupt_next(self.nodes.machine(role)),
-            Fault::Mute(role) => {
-                let side = self.nodes.machine(role);
-                self.world.network.set_silent(side, true);
-            }
-            Fault::CutWitness(role) => {
-                let side = self.nodes.machine(role);
-                self.world.witness.cut_off(side, true);
-            }
-            Fault::LoseAnswersOfWitness(role) => {
-                let side = self.nodes.machine(role);
-                self.world.witness.lose_answers(side, true);
-            }
-            Fault::ReplaceWitness => self.world.witness.replace(),
-            Fault::HandOver => self.hand_over(),
-            Fault::TakeOver(stop) => self.take_over(stop)?,
-            Fault::EndStandStill => self.end_stand_still()?,
-            Fault::PromoteByForce(stop, disk) => {
-                self.promote_by_force(stop, disk == OldDisk::Lost)?;
-            }
-            Fault::Demote => self.demote_primary()?,
-            Fault::ExchangeDisk => self.exchange_secondary(),
-            Fault::HoldThread(held) => self.hold_thread(held),
-            Fault::Isolate(role) => self.isolate(role)?,
-            Fault::Heal => self.heal()?,
-            disk_fault => self.apply_disk_fault(disk_fault)?,
-        }
-        Ok(())
-    }
-
-    fn apply_disk_fault(&mut self, fault: Fault) -> Result<(), String> {
-        match fault {
-            Fault::FailCall {
-                role,
-                class,
-                nth,
-                errno,
-            } => {
-                let side = self.nodes.machine(role);
-                self.checks.expect_disk_errors(side);
-                self.nodes.of_mut(side).fail_disk(class, nth, errno);
-            }
-            Fault::FailRoleWrite => {
-                self.fail_next_role_write(self.nodes.machine(Role::Secondary));
-            }
-            Fault::FillDisk(role) => {
-                let side = self.nodes.machine(role);
-                self.checks.expect_disk_errors(side);
-                self.recorder.lock().expect_full_disks();
-                let with_reserve = self.random.percent(RESERVE_USED_PERCENT);
-                self.nodes.of_mut(side).disk.fill(with_reserve);
-            }
-            Fault::UnmountDisk => self.unmount_secondary()?,
-            Fault::PutBack => self.put_secondary_back(),
-            Fault::HangDisk(hang) => {
-                let side = self.nodes.machine(Role::Secondary);
-                self.nodes.of_mut(side).hang_disk(Some(hang));
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn unmount_secondary(&mut self) -> Result<(), String> {
-        let side = self.nodes.machine(Role::Secondary);
-        let secondary = self.nodes.of(side);
-        if secondary.disk.can_be_unmounted() && !secondary.needs_operator {
-            self.stop(side, Stop::Process);
-            let secondary = self.nodes.of_mut(side);
-            secondary.node.set_role(Role::Secondary);
-            secondary.disk.unmount()?;
-            self.start(side);
-        }
-        Ok(())
-    }
-
-    fn remount(&mut self) {
-        for side in Side::BOTH {
-            if self.nodes.of(side).disk.is_unmounted() {
-                self.stop(side, Stop::Process);
-                self.nodes.of_mut(side).disk.remount();
-                self.start(side);
-            }
-        }
-    }
-
-    /// Records that an operation may meet a changed bit on the secondary's disk.
-    pub fn expect_rotten_secondary(&mut self) {
-        let side = self.nodes.machine(Role::Secondary);
-        self.nodes.of_mut(side).disk.set_rotten();
-    }
-
-    /// Lets frames pass, repairs and mounts the disks, and starts both nodes.
-    pub fn heal(&mut self) -> Result<(), String> {
-        self.remount();
-        for side in Side::BOTH {
-            self.world.network.set_silent(side, false);
-            self.world.witness.cut_off(side, false);
-            self.world.witness.lose_answers(side, false);
-            let node = self.nodes.of_mut(side);
-            node.mend_disk();
-            if let Some(then) = &mut node.planned.after_shutdown {
-                then.stays_down = false;
-            }
-            let is_repaired = std::mem::take(&mut node.needs_operator);
-            if is_repaired {
-                self.stop(side, Stop::Process);
-                if self.nodes.of(side).repair()? {
-                    self.checks.after_repair(side);
-                }
-                self.nodes.of(side).disk.disk().kill();
-            }
-            if is_repaired || self.nodes.of(side).stays_down {
-                self.start(side);
-            }
-        }
-        self.finish_force()
     }
 
     /// Requests a clean shutdown. The events after the shutdown follow if nothing interrupts it.
@@ -399,6 +246,21 @@ impl Cluster {
         self.nodes.are_in_sync()
     }
 
+    /// Returns the disk of a node.
+    pub const fn disk(&self, side: Side) -> &Disk {
+        self.nodes.of(side).disk.disk()
+    }
+
+    /// Puts another disk in the place of a stopped node's disk. Returns the old disk.
+    pub const fn replace_disk(&mut self, side: Side, disk: Disk) -> Disk {
+        self.nodes.of_mut(side).disk.replace(disk)
+    }
+
+    /// Returns the state of a node, if its process has opened the datastore.
+    pub fn state(&self, side: Side) -> Option<State> {
+        self.nodes.of(side).state()
+    }
+
     /// Returns the number of answers to clients.
     pub fn answered(&self) -> u64 {
         self.recorder.lock().answered()
@@ -455,14 +317,14 @@ impl Cluster {
     /// Handles ended processes, and starts clients at new mounts. A node whose process has died
     /// starts again, unless a test controls the nodes.
     pub(super) fn supervise(&mut self) -> Result<(), String> {
-        self.drop_caches();
+        self.nodes.drop_caches();
         if self.is_manual {
             for side in Side::BOTH {
                 if self.nodes.of(side).has_shut_down() {
                     self.finish_shutdown(side);
                 }
             }
-            return self.follow_roles().map(|_| ());
+            return self.follow_roles().map(drop);
         }
         // All ended processes first, then the starts: a start compares the two stores, and a process
         // that has just ended may hold locks in the other store.
@@ -489,69 +351,18 @@ impl Cluster {
         Ok(())
     }
 
-    /// Records the node that has begun to serve, and the copies that have become equal. Returns the states of both nodes, the
-    /// primary first.
+    /// Follows the roles of the nodes. Returns the states of both nodes, the primary first.
     fn follow_roles(&mut self) -> Result<[Option<State>; 2], String> {
-        self.follow_witness();
-        let role_changes = self.nodes.role_changes();
-        if let Some(side) = self.nodes.look_for_server()? {
-            self.follow_kept(side)?;
-            self.note_service(side)?;
-        }
-        if self.nodes.role_changes() != role_changes {
-            self.checks.after_role_change();
-        }
-        let states = self.nodes.states();
-        for side in self.nodes.look_for_complete_copies(states) {
-            // A copy that an operator makes the complete one is equal to none, unless a primary has made it equal meanwhile.
-            let is_promoted = self.unanswered == Some(side);
-            if !is_promoted || self.nodes.of(side).state() == Some(State::SecondarySynced) {
-                self.note_equal(side);
-            }
-        }
-        if self.nodes.look_for_sync(states) {
-            self.unanswered = None;
-            let secondary = self.nodes.machine(Role::Secondary);
-            if self.force.copies.is_given_up(secondary) {
-                // A copy that lacked nothing is in sync without a resync.
-                self.note_equal(secondary);
-            }
-        }
-        self.check_caches();
-        self.end_keeping_away(states);
-        let now = self.recorder.lock().now();
-        self.force.copies.look(&self.nodes, states, now);
-        Ok(states)
+        let decided = self.world.witness.primary(self.now());
+        self.roles
+            .follow(&mut self.nodes, decided, &mut self.checks)
     }
 
-    /// Lets clients reach both nodes again once the nodes are in sync, also if the node that was kept away leads: then nobody
-    /// demotes that node any more.
-    fn end_keeping_away(&mut self, states: [Option<State>; 2]) {
-        let [ours, theirs] = states;
-        let [primary, secondary] = self.nodes.machines();
-        let leader = match states {
-            IN_SYNC => primary,
-            _ if [theirs, ours] == IN_SYNC => secondary,
-            _ => return,
-        };
-        self.nodes.keep_away(None);
-        self.force
-            .to_demote
-            .take_if(|deposed| deposed.side == leader);
-    }
-
-    /// Records that the witness has made a machine the primary of a later generation. From then on only the copy of that
-    /// machine counts, also before its node serves.
-    fn follow_witness(&mut self) {
-        let Some((generation, side)) = self.world.witness.primary(self.now()) else {
-            return;
-        };
-        let is_later = self.decided.is_some_and(|known| generation > known);
-        self.decided = Some(generation);
-        if is_later && side != self.nodes.machine(Role::Primary) {
-            let mut recorder = self.recorder.lock();
-            recorder.tally.takeovers += 1;
-            recorder.node(side, NodeEvent::Promoted);
+    /// Lets a thread stand still.
+    pub fn hold_thread(&mut self, held: HeldThread) {
+        let side = self.nodes.machine(held.role);
+        if let Some(process) = self.nodes.of(side).process() {
+            self.world.hold_thread(&process, held.thread, held.time);
         }
     }
 
@@ -573,21 +384,42 @@ impl Cluster {
         let start = self.now();
         loop {
             self.run_for(POLL_INTERVAL)?;
-            // A thread that stands still may have an operation under way, and the connection of nodes in sync ends by it.
-            if self.is_in_sync() && !self.world.holds_a_thread() {
+            if self.is_at_rest_in_sync() {
                 return Ok(());
             }
-            self.finish_force()?;
-            let waited = self.now().saturating_sub(start);
-            if waited > OPERATOR_AFTER
-                && self.force.have_begun()
-                && let Some(side) = self.nodes.to_promote()
-            {
-                self.promote(side, true)?;
-            }
-            in_time::check(waited, limit, self.nodes.states())
-                .map_err(|violation| violation.to_string())?;
+            self.check_wait(start, limit)?;
         }
+    }
+
+    /// Returns whether both nodes report that they are in sync, and no thread stands still. Such a thread may have an operation
+    /// under way, and the connection of nodes in sync ends by it.
+    pub(super) fn is_at_rest_in_sync(&self) -> bool {
+        self.is_in_sync() && !self.world.holds_a_thread()
+    }
+
+    /// Checks that the nodes have not been out of sync for longer than `limit` since `start`.
+    pub(super) fn check_wait(&self, start: Duration, limit: Duration) -> Result<(), String> {
+        let waited = self.now().saturating_sub(start);
+        in_time::check(waited, limit, self.nodes.states())
+            .map_err(|violation| violation.to_string())
+    }
+
+    /// Runs the world until all work in the background is done. A planned crash may still come, and the work then begins anew.
+    pub fn settle(&mut self) -> Result<(), String> {
+        loop {
+            let before = self.recorder.lock().starts();
+            self.run_for(SETTLE_TIME)?;
+            if self.recorder.lock().starts() == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Checks everything at the end of a schedule.
+    pub fn final_check(&mut self) -> Result<(), String> {
+        let clients = self.clients.count();
+        self.checks
+            .check_at_end(&self.nodes, &self.world.network, clients)
     }
 
     /// Returns a digest of both disks, the time, and the number of steps.

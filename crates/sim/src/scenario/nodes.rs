@@ -8,11 +8,11 @@ pub mod sim_node;
 
 use std::sync::Arc;
 
-use lockstep_driver::Datastore;
+use lockstep_driver::client::{FileService as _, Standing};
+use lockstep_driver::{Datastore, DatastoreHandle};
 use lockstep_repl::state::State;
 use lockstep_types::settings::Role;
 
-use super::on_disk::disk_checks;
 use super::settings::Settings;
 use crate::world::Side;
 use sim_node::SimNode;
@@ -122,6 +122,16 @@ impl Nodes {
         Ok((!is_known).then_some(side))
     }
 
+    /// Empties the caches of each machine whose node follows: its process drops them itself.
+    pub fn drop_caches(&self) {
+        for node in &self.of_machines {
+            let standing = |datastore| DatastoreHandle::new(datastore).standing();
+            if node.datastore().map(standing) == Some(Standing::Following) {
+                node.node.kernel_caches().clear();
+            }
+        }
+    }
+
     /// Records that the process of a node has ended.
     pub fn process_ended(&mut self, side: Side) {
         self.of(side).node.clear_running();
@@ -228,7 +238,7 @@ impl Nodes {
     pub fn secondary_outlives_disk(&self) -> bool {
         let [primary, secondary] = self.both();
         let was_in_sync = || {
-            let marks = disk_checks::marks(primary.disk.disk());
+            let marks = primary.marks();
             marks.is_some_and(|marks| marks.in_sync && !marks.has_lost_power)
         };
         primary.state() == Some(State::Poisoned) && was_in_sync() && secondary.has_kept_sync()

@@ -5,8 +5,8 @@
 //! the other node can hold no acknowledged operation that the promoted copy lacks. No node can know
 //! these two facts alone.
 
-pub mod force;
-pub mod forced_acts;
+mod force;
+mod put_back;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,16 +20,34 @@ use crate::world::Side;
 
 /// A node that can become the primary does so within this time. It may first have to notice that its
 /// primary is gone.
-pub const PROMOTED_WITHIN: Duration = Duration::from_secs(3);
+const PROMOTED_WITHIN: Duration = Duration::from_secs(3);
+/// After so long, an operator who has accepted a loss or exchanged a disk promotes one of two nodes of which none leads.
+const OPERATOR_AFTER: Duration = Duration::from_secs(20);
 
-impl Cluster {
+/// See the head of this file.
+pub struct Operator {
+    /// The nodes that the operator operates.
+    pub cluster: Cluster,
+    /// A primary was demoted, and no node leads yet.
+    lacks_leader: bool,
+}
+
+impl Operator {
+    /// Returns the operator of a cluster, who has not acted.
+    pub const fn of(cluster: Cluster) -> Self {
+        Self {
+            cluster,
+            lacks_leader: false,
+        }
+    }
+
     /// Asks the primary to give its role to the secondary. The primary refuses, unless the nodes are
     /// in sync. No operation of a client may fail by the change.
     pub(super) fn hand_over(&self) {
-        let side = self.nodes.machine(Role::Primary);
-        let primary = self.nodes.of(side);
+        let side = self.cluster.nodes.machine(Role::Primary);
+        let primary = self.cluster.nodes.of(side);
         if let (Some(process), Some(datastore)) = (primary.process(), primary.datastore()) {
-            let recorder = Arc::clone(&self.recorder);
+            let recorder = Arc::clone(&self.cluster.recorder);
             process.start(move || {
                 let before = recorder.lock().doubts(side);
                 let is_done = datastore.role().hand_over().is_ok();
@@ -44,28 +62,28 @@ impl Cluster {
 
     /// Stops the primary, unless it is down. Promotes the secondary, and starts the stopped node.
     pub(super) fn take_over(&mut self, stop: Stop) -> Result<(), String> {
-        let [primary, secondary] = self.nodes.machines();
-        if self.nodes.of(primary).is_running() {
-            self.stop(primary, stop);
+        let [primary, secondary] = self.cluster.nodes.machines();
+        if self.cluster.nodes.of(primary).is_running() {
+            self.cluster.stop(primary, stop);
         }
-        if self.checks.could_take_over() && self.nodes.of(secondary).is_running() {
+        if self.cluster.checks.could_take_over() && self.cluster.nodes.of(secondary).is_running() {
             self.promote(secondary, false)?;
         }
-        self.start(primary);
+        self.cluster.start(primary);
         Ok(())
     }
 
     /// Promotes a node that serves nothing, if the other node is down.
     pub(super) fn end_stand_still(&mut self) -> Result<(), String> {
-        let is_running = |side| self.nodes.of(side).is_running();
-        let [primary, secondary] = self.nodes.machines();
+        let is_running = |side| self.cluster.nodes.of(side).is_running();
+        let [primary, secondary] = self.cluster.nodes.machines();
         let (side, is_safe) = match [primary, secondary].map(is_running) {
             // The secondary may have become the primary just before it stopped.
-            [true, false] => (primary, self.unanswered != Some(secondary)),
-            [false, true] => (secondary, self.checks.could_take_over()),
+            [true, false] => (primary, self.cluster.roles.unanswered != Some(secondary)),
+            [false, true] => (secondary, self.cluster.checks.could_take_over()),
             _ => return Ok(()),
         };
-        if is_safe && !self.nodes.of(side).serves() {
+        if is_safe && !self.cluster.nodes.of(side).serves() {
             self.promote(side, false)?;
         }
         Ok(())
@@ -73,12 +91,12 @@ impl Cluster {
 
     /// Asks a node to become the primary, until it agrees or the operator gives up. Returns whether it has agreed.
     pub(super) fn promote(&mut self, side: Side, accepts_loss: bool) -> Result<bool, String> {
-        let until = self.now() + PROMOTED_WITHIN;
+        let until = self.cluster.now() + PROMOTED_WITHIN;
         let mut asked = None;
-        while self.now() < until {
-            let node = self.nodes.of(side);
+        while self.cluster.now() < until {
+            let node = self.cluster.nodes.of(side);
             let (Some(process), Some(datastore)) = (node.process(), node.datastore()) else {
-                self.run_for(POLL_INTERVAL)?;
+                self.cluster.run_for(POLL_INTERVAL)?;
                 continue;
             };
             let answer = Arc::new(Mutex::new(None));
@@ -89,29 +107,63 @@ impl Cluster {
                 break;
             }
             {
-                let mut recorder = self.recorder.lock();
+                let mut recorder = self.cluster.recorder.lock();
                 recorder.operator_acts();
                 recorder.node(side, NodeEvent::Promoted);
             }
             process
                 .start(move || *slot.lock() = Some(datastore.role().promote(accepts_loss).is_ok()));
-            self.unanswered = Some(side);
-            while self.now() < until && !process.is_dead() && self.unanswered.is_some() {
-                self.run_for(POLL_INTERVAL)?;
+            self.cluster.roles.unanswered = Some(side);
+            while self.cluster.now() < until
+                && !process.is_dead()
+                && self.cluster.roles.unanswered.is_some()
+            {
+                self.cluster.run_for(POLL_INTERVAL)?;
                 if let Some(is_primary) = answer.lock().take() {
-                    self.unanswered = None;
+                    self.cluster.roles.unanswered = None;
                     if is_primary {
-                        self.recorder.lock().tally.promotions += u64::from(!accepts_loss);
+                        self.cluster.recorder.lock().tally.promotions += u64::from(!accepts_loss);
                         return Ok(true);
                     }
                 }
             }
         }
-        if self.unanswered.is_some() {
+        if self.cluster.roles.unanswered.is_some() {
             // The request must not be carried out after the other node has started.
-            self.stop(side, Stop::Process);
-            self.start(side);
+            self.cluster.stop(side, Stop::Process);
+            self.cluster.start(side);
         }
         Ok(false)
+    }
+
+    /// Clears the poison of the store of a node whose disk was made to fail. The node is stopped then.
+    pub fn repair(&mut self, side: Side) -> Result<(), String> {
+        self.cluster.stop(side, Stop::Process);
+        let node = self.cluster.nodes.of(side);
+        if node.repair()? {
+            self.cluster.checks.after_repair(side);
+        }
+        node.disk.disk().kill();
+        Ok(())
+    }
+
+    /// Runs the world until both nodes report that they are in sync. Meanwhile, ends what earlier acts have left open.
+    pub fn until_in_sync(&mut self, limit: Duration) -> Result<(), String> {
+        let start = self.cluster.now();
+        loop {
+            self.cluster.run_for(POLL_INTERVAL)?;
+            if self.cluster.is_at_rest_in_sync() {
+                return Ok(());
+            }
+            self.finish()?;
+            let waited = self.cluster.now().saturating_sub(start);
+            if waited > OPERATOR_AFTER
+                && self.cluster.roles.has_operator_acted
+                && let Some(side) = self.cluster.nodes.to_promote()
+            {
+                self.promote(side, true)?;
+            }
+            self.cluster.check_wait(start, limit)?;
+        }
     }
 }

@@ -7,6 +7,7 @@ use lockstep_types::mutants::Mutant;
 use super::clients::Users;
 use super::cluster::Cluster;
 use super::failure::{Failure, catch_panic};
+use super::fault_injector::FaultInjector;
 use super::plan::{Ending, Plan};
 use super::recording::coverage::Coverage;
 use super::recording::tally::Tally;
@@ -50,19 +51,19 @@ pub fn run_with(
     let mut schedule = Schedule::new(plan, source, random);
     let result = catch_panic(mutant, || schedule.run(plan));
     // A failed schedule must also take its coverage, or the next schedule would get it.
-    let coverage = schedule.cluster.take_coverage();
+    let coverage = schedule.cluster().take_coverage();
     match result {
         Ok(()) => Ok(schedule.summary(coverage)),
         Err(what) => Err(Box::new(Failure {
             what,
+            history: schedule.cluster().history(),
             faults: schedule.faults,
-            history: schedule.cluster.history(),
         })),
     }
 }
 
 struct Schedule {
-    cluster: Cluster,
+    injector: FaultInjector,
     /// The faults so far, in words.
     faults: Vec<String>,
 }
@@ -74,51 +75,60 @@ impl Schedule {
             pause_max: plan.pause_max,
             source,
         };
+        let cluster = Cluster::new(&plan.settings, users, plan.step_percent, random);
         Self {
-            cluster: Cluster::new(&plan.settings, users, plan.step_percent, random),
+            injector: FaultInjector::of(cluster),
             faults: Vec::new(),
         }
     }
 
+    const fn cluster(&self) -> &Cluster {
+        &self.injector.operator.cluster
+    }
+
+    const fn cluster_mut(&mut self) -> &mut Cluster {
+        &mut self.injector.operator.cluster
+    }
+
     fn run(&mut self, plan: &Plan) -> Result<(), String> {
         if plan.client_room.is_some() {
-            self.cluster.limit_disks(plan.client_room);
+            self.cluster_mut().limit_disks(plan.client_room);
         }
         if plan.has_standby_programs {
-            self.cluster.clients.add_standby_programs();
+            self.cluster_mut().clients.add_standby_programs();
         }
         if plan.kills_programs {
-            self.cluster.clients.add_killed_programs();
+            self.cluster_mut().clients.add_killed_programs();
         }
-        self.cluster.start_both();
+        self.cluster_mut().start_both();
         for (wait, fault) in &plan.faults {
-            self.cluster.run_and_check(*wait)?;
-            let now = self.cluster.now();
+            self.cluster_mut().run_and_check(*wait)?;
+            let now = self.cluster_mut().now();
             self.faults.push(format!("{now:?}: {fault:?}"));
-            self.cluster.apply_fault(*fault)?;
+            self.injector.apply(*fault)?;
         }
-        self.cluster.run_for(WORK_AFTER_FAULTS)?;
-        self.cluster.limit_disks(None);
-        self.cluster.heal()?;
-        self.cluster.until_in_sync(IN_SYNC_WITHIN)?;
+        self.cluster_mut().run_for(WORK_AFTER_FAULTS)?;
+        self.cluster_mut().limit_disks(None);
+        self.injector.heal()?;
+        self.injector.operator.until_in_sync(IN_SYNC_WITHIN)?;
         match plan.ending {
-            Ending::Quiet => self.cluster.stop_clients(),
-            Ending::Killed => self.cluster.kill_clients(),
+            Ending::Quiet => self.cluster_mut().stop_clients(),
+            Ending::Killed => self.cluster_mut().kill_clients(),
         }
-        self.cluster.until_in_sync(IN_SYNC_WITHIN)?;
-        self.cluster.settle()?;
-        self.cluster.final_check()
+        self.injector.operator.until_in_sync(IN_SYNC_WITHIN)?;
+        self.cluster_mut().settle()?;
+        self.cluster_mut().final_check()
     }
 
     fn summary(&self, coverage: Coverage) -> Summary {
         Summary {
-            operations: self.cluster.answered(),
+            operations: self.cluster().answered(),
             faults: self.faults.len() as u64,
-            tally: self.cluster.tally(),
-            simulated: self.cluster.now(),
+            tally: self.cluster().tally(),
+            simulated: self.cluster().now(),
             coverage,
-            undecided: self.cluster.undecided(),
-            digest: self.cluster.digest(),
+            undecided: self.cluster().undecided(),
+            digest: self.cluster().digest(),
         }
     }
 }

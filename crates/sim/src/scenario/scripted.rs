@@ -1,25 +1,25 @@
-//! The cluster under the control of a test that takes one step after the other: clean shutdowns,
-//! starts that may be refused, other disks, comparisons, and requests of the test itself.
+//! The cluster under the control of a test that takes one step after the other: faults, clean shutdowns, starts that may be
+//! refused, other disks, comparisons, and requests of the test itself.
 
-pub mod delays;
-pub mod programs;
+mod delays;
+mod programs;
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_driver::report::DatastoreStatus;
 use lockstep_driver::{ClearError, Cleared, RoleMarks};
-use lockstep_repl::state::State;
 use lockstep_types::settings::Role;
 use lockstep_types::{BootId, Errno};
 use lockstep_verify::Report;
 use parking_lot::Mutex;
 
-use super::baseline::Baseline;
 use super::clients::Users;
 use super::clients::mount::Mount;
 use super::cluster::{Cluster, POLL_INTERVAL};
-use super::faults::{AfterShutdown, CleanShutdown};
+use super::fault_injector::FaultInjector;
+use super::faults::{AfterShutdown, CleanShutdown, Fault};
 use super::on_disk::disk_checks;
 use super::on_disk::node_disk::UUID;
 use super::settings::{IN_SYNC_WITHIN, Settings};
@@ -34,41 +34,61 @@ pub const PRIMARY: Side = Side::A;
 /// The machine of the secondary, in a cluster whose roles never change.
 pub const SECONDARY: Side = Side::B;
 
-impl Cluster {
+/// The cluster of a test. The test can do with it all that a schedule does.
+pub struct ScriptedCluster {
+    injector: FaultInjector,
+}
+
+impl Deref for ScriptedCluster {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.injector.operator.cluster
+    }
+}
+
+impl DerefMut for ScriptedCluster {
+    fn deref_mut(&mut self) -> &mut Cluster {
+        &mut self.injector.operator.cluster
+    }
+}
+
+impl ScriptedCluster {
+    /// Returns two nodes that have never run, and their clients, as a schedule has them. A step of a thread lets other threads go
+    /// first in `step_percent` percent of the cases.
+    pub fn new(settings: &Settings, users: Users, step_percent: u64, random: Random) -> Self {
+        let cluster = Cluster::new(settings, users, step_percent, random);
+        Self {
+            injector: FaultInjector::of(cluster),
+        }
+    }
+
     /// Returns two nodes without clients. The test starts and stops the nodes, may exchange disks,
     /// and makes the checks.
-    pub fn scripted(settings: &Settings) -> Self {
-        Self::new(settings, Users::none(), 0, Random::new(1)).controlled_by_test()
+    pub fn manual(settings: &Settings) -> Self {
+        let mut scripted = Self::new(settings, Users::none(), 0, Random::new(1));
+        scripted.leave_to_test();
+        scripted
     }
 
-    /// Returns the cluster with the disks and the history of `baseline`.
-    #[must_use]
-    pub fn with_baseline(mut self, baseline: &Baseline) -> Self {
-        for side in Side::BOTH {
-            let disk = side.of(&baseline.disks).fork();
-            self.replace_disk(side, disk);
-        }
-        let history = baseline.history.clone();
-        self.recorder.lock().continue_after(history);
-        self
+    /// Applies a fault.
+    pub fn apply_fault(&mut self, fault: Fault) -> Result<(), String> {
+        self.injector.apply(fault)
     }
 
-    /// Returns the disks of both nodes, which are stopped, and the history.
-    pub fn baseline(&self) -> Baseline {
-        Baseline {
-            disks: Side::BOTH.map(|side| self.disk(side).fork()),
-            history: self.recorder.lock().history().clone(),
-        }
+    /// Lets frames pass, repairs and mounts the disks, and starts both nodes.
+    pub fn heal(&mut self) -> Result<(), String> {
+        self.injector.heal()
     }
 
-    /// Returns the disk of a node.
-    pub const fn disk(&self, side: Side) -> &Disk {
-        self.nodes.of(side).disk.disk()
+    /// Runs the world until both nodes report that they are in sync. An operator ends what earlier faults have left open.
+    pub fn until_in_sync(&mut self, limit: Duration) -> Result<(), String> {
+        self.injector.operator.until_in_sync(limit)
     }
 
-    /// Puts another disk in the place of a stopped node's disk. Returns the old disk.
-    pub const fn replace_disk(&mut self, side: Side, disk: Disk) -> Disk {
-        self.nodes.of_mut(side).disk.replace(disk)
+    /// Ends all faults and the clients: no acknowledged operation was lost, and both nodes become identical.
+    pub fn end_in_sync(&mut self) -> Result<(), String> {
+        self.injector.end_in_sync()
     }
 
     /// Puts a disk with an empty store in the place of a stopped node's disk. Returns the old disk.
@@ -84,13 +104,12 @@ impl Cluster {
 
     /// Makes the next write of a node's role file fail.
     pub fn fail_next_role_write(&mut self, side: Side) {
-        self.checks.expect_disk_errors(side);
-        self.nodes.of_mut(side).fail_next_role_write();
+        self.injector.fail_next_role_write(side);
     }
 
     /// Returns the marks in a node's role file.
     pub fn role_marks(&self, side: Side) -> Option<RoleMarks> {
-        disk_checks::marks(self.disk(side))
+        self.nodes.of(side).marks()
     }
 
     /// Cuts the power of a machine. Only synced data survives.
@@ -103,6 +122,18 @@ impl Cluster {
     /// Makes the disk of a node hang, or lets the disk continue.
     pub fn hang(&mut self, side: Side, hang: Option<Hang>) {
         self.nodes.of_mut(side).hang_disk(hang);
+    }
+
+    /// Makes the disk of the primary hang. [`Fault::Heal`] lets it continue.
+    pub fn hang_primary(&mut self, hang: Hang) {
+        let side = self.nodes.machine(Role::Primary);
+        self.nodes.of_mut(side).hang_disk(Some(hang));
+    }
+
+    /// Records that an operation may meet a changed bit on the secondary's disk.
+    pub fn expect_rotten_secondary(&mut self) {
+        let side = self.nodes.machine(Role::Secondary);
+        self.nodes.of_mut(side).disk.set_rotten();
     }
 
     /// Lets the frames of both nodes pass again. What keeps a node from the witness stays.
@@ -119,11 +150,6 @@ impl Cluster {
         disk.power_loss_with(Survivors::Nothing, &mut Random::new(1));
         let dump = disk_checks::dump_of(&disk, UUID, BootId::from_bytes([99; 16]));
         (disk, dump)
-    }
-
-    /// Returns the state of a node, if its process has opened the datastore.
-    pub fn state(&self, side: Side) -> Option<State> {
-        self.nodes.of(side).state()
     }
 
     /// Returns the status of a node, if its process has opened the datastore.
@@ -145,8 +171,9 @@ impl Cluster {
 
     /// Shuts a node down cleanly, as SIGTERM does. The node stays down.
     pub fn shut_down(&mut self, side: Side) -> Result<(), String> {
+        let role = self.nodes.role_of(side);
         self.request_shutdown(CleanShutdown {
-            role: self.nodes.role_of(side),
+            role,
             crash: None,
             then: AfterShutdown {
                 stays_down: true,

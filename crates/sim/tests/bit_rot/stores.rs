@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use lockstep_sim::history::Stop;
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{Baseline, Cluster, Fault, IN_SYNC_WITHIN, PRIMARY, Settings, Users};
+use lockstep_sim::scenario::{
+    Baseline, Fault, IN_SYNC_WITHIN, PRIMARY, ScriptedCluster, Settings, Users,
+};
 use lockstep_sim::workload::{Mix, Options};
 use lockstep_sim::world::Side;
 use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, Role};
@@ -72,7 +74,7 @@ impl Stores {
         let mut random = Random::new(seed);
         let settings = settings(&mut random);
         let users = users(CLIENTS, random.percent(30), random.fork());
-        let mut cluster = Cluster::new(&settings, users, 0, random.fork());
+        let mut cluster = ScriptedCluster::new(&settings, users, 0, random.fork());
         let killed = random.percent(50);
         cluster.start_both();
         cluster.until_in_sync(IN_SYNC_WITHIN)?;
@@ -106,15 +108,17 @@ impl Stores {
     }
 
     /// Returns two stopped nodes with copies of the stores, and without clients.
-    pub fn cluster(&self, random: &mut Random) -> Cluster {
+    pub fn cluster(&self, random: &mut Random) -> ScriptedCluster {
         let no_users = users(0, false, random.fork());
-        Cluster::new(&self.settings, no_users, 0, random.fork()).with_baseline(&self.baseline)
+        let mut cluster = ScriptedCluster::new(&self.settings, no_users, 0, random.fork());
+        cluster.begin_with(&self.baseline);
+        cluster
     }
 }
 
 /// A node out of sync would compare everything in a resync, and repair a bit before any program
 /// noticed it.
-fn assert_in_sync(cluster: &Cluster, side: Side) {
+fn assert_in_sync(cluster: &ScriptedCluster, side: Side) {
     let marks = cluster.role_marks(side);
     assert!(
         marks.as_ref().is_some_and(|marks| marks.in_sync),

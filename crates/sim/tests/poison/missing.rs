@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockstep_sim::disk::Disk;
-use lockstep_sim::scenario::{Cluster, PRIMARY, SECONDARY};
+use lockstep_sim::scenario::{PRIMARY, SECONDARY, ScriptedCluster};
 use lockstep_sim::world::Side;
 use lockstep_types::settings::OnPeerLoss;
 
@@ -85,7 +85,7 @@ fn a_copy_of_another_store_is_left_as_it_is() {
 }
 
 #[track_caller]
-fn shut_down_both(cluster: &mut Cluster) {
+fn shut_down_both(cluster: &mut ScriptedCluster) {
     shut_down(cluster, SECONDARY);
     shut_down(cluster, PRIMARY);
 }
@@ -93,7 +93,7 @@ fn shut_down_both(cluster: &mut Cluster) {
 /// Gives the secondary an empty disk, which a resync fills, and writes to the file. Returns the old
 /// disk.
 #[track_caller]
-fn replace_secondary(cluster: &mut Cluster) -> Disk {
+fn replace_secondary(cluster: &mut ScriptedCluster) -> Disk {
     shut_down(cluster, SECONDARY);
     let old = cluster.empty_disk(SECONDARY);
     restart(cluster, SECONDARY);
@@ -104,7 +104,7 @@ fn replace_secondary(cluster: &mut Cluster) -> Disk {
 
 /// Returns a copy of the primary's disk, made during a clean shutdown.
 #[track_caller]
-fn copy_primary(cluster: &mut Cluster) -> Disk {
+fn copy_primary(cluster: &mut ScriptedCluster) -> Disk {
     shut_down(cluster, PRIMARY);
     let copy = cluster.disk(PRIMARY).fork();
     restart(cluster, PRIMARY);
@@ -114,7 +114,7 @@ fn copy_primary(cluster: &mut Cluster) -> Disk {
 
 /// Asserts that the secondary refuses the primary for a long time, and that the primary says why.
 #[track_caller]
-fn assert_refused(cluster: &mut Cluster, why: &str) {
+fn assert_refused(cluster: &mut ScriptedCluster, why: &str) {
     start_until_it_runs(cluster, PRIMARY);
     start_until_it_runs(cluster, SECONDARY);
     cluster.run_for(LONG).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockstep_driver::{ClearError, RoleMarks};
 use lockstep_repl::state::State;
 use lockstep_sim::disk::CallClass;
-use lockstep_sim::scenario::{Cluster, Fault, Mount, PRIMARY, SECONDARY};
+use lockstep_sim::scenario::{Fault, Mount, PRIMARY, SECONDARY, ScriptedCluster};
 use lockstep_sim::world::Side;
 use lockstep_types::Errno;
 use lockstep_types::settings::{OnPeerLoss, OnPowerLoss, Role};
@@ -21,13 +21,13 @@ const EIO: Result<(), Errno> = Err(Errno::Io);
 /// Longer than any node waits before it tries something again.
 const LONG: Duration = Duration::from_secs(40);
 
-fn fail_next_sync(cluster: &mut Cluster, side: Side) {
+fn fail_next_sync(cluster: &mut ScriptedCluster, side: Side) {
     cluster.fail_disk(side, CallClass::Sync, 1, Errno::Io);
 }
 
 /// Asserts that a program can read, and do nothing else.
 #[track_caller]
-fn assert_read_only(cluster: &mut Cluster, expected: lockstep_sim::op::Mark) {
+fn assert_read_only(cluster: &mut ScriptedCluster, expected: lockstep_sim::op::Mark) {
     assert_eq!(write(cluster, LATER, false), EIO);
     assert_eq!(write(cluster, LATER, true), EIO);
     assert_eq!(run(cluster, program::sync), EIO);
@@ -36,7 +36,7 @@ fn assert_read_only(cluster: &mut Cluster, expected: lockstep_sim::op::Mark) {
 }
 
 /// Returns whether the status of a node says that the nodes are in sync.
-fn says_in_sync(cluster: &Cluster) -> bool {
+fn says_in_sync(cluster: &ScriptedCluster) -> bool {
     let mut statuses = Side::BOTH
         .into_iter()
         .filter_map(|side| cluster.status(side));
@@ -44,7 +44,7 @@ fn says_in_sync(cluster: &Cluster) -> bool {
 }
 
 /// Lets the next sync of a node's role file fail.
-fn fail_next_role_sync(cluster: &Cluster, side: Side) {
+fn fail_next_role_sync(cluster: &ScriptedCluster, side: Side) {
     let disk = cluster.disk(side);
     disk.fail_next_on("role.json", CallClass::Sync, Errno::Io);
 }
@@ -207,12 +207,12 @@ fn nothing_waits_forever_on_a_primary_whose_disk_failed() {
     assert!(is_stably_in_sync(&cluster, PRIMARY));
 }
 
-fn is_any_marked(cluster: &Cluster) -> bool {
+fn is_any_marked(cluster: &ScriptedCluster) -> bool {
     Side::BOTH.into_iter().any(|side| is_marked(cluster, side))
 }
 
 /// Starts nodes for the first time, and uses them when they are in sync.
-fn first_sync(cluster: &mut Cluster) {
+fn first_sync(cluster: &mut ScriptedCluster) {
     for side in Side::BOTH {
         start_until_it_runs(cluster, side);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockstep_repl::state::State;
 use lockstep_sim::disk::Disk;
-use lockstep_sim::scenario::{Cluster, PRIMARY, SECONDARY, Settings};
+use lockstep_sim::scenario::{PRIMARY, SECONDARY, ScriptedCluster, Settings};
 use lockstep_sim::world::Side;
 use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::settings::{Durability, OnPowerLoss};
@@ -32,7 +32,7 @@ const BOTH: [Copied; 2] = [Copied::Stopped, Copied::InUse];
 
 /// Returns a copy of a node's disk. The nodes are in sync then.
 #[track_caller]
-fn copy(cluster: &mut Cluster, side: Side, copied: Copied) -> Disk {
+fn copy(cluster: &mut ScriptedCluster, side: Side, copied: Copied) -> Disk {
     match copied {
         Copied::InUse => cluster.disk(side).fork(),
         Copied::Stopped => {
@@ -47,7 +47,7 @@ fn copy(cluster: &mut Cluster, side: Side, copied: Copied) -> Disk {
 
 /// Puts a copy back while the node is stopped, and starts the node. Returns the newer disk.
 #[track_caller]
-fn put_back(cluster: &mut Cluster, side: Side, old: Disk) -> Disk {
+fn put_back(cluster: &mut ScriptedCluster, side: Side, old: Disk) -> Disk {
     kill(cluster, side);
     let newer = cluster.replace_disk(side, old);
     cluster.start(side);
@@ -72,7 +72,7 @@ fn a_copy_of_the_secondary_that_is_put_back_gets_everything() {
 #[test]
 fn a_copy_of_the_secondary_that_is_put_back_while_out_of_sync_gets_everything() {
     for copied in BOTH {
-        let mut cluster = Cluster::scripted(&Settings {
+        let mut cluster = ScriptedCluster::manual(&Settings {
             on_power_loss: OnPowerLoss::Serve,
             peer_timeout: Duration::from_secs(1),
             ..Settings::STEADY
@@ -147,8 +147,8 @@ fn a_copy_that_is_put_back_while_its_node_is_alone_does_not_lead() {
 
 /// Returns two nodes in sync, and a file. The witness lets the secondary take over.
 #[track_caller]
-fn protected(durability: Durability) -> Cluster {
-    let mut cluster = Cluster::scripted(&Settings {
+fn protected(durability: Durability) -> ScriptedCluster {
+    let mut cluster = ScriptedCluster::manual(&Settings {
         durability,
         peer_timeout: Duration::from_secs(1),
         failover_after: Some(Duration::from_secs(2)),
@@ -163,7 +163,7 @@ fn protected(durability: Durability) -> Cluster {
 /// Kills both nodes, and starts the secondary alone on a copy of the present sync. Returns its generation, which is 2 if it has
 /// taken over.
 #[track_caller]
-fn start_alone_on(cluster: &mut Cluster, copy: Disk) -> u64 {
+fn start_alone_on(cluster: &mut ScriptedCluster, copy: Disk) -> u64 {
     kill(cluster, PRIMARY);
     put_back(cluster, SECONDARY, copy);
     start_until_it_runs(cluster, SECONDARY);
@@ -193,7 +193,7 @@ fn a_copy_of_the_present_sync_does_not_lead_on_the_machine_that_went_on() {
 
 /// The run of the machine has ended, so only the meeting of the nodes shows the age of the copy.
 #[track_caller]
-fn put_back_after_a_power_loss() -> Cluster {
+fn put_back_after_a_power_loss() -> ScriptedCluster {
     let mut cluster = in_sync();
     let old = copy(&mut cluster, SECONDARY, Copied::Stopped);
     assert_eq!(write(&mut cluster, LATER, true), Ok(()));
@@ -253,7 +253,7 @@ fn a_copy_of_the_present_sync_that_is_trusted_is_found() {
 }
 
 #[track_caller]
-fn until_protected(cluster: &mut Cluster) {
+fn until_protected(cluster: &mut ScriptedCluster) {
     until(cluster, "protected", |cluster| {
         let status = cluster.status(PRIMARY);
         let witness = status.and_then(|status| status.witness);

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use lockstep_repl::state::State;
-use lockstep_sim::scenario::{Cluster, Fault, PRIMARY, SECONDARY, Settings};
+use lockstep_sim::scenario::{Fault, PRIMARY, SECONDARY, ScriptedCluster, Settings};
 use lockstep_types::mutants::{Mutant, activate};
 
 use super::program::{self, FILE, FIRST, LATER};
@@ -21,14 +21,14 @@ const BETWEEN_LOSSES: u64 = 2 * PART;
 /// Bytes that were under way at a loss, or have changed since.
 const AGAIN_MAX: u64 = 5 << 20;
 
-fn cluster() -> Cluster {
-    Cluster::scripted(&Settings {
+fn cluster() -> ScriptedCluster {
+    ScriptedCluster::manual(&Settings {
         peer_timeout: Duration::from_secs(1),
         ..Settings::STEADY
     })
 }
 
-fn fill(cluster: &mut Cluster) {
+fn fill(cluster: &mut ScriptedCluster) {
     let made = run(cluster, |mount| {
         program::create(mount, FILE)?;
         for number in 0..FILES {
@@ -44,7 +44,7 @@ fn fill(cluster: &mut Cluster) {
 
 /// The primary has a long file, and the secondary is about to be brought up to date: by a comparison of everything, or of what
 /// has changed.
-fn before_resync(whole: bool) -> Cluster {
+fn before_resync(whole: bool) -> ScriptedCluster {
     let mut cluster = cluster();
     if whole {
         cluster.start(PRIMARY);
@@ -64,13 +64,13 @@ fn before_resync(whole: bool) -> Cluster {
 }
 
 /// Bytes that the resync has compared so far, and all of its bytes.
-fn compared(cluster: &Cluster) -> Option<(u64, u64)> {
+fn compared(cluster: &ScriptedCluster) -> Option<(u64, u64)> {
     let resync = cluster.status(PRIMARY)?.resync?;
     Some((resync.bytes_done, resync.bytes_total))
 }
 
 /// Loses the connection again and again, until the nodes are in sync. Returns the number of losses.
-fn lose_often(cluster: &mut Cluster) -> u64 {
+fn lose_often(cluster: &mut ScriptedCluster) -> u64 {
     let most = Cell::new(0);
     for losses in 0.. {
         let next = most.get() + BETWEEN_LOSSES;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockstep_driver::report::VerifiedStatus;
 use lockstep_repl::state::State;
-use lockstep_sim::scenario::{Cluster, PRIMARY, SECONDARY, Settings};
+use lockstep_sim::scenario::{PRIMARY, SECONDARY, ScriptedCluster, Settings};
 use lockstep_types::mutants::{Mutant, activate};
 
 use super::program::{self, FILE, FIRST, LATER, OTHER};
@@ -28,8 +28,8 @@ fn settings(failover_after: Option<Duration>) -> Settings {
 }
 
 /// Two nodes in sync, and a long file. The secondary is killed, and the primary has gone on alone.
-fn alone(failover_after: Option<Duration>) -> Cluster {
-    let mut cluster = Cluster::scripted(&settings(failover_after));
+fn alone(failover_after: Option<Duration>) -> ScriptedCluster {
+    let mut cluster = ScriptedCluster::manual(&settings(failover_after));
     start_in_sync(&mut cluster);
     let made = run(&mut cluster, |mount| {
         program::create(mount, FILE)?;
@@ -47,13 +47,13 @@ fn alone(failover_after: Option<Duration>) -> Cluster {
 }
 
 /// Writes a block at the beginning of the file.
-fn touch(cluster: &mut Cluster) {
+fn touch(cluster: &mut ScriptedCluster) {
     let touched = run(cluster, |mount| program::write_at(mount, LATER, 0, 4096));
     assert_eq!(touched, Ok(()));
 }
 
 /// Changes a bit of the secondary's file, far from the block that is written.
-fn rot(cluster: &Cluster) {
+fn rot(cluster: &ScriptedCluster) {
     let disk = cluster.disk(SECONDARY);
     let is_file = |file: &&String| {
         let content = file.starts_with("content/").then(|| disk.read_all(file));
@@ -66,12 +66,12 @@ fn rot(cluster: &Cluster) {
     assert!(disk.flip_bit(file, UNTOUCHED, 3));
 }
 
-fn verified(cluster: &Cluster) -> Option<VerifiedStatus> {
+fn verified(cluster: &ScriptedCluster) -> Option<VerifiedStatus> {
     cluster.status(PRIMARY)?.verified
 }
 
 #[track_caller]
-fn expect_found_and_healed(cluster: &mut Cluster) {
+fn expect_found_and_healed(cluster: &mut ScriptedCluster) {
     until(cluster, "the difference is found", |cluster| {
         verified(cluster).is_some_and(|verified| !verified.identical)
     });

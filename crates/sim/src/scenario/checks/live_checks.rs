@@ -53,7 +53,7 @@ struct PrimaryPast {
 
 /// The checks of a running schedule.
 pub struct LiveChecks {
-    recorder: Arc<Mutex<HistoryRecorder>>,
+    pub(super) recorder: Arc<Mutex<HistoryRecorder>>,
     /// The checks are off: a test exchanges disks, so that no history explains their content.
     is_off: bool,
     /// The past of the primary.
@@ -79,6 +79,11 @@ impl LiveChecks {
     /// Turns the checks off.
     pub const fn turn_off(&mut self) {
         self.is_off = true;
+    }
+
+    /// Returns the number of events in the history so far.
+    pub fn events_so_far(&self) -> u64 {
+        self.recorder.lock().now()
     }
 
     /// Returns the number of undecided questions.

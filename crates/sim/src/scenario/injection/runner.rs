@@ -110,11 +110,9 @@ impl<'a> Runner<'a> {
     fn new(baseline: &Baseline, setup: &'a Setup, source: Box<dyn Source>) -> Self {
         let users = users(0, source);
         let random = Random::new(setup.seed);
-        let cluster = Cluster::new(&setup.settings, users, setup.step_percent, random);
-        Self {
-            cluster: cluster.with_baseline(baseline),
-            setup,
-        }
+        let mut cluster = Cluster::new(&setup.settings, users, setup.step_percent, random);
+        cluster.begin_with(baseline);
+        Self { cluster, setup }
     }
 
     /// Prepares the nodes, and runs `body`.

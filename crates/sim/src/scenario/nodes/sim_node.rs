@@ -7,10 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_driver::client::FileService;
 use lockstep_driver::config::{DatastoreConfig, DiskStallLimit, PeerConfig, Policies};
-use lockstep_driver::{ClearError, Cleared, Datastore, DatastoreHandle, Repair, clear_poison};
+use lockstep_driver::{
+    ClearError, Cleared, Datastore, DatastoreHandle, Repair, RoleMarks, clear_poison,
+};
 use lockstep_fs::InoRanges;
 use lockstep_fs::poison::MARKER_FILE;
 use lockstep_repl::state::State;
+use lockstep_roles::RoleRecord;
 use lockstep_types::backing::Backing;
 use lockstep_types::settings::{Encryption, Role};
 use lockstep_types::{BootId, Errno, Ino, Timestamp, WitnessId};
@@ -214,10 +217,25 @@ impl SimNode {
         is_synced && !self.disk.has_old_copy
     }
 
+    /// Returns the marks in the role file.
+    pub fn marks(&self) -> Option<RoleMarks> {
+        disk_checks::marks(self.disk.disk())
+    }
+
+    /// Returns the record of the roles in the role file.
+    pub fn role_record(&self) -> Option<RoleRecord> {
+        self.marks().map(|marks| marks.record)
+    }
+
+    /// Returns the role of the node, as its record says.
+    pub fn recorded_role(&self) -> Option<Role> {
+        self.role_record().map(|record| record.role)
+    }
+
     /// Returns whether the copy has lost power and not been made equal since, although it counts as complete: it may differ
     /// from the other one in operations that were not acknowledged.
     pub fn has_lost_power(&self) -> bool {
-        disk_checks::marks(self.disk.disk()).is_some_and(|marks| marks.has_lost_power)
+        self.marks().is_some_and(|marks| marks.has_lost_power)
     }
 
     /// Prepares the machine for `process`, which starts now. Returns the disk of the process.

@@ -11,151 +11,149 @@
 
 use std::sync::Arc;
 
-use lockstep_driver::{Datastore, RoleMarks};
-use lockstep_roles::RoleRecord;
-use lockstep_types::Generation;
+use lockstep_driver::Datastore;
 use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
-use super::forced_acts::{Deposed, Kept};
-use crate::check;
+use super::{Operator, PROMOTED_WITHIN};
 use crate::history::{NodeEvent, Stop};
-use crate::scenario::cluster::{Cluster, POLL_INTERVAL};
-use crate::scenario::on_disk::disk_checks;
-use crate::scenario::operator::PROMOTED_WITHIN;
+use crate::scenario::cluster::POLL_INTERVAL;
+use crate::scenario::cluster::role_follower::Deposed;
 use crate::world::Side;
 
 /// Distance of generations from which on the other node has been forced to lead since both have met, and may have been demoted
 /// since. The operator forces no second node then (gap 23 in docs/protocol/gaps.md).
 const UNKNOWN_GENERATIONS: u64 = 3;
 
-impl Cluster {
+impl Operator {
     /// Stops the primary, unless it is down, and promotes the secondary by force. `is_lost`: the disk of the old primary is
     /// lost, too. Otherwise the old primary starts, and the operator demotes it.
-    pub(in crate::scenario) fn promote_by_force(
-        &mut self,
-        stop: Stop,
-        is_lost: bool,
-    ) -> Result<(), String> {
-        let [primary, secondary] = self.nodes.machines();
-        if !self.may_keep(secondary) || self.nodes.is_any_kept_away() {
+    pub fn promote_by_force(&mut self, stop: Stop, is_lost: bool) -> Result<(), String> {
+        let [primary, secondary] = self.cluster.nodes.machines();
+        if !self.may_keep(secondary) || self.cluster.nodes.is_any_kept_away() {
             return Ok(());
         }
-        if self.nodes.of(primary).is_running() {
-            self.stop(primary, stop);
+        if self.cluster.nodes.of(primary).is_running() {
+            self.cluster.stop(primary, stop);
         }
-        let is_behind = self.force.copies.behind_since(secondary).is_some();
-        self.force.has_acted = true;
-        let leads = (is_behind || self.checks.could_take_over()) && self.keep(secondary)?;
+        let is_behind = self.cluster.roles.copies.behind_since(secondary).is_some();
+        self.cluster.roles.has_operator_acted = true;
+        let leads = (is_behind || self.cluster.checks.could_take_over()) && self.keep(secondary)?;
         if leads && is_lost {
             self.exchange_disk(primary);
-        } else if leads && is_behind && self.recorded_role(primary) == Some(Role::Primary) {
+        } else if leads
+            && is_behind
+            && self.cluster.nodes.of(primary).recorded_role() == Some(Role::Primary)
+        {
             // The old primary has served alone, and may believe that it still does.
-            self.nodes.keep_away(Some(primary));
-            let must_be_asked = !self.nodes.have_witness();
-            self.force.to_demote = Some(Deposed {
+            self.cluster.nodes.keep_away(Some(primary));
+            let must_be_asked = !self.cluster.nodes.have_witness();
+            self.cluster.roles.to_demote = Some(Deposed {
                 side: primary,
                 must_be_asked,
             });
         }
-        self.start(primary);
-        self.finish_force()
+        self.cluster.start(primary);
+        self.finish()
     }
 
     /// Makes the primary, which serves alone or is undecided, the secondary. Then promotes the secondary by force, or the
     /// old primary again.
-    pub(in crate::scenario) fn demote_primary(&mut self) -> Result<(), String> {
-        let [primary, secondary] = self.nodes.machines();
-        if self.nodes.is_any_kept_away()
-            || self.nodes.of(primary).needs_operator
-            || !self.force.copies.is_of_one_moment(secondary)
-            || self.recorded_role(primary) != Some(Role::Primary)
+    pub fn demote_primary(&mut self) -> Result<(), String> {
+        let [primary, secondary] = self.cluster.nodes.machines();
+        if self.cluster.nodes.is_any_kept_away()
+            || self.cluster.nodes.of(primary).needs_operator
+            || !self.cluster.roles.copies.is_of_one_moment(secondary)
+            || self.cluster.nodes.of(primary).recorded_role() != Some(Role::Primary)
         {
             return Ok(());
         }
         // The secondary leads by itself if it reads the record of the demotion as a grant.
-        self.force.kept = Some(self.kept_copy(secondary));
+        self.cluster.roles.kept = Some(secondary);
         // Also without an answer the node may be demoted.
-        self.force.has_acted = true;
+        self.cluster.roles.has_operator_acted = true;
         if !self.demote(primary)? {
-            self.force.kept = None;
+            self.cluster.roles.kept = None;
             return Ok(());
         }
-        self.force.lacks_leader = true;
-        let leads = self.recorded_role(secondary) == Some(Role::Primary);
-        let is_behind = self.force.copies.behind_since(secondary).is_some();
+        self.lacks_leader = true;
+        let leads = self.cluster.nodes.of(secondary).recorded_role() == Some(Role::Primary);
+        let is_behind = self.cluster.roles.copies.behind_since(secondary).is_some();
         if is_behind && !leads && self.may_keep(secondary) {
             self.keep(secondary)?;
         }
-        self.finish_force()
+        self.finish()
     }
 
     /// Ends what earlier acts have left open: demotes the node whose changes are lost, and promotes a node if none leads.
-    pub(in crate::scenario) fn finish_force(&mut self) -> Result<(), String> {
+    pub fn finish(&mut self) -> Result<(), String> {
         if let Some(Deposed {
             side,
             must_be_asked,
-        }) = self.force.to_demote
+        }) = self.cluster.roles.to_demote
         {
-            if self.recorded_role(side) == Some(Role::Secondary) {
+            if self.cluster.nodes.of(side).recorded_role() == Some(Role::Secondary) {
                 if must_be_asked {
                     return Err("consent: a node that served alone follows unasked".to_owned());
                 }
-                self.force.to_demote = None;
+                self.cluster.roles.to_demote = None;
             } else if self.demote(side)? {
-                self.force.to_demote = None;
+                self.cluster.roles.to_demote = None;
             }
         }
-        if self.force.lacks_leader {
-            self.force.lacks_leader = !self.promote_any()?;
+        if self.lacks_leader {
+            self.lacks_leader = !self.promote_any()?;
         }
         Ok(())
     }
 
     /// Promotes the old primary again, unless a node leads. The other node is down meanwhile. Returns whether a node leads.
     fn promote_any(&mut self) -> Result<bool, String> {
-        let leads = |side| self.recorded_role(side) == Some(Role::Primary);
-        let [primary, secondary] = self.nodes.machines();
+        let leads = |side| self.cluster.nodes.of(side).recorded_role() == Some(Role::Primary);
+        let [primary, secondary] = self.cluster.nodes.machines();
         if leads(primary) || leads(secondary) {
             return Ok(true);
         }
         // A node whose disk fails may not tell the witness that it was forced to lead. It is promoted once it is repaired.
-        if !self.nodes.of(primary).is_running() || self.nodes.of(primary).needs_operator {
+        if !self.cluster.nodes.of(primary).is_running()
+            || self.cluster.nodes.of(primary).needs_operator
+        {
             return Ok(false);
         }
-        let was_running = self.nodes.of(secondary).is_running();
+        let was_running = self.cluster.nodes.of(secondary).is_running();
         if was_running {
-            self.stop(secondary, Stop::Process);
+            self.cluster.stop(secondary, Stop::Process);
         }
-        let is_led = self.recorded_role(secondary) == Some(Role::Primary) || self.keep(primary)?;
+        let is_led = self.cluster.nodes.of(secondary).recorded_role() == Some(Role::Primary)
+            || self.keep(primary)?;
         if was_running {
-            self.start(secondary);
+            self.cluster.start(secondary);
         }
         Ok(is_led)
     }
 
     /// Replaces the disk of the secondary by a new one, if the primary serves: then its copy is the right one.
-    pub(in crate::scenario) fn exchange_secondary(&mut self) {
-        let [primary, secondary] = self.nodes.machines();
-        let can_be = self.nodes.of(secondary).disk.can_be_unmounted()
-            && !self.nodes.of(secondary).needs_operator
-            && !self.nodes.is_any_kept_away();
-        if can_be && self.nodes.of(primary).serves() {
-            self.stop(secondary, Stop::Process);
+    pub fn exchange_secondary(&mut self) {
+        let [primary, secondary] = self.cluster.nodes.machines();
+        let can_be = self.cluster.nodes.of(secondary).disk.can_be_unmounted()
+            && !self.cluster.nodes.of(secondary).needs_operator
+            && !self.cluster.nodes.is_any_kept_away();
+        if can_be && self.cluster.nodes.of(primary).serves() {
+            self.cluster.stop(secondary, Stop::Process);
             self.exchange_disk(secondary);
-            self.start(secondary);
+            self.cluster.start(secondary);
         }
     }
 
     /// Puts a disk with a new store in the place of the disk of a stopped node.
     fn exchange_disk(&mut self, side: Side) {
-        let node = self.nodes.of_mut(side);
+        let node = self.cluster.nodes.of_mut(side);
         node.node.set_role(Role::Secondary);
         node.disk.replace_with_new().discard();
-        self.force.copies.replaced(side);
-        self.force.has_acted = true;
+        self.cluster.roles.copies.replaced(side);
+        self.cluster.roles.has_operator_acted = true;
         let lost = NodeEvent::Crashed(Stop::Power);
-        let mut recorder = self.recorder.lock();
+        let mut recorder = self.cluster.recorder.lock();
         recorder.operator_acts();
         recorder.node(side, lost);
     }
@@ -163,46 +161,43 @@ impl Cluster {
     /// Returns whether the operator can go on with the copy of a node. A copy whose disk does not have the mark of the last
     /// resync yet is older than that by what the other node knows (rule P17).
     fn may_keep(&self, side: Side) -> bool {
-        let node = self.nodes.of(side);
+        let node = self.cluster.nodes.of(side);
         let generation = |side| {
-            self.recorded(side)
+            self.cluster
+                .nodes
+                .of(side)
+                .role_record()
                 .map_or(0, |record| record.generation.get())
         };
         let is_known = generation(side.other()) < generation(side) + UNKNOWN_GENERATIONS;
-        let last_sync = |side| self.marks(side).and_then(|marks| marks.sync);
-        self.force.copies.is_of_one_moment(side)
+        let last_sync = |side| {
+            self.cluster
+                .nodes
+                .of(side)
+                .marks()
+                .and_then(|marks| marks.sync)
+        };
+        self.cluster.roles.copies.is_of_one_moment(side)
             && last_sync(side) == last_sync(side.other())
             && node.is_running()
             && !node.needs_operator
             && is_known
     }
 
-    /// Returns the copy of a machine, as the one with which the datastore goes on. A complete copy has every operation up to
-    /// now, but for what its machine has lost with its power.
-    fn kept_copy(&self, side: Side) -> Kept {
-        let behind_since = self.force.copies.behind_since(side);
-        let since = behind_since.unwrap_or_else(|| self.recorder.lock().now());
-        Kept {
-            side,
-            since,
-            is_behind: behind_since.is_some(),
-        }
-    }
-
     /// Promotes a node by force. Returns whether its record says that it leads.
     fn keep(&mut self, side: Side) -> Result<bool, String> {
-        let is_other = side != self.nodes.machine(Role::Primary);
+        let is_other = side != self.cluster.nodes.machine(Role::Primary);
         // The other node may still lead by a grant: then its copy is kept, as noted before.
-        let unless_led = self.force.kept;
+        let unless_led = self.cluster.roles.kept;
         if is_other {
-            self.force.kept = Some(self.kept_copy(side));
+            self.cluster.roles.kept = Some(side);
             if !self.is_complete_by_record(side) {
                 self.check_consent(side)?;
             }
         }
-        let before = self.recorded(side);
+        let before = self.cluster.nodes.of(side).role_record();
         let is_answered = self.promote(side, true)?;
-        let record = self.recorded(side);
+        let record = self.cluster.nodes.of(side).role_record();
         // A node that was the primary before, and is not forced to lead, does not count.
         let leads =
             record.is_some_and(|record| record.is_primary()) && (is_answered || record != before);
@@ -211,9 +206,9 @@ impl Cluster {
         }
         match (leads, is_other) {
             // The old primary leads again: no other copy is kept.
-            (true, false) => self.force.kept = None,
+            (true, false) => self.cluster.roles.kept = None,
             // After a demotion of the old primary, the node may still lead by itself.
-            (false, true) => self.force.kept = unless_led,
+            (false, true) => self.cluster.roles.kept = unless_led,
             _ => {}
         }
         Ok(leads)
@@ -225,8 +220,8 @@ impl Cluster {
     fn wait_for_word(&mut self, side: Side) -> Result<(), String> {
         self.wait_while_owing(side)?;
         if self.owes_word(side) {
-            self.world.witness.cut_off(side, false);
-            self.world.witness.lose_answers(side, false);
+            self.cluster.world.witness.cut_off(side, false);
+            self.cluster.world.witness.lose_answers(side, false);
             self.wait_while_owing(side)?;
         }
         if self.owes_word(side) {
@@ -240,9 +235,9 @@ impl Cluster {
     }
 
     fn wait_while_owing(&mut self, side: Side) -> Result<(), String> {
-        let until = self.now() + PROMOTED_WITHIN;
-        while self.owes_word(side) && self.now() < until {
-            self.run_for(POLL_INTERVAL)?;
+        let until = self.cluster.now() + PROMOTED_WITHIN;
+        while self.owes_word(side) && self.cluster.now() < until {
+            self.cluster.run_for(POLL_INTERVAL)?;
         }
         Ok(())
     }
@@ -250,8 +245,8 @@ impl Cluster {
     /// Returns whether a node says that its witness does not know of its promotion. A node with a witness that is down, or is
     /// starting, says nothing yet.
     fn owes_word(&self, side: Side) -> bool {
-        let Some(datastore) = self.nodes.of(side).datastore() else {
-            return self.nodes.have_witness();
+        let Some(datastore) = self.cluster.nodes.of(side).datastore() else {
+            return self.cluster.nodes.have_witness();
         };
         let status = datastore.status().witness;
         status.is_some_and(|witness| witness.unaware)
@@ -270,16 +265,16 @@ impl Cluster {
 
     /// Demotes a node. Returns whether its record says that it is the secondary now.
     fn demote(&mut self, side: Side) -> Result<bool, String> {
-        if self.recorded_role(side) != Some(Role::Primary) {
+        if self.cluster.nodes.of(side).recorded_role() != Some(Role::Primary) {
             return Ok(false);
         }
-        let was_in_sync = self.nodes.are_in_sync();
+        let was_in_sync = self.cluster.nodes.are_in_sync();
         let is_demoted = self.ask(side, |datastore| datastore.role().demote().is_ok())?;
-        if was_in_sync && self.nodes.are_in_sync() && is_demoted == Some(true) {
+        if was_in_sync && self.cluster.nodes.are_in_sync() && is_demoted == Some(true) {
             return Err("consent: a primary in sync was demoted".to_owned());
         }
-        let follows = self.recorded_role(side) == Some(Role::Secondary);
-        self.recorder.lock().tally.demotions += u64::from(follows);
+        let follows = self.cluster.nodes.of(side).recorded_role() == Some(Role::Secondary);
+        self.cluster.recorder.lock().tally.demotions += u64::from(follows);
         Ok(follows)
     }
 
@@ -289,23 +284,23 @@ impl Cluster {
         side: Side,
         command: impl FnOnce(&Datastore) -> bool + Send + 'static,
     ) -> Result<Option<bool>, String> {
-        let node = self.nodes.of(side);
+        let node = self.cluster.nodes.of(side);
         let (Some(process), Some(datastore)) = (node.process(), node.datastore()) else {
             return Ok(None);
         };
-        self.recorder.lock().operator_acts();
+        self.cluster.recorder.lock().operator_acts();
         let answer = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&answer);
         process.start(move || *slot.lock() = Some(command(&datastore)));
-        let until = self.now() + PROMOTED_WITHIN;
-        while self.now() < until && !process.is_dead() && answer.lock().is_none() {
-            self.run_for(POLL_INTERVAL)?;
+        let until = self.cluster.now() + PROMOTED_WITHIN;
+        while self.cluster.now() < until && !process.is_dead() && answer.lock().is_none() {
+            self.cluster.run_for(POLL_INTERVAL)?;
         }
         let answer = answer.lock().take();
         if answer.is_none() && !process.is_dead() {
             // The command must not be carried out later.
-            self.stop(side, Stop::Process);
-            self.start(side);
+            self.cluster.stop(side, Stop::Process);
+            self.cluster.start(side);
         }
         Ok(answer)
     }
@@ -313,37 +308,10 @@ impl Cluster {
     /// Returns whether the record of a node says that its copy is complete. Without a witness, the record is wrong if the
     /// primary has gone on alone since.
     fn is_complete_by_record(&self, side: Side) -> bool {
-        self.recorded(side).is_some_and(|record| record.complete)
-    }
-
-    fn recorded_role(&self, side: Side) -> Option<Role> {
-        self.recorded(side).map(|record| record.role)
-    }
-
-    fn recorded(&self, side: Side) -> Option<RoleRecord> {
-        self.marks(side).map(|marks| marks.record)
-    }
-
-    fn marks(&self, side: Side) -> Option<RoleMarks> {
-        disk_checks::marks(self.nodes.of(side).disk.disk())
-    }
-
-    /// Goes on with the copy that was kept, now that its node serves. First judges what was answered before.
-    pub(in crate::scenario) fn follow_kept(&mut self, serving: Side) -> Result<(), String> {
-        let kept = self.force.kept.take();
-        if kept.is_none_or(|kept| kept.side != serving) {
-            return Ok(());
-        }
-        // The old primary may have mirrored operations since the operator acted, and may have given the role away by itself.
-        let kept = self.kept_copy(serving);
-        let generation = self.recorded(serving).map(|record| record.generation);
-        let mut recorder = self.recorder.lock();
-        recorder.tally.forced += 1;
-        let judged = check::one_primary::check(recorder.history())
-            .and_then(|()| check::reads::check(recorder.history()));
-        judged.map_err(|violation| violation.to_string())?;
-        recorder.go_on_with(kept, generation.unwrap_or(Generation::FIRST));
-        self.force.copies.given_up(serving.other());
-        Ok(())
+        self.cluster
+            .nodes
+            .of(side)
+            .role_record()
+            .is_some_and(|record| record.complete)
     }
 }

@@ -6,7 +6,6 @@ use lockstep_types::{Errno, Generation, Ino, WriteVerifier};
 use super::tally::Tally;
 use crate::history::{Call, CallId, Fate, History, NodeEvent, Outcome};
 use crate::op::Op;
-use crate::scenario::operator::forced_acts::Kept;
 use crate::workload::Source;
 use crate::world::Side;
 
@@ -171,14 +170,15 @@ impl HistoryRecorder {
         self.history.operator_acts(at);
     }
 
-    /// Goes on with a copy. The other copy is lost.
-    pub(in crate::scenario) fn go_on_with(&mut self, kept: Kept, generation: Generation) {
+    /// Goes on with the copy of a machine. The other copy is lost. `behind_since`: the other node has served alone since this moment,
+    /// and its operations are lost. Otherwise the two copies are equal but for what is under way.
+    pub fn go_on_with(&mut self, side: Side, behind_since: Option<u64>, generation: Generation) {
+        let since = behind_since.unwrap_or(self.clock);
         let at = self.tick();
-        if kept.is_behind {
+        if behind_since.is_some() {
             self.history.accepted_loss(at);
         }
-        self.history
-            .go_on_with(kept.side, generation, kept.since, at);
+        self.history.go_on_with(side, generation, since, at);
     }
 
     /// Allows clients to receive errors of a machine's disk.

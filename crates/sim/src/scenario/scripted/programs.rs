@@ -6,14 +6,14 @@ use std::time::Duration;
 use lockstep_types::settings::Role;
 use lockstep_types::{Errno, Ino};
 
+use super::ScriptedCluster;
 use crate::history::Outcome;
 use crate::op::Op;
 use crate::scenario::clients::late_program::LateRequest;
 use crate::scenario::clients::mount::Mount;
-use crate::scenario::cluster::Cluster;
 use crate::world;
 
-impl Cluster {
+impl ScriptedCluster {
     /// Returns a number for a new inode, of the node that serves.
     pub fn next_ino(&mut self) -> Result<Result<Ino, Errno>, String> {
         self.use_mount(Mount::next_ino)

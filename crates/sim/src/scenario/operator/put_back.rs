@@ -4,14 +4,14 @@
 
 use lockstep_types::settings::Role;
 
+use super::Operator;
 use crate::history::Stop;
-use crate::scenario::cluster::Cluster;
 
-impl Cluster {
+impl Operator {
     /// Copies the disk of the secondary, or puts the last copy back, if the disk is sound.
-    pub(in crate::scenario) fn put_secondary_back(&mut self) {
-        let side = self.nodes.machine(Role::Secondary);
-        let secondary = self.nodes.of_mut(side);
+    pub fn put_secondary_back(&mut self) {
+        let side = self.cluster.nodes.machine(Role::Secondary);
+        let secondary = self.cluster.nodes.of_mut(side);
         if !secondary.disk.can_be_unmounted() || secondary.needs_operator {
             return;
         }
@@ -19,17 +19,17 @@ impl Cluster {
             secondary.disk.copy();
             return;
         }
-        self.stop(side, Stop::Process);
-        self.recorder.lock().operator_acts();
+        self.cluster.stop(side, Stop::Process);
+        self.cluster.recorder.lock().operator_acts();
         // The primary may be giving its role to this node. Then it asks an operator whose copy is right.
-        self.force.has_acted |= self.nodes.have_witness();
-        let secondary = self.nodes.of_mut(side);
+        self.cluster.roles.has_operator_acted |= self.cluster.nodes.have_witness();
+        let secondary = self.cluster.nodes.of_mut(side);
         secondary.disk.put_back();
         let stays_down = secondary.stays_down;
         // A copy that is complete on the disk has not become complete now.
-        self.nodes.forget_state(side);
+        self.cluster.nodes.forget_state(side);
         if !stays_down {
-            self.start(side);
+            self.cluster.start(side);
         }
     }
 }
