@@ -21,8 +21,6 @@ mod line;
 #[cfg(target_arch = "x86_64")]
 #[path = "cluster_ip/machine.rs"]
 mod machine;
-#[path = "nfs/namespace.rs"]
-mod namespace;
 #[path = "cluster_ip/network.rs"]
 mod network;
 #[cfg(target_arch = "x86_64")]
@@ -49,6 +47,7 @@ mod witness;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use lockstep_testbed::namespace;
 use lockstepfs::config::Role;
 use rustix::process::Signal;
 use tempfile::TempDir;

@@ -9,26 +9,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "faults/address.rs"]
-mod address;
 #[path = "database/cause.rs"]
 mod cause;
 #[path = "database/damage.rs"]
 mod damage;
-#[path = "failover/holder.rs"]
-mod holder;
-#[path = "faults/network.rs"]
-mod network;
-#[path = "faults/nodes.rs"]
-mod nodes;
-#[path = "failover/operator.rs"]
-#[allow(dead_code)] // other tests use the rest
-mod operator;
 #[path = "database/postgres.rs"]
 mod postgres;
-#[path = "takeover/witnessed.rs"]
-#[allow(dead_code)] // the tests of takeovers use the rest
-mod witnessed;
+
+use lockstep_testbed::{holder, nodes, operator, witness};
 
 use cause::Cause;
 use holder::Holder;
@@ -36,7 +24,9 @@ use nodes::Which::{self, Primary as A, Secondary as B};
 use nodes::{NodeEnvironment, PATIENT, Pair, Settings, repetitions};
 use operator::{assert_identical, await_in_sync, other};
 use postgres::{Client, Cluster, Server};
-use witnessed::{Witness, await_protected};
+use witness::{Witness, await_protected};
+
+lockstep_testbed::network_process!();
 
 /// Failovers of each kind by an operator, unless the variable says otherwise.
 const BY_OPERATOR: u64 = 2;

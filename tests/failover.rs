@@ -9,16 +9,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "faults/address.rs"]
-mod address;
 #[path = "failover/busy.rs"]
 mod busy;
 #[path = "failover/departure.rs"]
 mod departure;
 #[path = "failover/flags.rs"]
 mod flags;
-#[path = "failover/holder.rs"]
-mod holder;
 #[path = "failover/late.rs"]
 mod late;
 #[path = "failover/lost_found.rs"]
@@ -29,12 +25,6 @@ mod mappings;
 mod middle;
 #[path = "resume/names.rs"]
 mod names;
-#[path = "faults/network.rs"]
-mod network;
-#[path = "faults/nodes.rs"]
-mod nodes;
-#[path = "failover/operator.rs"]
-mod operator;
 #[path = "failover/orphans.rs"]
 mod orphans;
 #[path = "resume/programs.rs"]
@@ -50,6 +40,7 @@ mod views;
 use std::fs;
 
 use lockstep_driver::report::ServiceStatus;
+use lockstep_testbed::{holder, nodes, operator};
 use lockstepfs::config::Role;
 
 use holder::Holder;
@@ -60,6 +51,8 @@ use operator::{
     resyncs, role, run,
 };
 use records::{Reader, Writer, assert_records, has_file};
+
+lockstep_testbed::network_process!();
 
 /// A peer that is silent for long is still waited for.
 const STEADY: Settings = Settings {
@@ -557,7 +550,7 @@ fn a_drill_goes_there_and_back_and_loses_no_record() {
     let control = pair.node(B).control();
     let back = format!(
         "{} failover {} --control {}",
-        nodes::PROGRAM,
+        lockstep_testbed::program::program(),
         nodes::DATASTORE,
         control.display()
     );

@@ -11,14 +11,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "faults/address.rs"]
-mod address;
 #[path = "faults/bulk.rs"]
 mod bulk;
 #[path = "faults/cells.rs"]
 mod cells;
-#[path = "faults/chance.rs"]
-mod chance;
 #[path = "faults/check.rs"]
 mod check;
 #[path = "faults/failed_disk.rs"]
@@ -35,10 +31,6 @@ mod load;
 mod memory;
 #[path = "faults/names.rs"]
 mod names;
-#[path = "faults/network.rs"]
-mod network;
-#[path = "faults/nodes.rs"]
-mod nodes;
 #[path = "power/pile.rs"]
 mod pile;
 #[path = "faults/programs.rs"]
@@ -49,20 +41,18 @@ mod replacer;
 mod reserved;
 #[path = "faults/resumed.rs"]
 mod resumed;
-#[path = "power/server.rs"]
-mod server;
 #[path = "power/site.rs"]
 mod site;
 #[path = "faults/slow.rs"]
 mod slow;
-#[path = "faults/small_disk.rs"]
-mod small_disk;
 #[path = "faults/strangers.rs"]
 mod strangers;
 #[path = "faults/writers.rs"]
 mod writers;
 
 use std::time::Duration;
+
+use lockstep_testbed::{chance, network, nodes, server, small_disk};
 
 use chance::Chance;
 use load::Load;
@@ -75,6 +65,8 @@ use pile::Pile;
 use programs::Programs;
 use site::Site;
 use small_disk::SmallDisk;
+
+lockstep_testbed::network_process!();
 
 /// Default of `LOCKSTEP_FAULT_KILLS`.
 const KILLS_IN_CI: u64 = 10;

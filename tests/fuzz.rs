@@ -8,13 +8,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "faults/address.rs"]
-mod address;
 #[path = "fuzz/bytes.rs"]
 mod bytes;
-#[path = "faults/chance.rs"]
-#[allow(dead_code)] // shared with the faults of real processes, which use all of it
-mod chance;
 #[path = "fuzz/client.rs"]
 mod client;
 #[path = "fuzz/configuration.rs"]
@@ -45,6 +40,8 @@ mod store;
 mod strangers;
 #[path = "fuzz/wire.rs"]
 mod wire;
+
+use lockstep_testbed::{address, chance};
 
 #[global_allocator]
 static ALLOCATOR: memory::Counting = memory::Counting;

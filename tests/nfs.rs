@@ -9,30 +9,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "faults/address.rs"]
-mod address;
 #[allow(dead_code)] // the test uses a part
-#[path = "faults/chance.rs"]
-mod chance;
 #[path = "nfs/cluster_address.rs"]
 mod cluster_address;
 #[path = "nfs/ganesha.rs"]
 mod ganesha;
-#[path = "failover/holder.rs"]
-mod holder;
-#[path = "nfs/namespace.rs"]
-mod namespace;
-#[path = "faults/network.rs"]
-mod network;
-#[path = "faults/nodes.rs"]
-mod nodes;
 #[allow(dead_code)] // the test uses a part
-#[path = "failover/operator.rs"]
-mod operator;
 #[path = "nfs/rpc.rs"]
 mod rpc;
-#[path = "power/server.rs"]
-mod server;
 #[path = "nfs/server_space.rs"]
 mod server_space;
 #[path = "nfs/site.rs"]
@@ -47,6 +31,8 @@ mod version4;
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use lockstep_testbed::{chance, holder, namespace, nodes, operator, server};
+
 use chance::Chance;
 
 use nodes::Which::{Primary as A, Secondary as B};
@@ -55,6 +41,8 @@ use operator::{assert_identical, await_in_sync};
 use server::Server;
 use site::Site;
 use version3::{Stable, Written};
+
+lockstep_testbed::network_process!();
 
 /// A peer that is silent for long is still waited for.
 const EXPORTED: Settings = Settings {
@@ -118,7 +106,7 @@ fn content_file(number: u64) -> String {
 /// Two servers whose disks can hang and lose power, and the machines for their nodes.
 fn disks() -> ([Server; 2], [NodeEnvironment; 2]) {
     server::isolate();
-    let servers = [Server::new(), Server::new()];
+    let servers = [Server::start(), Server::start()];
     let machines = servers.each_ref().map(Server::environment);
     (servers, machines)
 }

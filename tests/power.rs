@@ -10,40 +10,34 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "faults/address.rs"]
-mod address;
 #[path = "faults/cells.rs"]
 mod cells;
-#[path = "faults/chance.rs"]
-mod chance;
 #[path = "faults/check.rs"]
 mod check;
 #[path = "faults/load.rs"]
 mod load;
 #[path = "faults/names.rs"]
 mod names;
-#[path = "faults/network.rs"]
-mod network;
-#[path = "faults/nodes.rs"]
-mod nodes;
 #[path = "power/pile.rs"]
 mod pile;
 #[path = "faults/programs.rs"]
 mod programs;
 #[path = "faults/replacer.rs"]
 mod replacer;
-#[path = "power/server.rs"]
-mod server;
 #[path = "power/site.rs"]
 mod site;
 #[path = "faults/writers.rs"]
 mod writers;
+
+use lockstep_testbed::{chance, nodes, server};
 
 use chance::Chance;
 use check::Ending;
 use nodes::{IMPATIENT, KEEPING, Settings, Which, repetitions};
 use pile::Pile;
 use site::Site;
+
+lockstep_testbed::network_process!();
 
 /// Default of `LOCKSTEP_POWER_ROUNDS`.
 const ROUNDS_IN_CI: u64 = 3;

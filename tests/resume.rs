@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "faults/address.rs"]
-mod address;
 #[path = "resume/answers.rs"]
 mod answers;
 #[path = "model/forward.rs"]
@@ -32,6 +30,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::thread;
 
+use lockstep_testbed::address;
 use rustix::io::Errno;
 
 use programs::{PROGRAMS, Place, Tree};

@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "faults/address.rs"]
-mod address;
-
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -14,6 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use lockstep_link::{Fingerprint, Identity, LinkOptions, dial};
+use lockstep_testbed::address;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -5,24 +5,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "faults/address.rs"]
-mod address;
-#[path = "failover/holder.rs"]
-mod holder;
 #[path = "stale_caches/looks.rs"]
 mod looks;
 #[path = "stale_caches/many.rs"]
 mod many;
-#[path = "faults/network.rs"]
-mod network;
-#[path = "faults/nodes.rs"]
-mod nodes;
-#[path = "failover/operator.rs"]
-#[allow(dead_code)] // the tests of planned failovers use the rest
-mod operator;
-#[path = "takeover/witnessed.rs"]
-#[allow(dead_code)] // the tests of takeovers use the rest
-mod witnessed;
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -30,6 +16,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use lockstep_driver::report::ServiceStatus;
+use lockstep_testbed::{holder, nodes, operator, witness};
 use rustix::io::Errno;
 
 use holder::Holder;
@@ -37,7 +24,9 @@ use looks::{Files, Seen, change};
 use nodes::Which::{Primary as A, Secondary as B};
 use nodes::{NodeEnvironment, PATIENT, Pair, await_that, repetitions};
 use operator::{await_in_sync, await_status};
-use witnessed::{Witness, await_protected, isolate};
+use witness::{Witness, await_protected, isolate};
+
+lockstep_testbed::network_process!();
 
 const FAILOVER_AFTER_MS: u64 = 1500;
 /// Known inodes in the measurement, unless the variable `LOCKSTEP_KNOWN_INODES` says otherwise.

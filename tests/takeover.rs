@@ -7,38 +7,19 @@
 
 #[path = "takeover/added_witness.rs"]
 mod added_witness;
-#[path = "faults/address.rs"]
-mod address;
-#[path = "faults/chance.rs"]
-#[allow(dead_code)] // the tests of faults use the rest
-mod chance;
 #[path = "takeover/full_disk.rs"]
 mod full_disk;
-#[path = "faults/network.rs"]
-mod network;
-#[path = "faults/nodes.rs"]
-mod nodes;
-#[path = "failover/operator.rs"]
-#[allow(dead_code)] // the tests of planned failovers use the rest
-mod operator;
 #[path = "takeover/power_losses.rs"]
 mod power_losses;
 #[path = "failover/records.rs"]
 #[allow(dead_code)] // the tests of planned failovers use the rest
 mod records;
-#[path = "power/server.rs"]
-mod server;
-#[path = "faults/small_disk.rs"]
-#[allow(dead_code)] // the tests of faults use the rest
-mod small_disk;
 #[path = "takeover/stalled_disk.rs"]
 mod stalled_disk;
 #[path = "takeover/stalls.rs"]
 mod stalls;
 #[path = "takeover/strangers.rs"]
 mod strangers;
-#[path = "takeover/witnessed.rs"]
-mod witnessed;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -49,6 +30,7 @@ use std::time::Duration;
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
 use lockstep_lossy::disk::CallClass;
 use lockstep_roles::InSyncSet;
+use lockstep_testbed::{chance, nodes, operator, server, small_disk, witness};
 use lockstepfs::config::Role;
 
 use nodes::Which::{self, Primary as A, Secondary as B};
@@ -59,7 +41,9 @@ use operator::{
 };
 use records::{Writer, assert_records};
 use server::{Failure, Server};
-use witnessed::{Witness, await_protected, isolate};
+use witness::{Witness, await_protected, isolate};
+
+lockstep_testbed::network_process!();
 
 /// The takeover comes this time after the loss of the connection. A busy machine may stop a node for a while.
 const FAILOVER_AFTER_MS: u64 = 1500;
@@ -556,7 +540,7 @@ fn an_operator_ends_the_wait_of_a_frozen_primary_by_force() {
 fn server_of_a() -> Option<Server> {
     repetitions("LOCKSTEP_TAKEOVER_ROUNDS", 1)?;
     server::isolate();
-    Some(Server::new())
+    Some(Server::start())
 }
 
 #[test]

@@ -93,8 +93,8 @@ impl Lan {
     /// A network whose links all work.
     pub fn new() -> Self {
         let lan = Self {
-            hub: NetNamespace::new(),
-            hosts: [(); 4].map(|()| NetNamespace::new()),
+            hub: NetNamespace::make(),
+            hosts: [(); 4].map(|()| NetNamespace::make()),
         };
         run(&lan.hub, "ip link add bridge type bridge");
         run(&lan.hub, "ip link set bridge up");

@@ -7,7 +7,7 @@ use crate::Site;
 use crate::nodes::Which;
 use crate::operator::{await_alone, await_status, change, fail_over, other};
 use crate::postgres::Client;
-use crate::witnessed::isolate;
+use crate::witness::isolate;
 
 /// See the head of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 
 use parking_lot::MutexGuard;
 
-use crate::nodes::{DATASTORE, Node, PROGRAM, Pair, Which};
+use crate::nodes::{DATASTORE, Node, Pair, Which};
 use crate::writers::{Client, Seat, Writers};
 
 /// How both nodes go down before their stores are compared.
@@ -98,7 +98,7 @@ fn against_account(root: &Path, client: &mut dyn Client) {
 /// Exports the node's store as a tree and a manifest in `place`.
 pub fn export(node: &Node, place: &Path) {
     fs::create_dir(place).unwrap();
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(lockstep_testbed::program::program());
     command.args(["export", DATASTORE]).arg(place.join("tree"));
     command.arg("--config").arg(node.config());
     command.arg("--manifest").arg(place.join("manifest"));

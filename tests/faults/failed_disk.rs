@@ -17,7 +17,7 @@ use lockstep_lossy::disk::CallClass;
 
 use crate::chance::Chance;
 use crate::check;
-use crate::nodes::{DATASTORE, PROGRAM, Pair, Which, await_that};
+use crate::nodes::{DATASTORE, Pair, Which, await_that};
 use crate::server::Failure;
 use crate::site::Site;
 
@@ -259,7 +259,7 @@ fn end(site: &mut Site, which: Which, chance: &mut Chance) {
 /// Runs a command with a node's configuration on the node's environment: exit code, output, errors.
 fn lockstep(pair: &Pair, which: Which, arguments: &[&str]) -> (Option<i32>, String, String) {
     let node = pair.node(which);
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(lockstep_testbed::program::program());
     command.args(arguments).arg("--config").arg(node.config());
     let output = node.run(&mut command);
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

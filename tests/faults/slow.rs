@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{XattrFlags, setxattr};
 
-use crate::nodes::{
-    DATASTORE, NodeEnvironment, PATIENT, PROGRAM, Pair, Settings, Which, await_that,
-};
+use crate::nodes::{DATASTORE, NodeEnvironment, PATIENT, Pair, Settings, Which, await_that};
 use crate::server::{self, Hang, Server};
 
 /// A peer may be silent for the whole test.
@@ -165,7 +163,7 @@ pub fn secondary_that_is_stopped() {
 
 pub fn disk_that_flushes_nothing() {
     server::isolate();
-    let disk = Server::new();
+    let disk = Server::start();
     let mut pair = start(SILENT, [disk.environment(), NodeEnvironment::default()]);
     let files: Vec<File> = (0..SYNCERS)
         .map(|number| open(&pair, &format!("synced {number}"), 0))
@@ -289,7 +287,7 @@ fn set_more_attributes_than_the_log_holds(mount: &Path) -> Clients {
 /// files.
 pub fn checkpoints_that_hang(is_long: bool) {
     server::isolate();
-    let disk = Server::new();
+    let disk = Server::start();
     let mut pair = start(CHATTY, [NodeEnvironment::default(), disk.environment()]);
     let before = pauses(&pair);
     let hang = disk.hang_on(NAMESPACE_FILE);
@@ -321,7 +319,7 @@ pub fn checkpoints_that_hang(is_long: bool) {
 /// Checks that the nodes' own comparison finds no difference.
 fn verify(pair: &mut Pair) {
     pair.await_in_sync();
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(lockstep_testbed::program::program());
     let command = command.args(["verify", DATASTORE, "--config"]);
     let output = pair.primary.run(command.arg(pair.primary.config()));
     assert!(output.status.success(), "{output:?}");

@@ -12,7 +12,7 @@ use syn::Item;
 use crate::without_tests::{is_test_only, remove_tests};
 
 /// Folders in `crates/` that the program does not ship.
-const NOT_PRODUCT: &[&str] = &["sim", "lossy", "model", "kv_bench", "playground"];
+const NOT_PRODUCT: &[&str] = &["sim", "lossy", "model", "kv_bench", "playground", "testbed"];
 
 /// Sources of the workspace, by path.
 pub struct Workspace {

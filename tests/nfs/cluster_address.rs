@@ -46,7 +46,7 @@ fn local(port: u16) -> SocketAddr {
 impl ClusterAddress {
     /// An address that no server has.
     pub fn new() -> Self {
-        let clients = NetNamespace::new();
+        let clients = NetNamespace::make();
         let route = Arc::<Route>::default();
         let listeners = PORTS.map(|port| clients.listen(local(port)));
         let accept = |listener: &TcpListener| {

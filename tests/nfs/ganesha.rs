@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::namespace::NetNamespace;
-use crate::nodes::{Node, PROGRAM, await_that};
+use crate::nodes::{Node, await_that};
 use crate::server_space::{NAMESPACES, SERVES, START, configuration};
 
 /// Ganesha beside one node.
@@ -27,10 +27,15 @@ impl Ganesha {
     pub fn new(node: &Node, dir: PathBuf, versions: &str) -> Self {
         fs::create_dir(&dir).unwrap();
         let options = ["--clients", "127.0.0.0/8", "--nfs", versions];
-        let text = configuration(Path::new(PROGRAM), &node.config(), &node.mount(), &options);
+        let text = configuration(
+            Path::new(lockstep_testbed::program::program()),
+            &node.config(),
+            &node.mount(),
+            &options,
+        );
         fs::write(dir.join("ganesha.conf"), text).unwrap();
         Self {
-            network: Arc::new(NetNamespace::new()),
+            network: Arc::new(NetNamespace::make()),
             dir,
             process: None,
             starts: 0,

@@ -18,7 +18,7 @@ impl Site {
     /// namespace of its own.
     pub fn start(settings: Settings, chance: &mut Chance) -> Self {
         server::isolate();
-        let (primary, secondary) = (Server::new(), Server::new());
+        let (primary, secondary) = (Server::start(), Server::start());
         let environments = [primary.environment(), secondary.environment()];
         Self {
             load: Load::start_on(settings, chance, environments),

@@ -6,7 +6,7 @@ use crate::nodes::Which::{Primary as A, Secondary as B};
 use crate::nodes::{NodeEnvironment, PATIENT, Pair, repetitions};
 use crate::operator::{await_in_sync, await_status};
 use crate::records::{Writer, assert_records};
-use crate::witnessed::Witness;
+use crate::witness::Witness;
 use crate::{FAILOVER_AFTER_MS, await_protected, resyncs};
 
 /// A node that asks the witness and a node that does not yet go on as two nodes without a witness.

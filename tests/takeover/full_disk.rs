@@ -9,7 +9,7 @@ use crate::nodes::{NodeEnvironment, PATIENT, Pair, repetitions};
 use crate::operator::{await_status, run};
 use crate::records::{Writer, assert_records};
 use crate::small_disk::SmallDisk;
-use crate::witnessed::Witness;
+use crate::witness::Witness;
 
 /// Room for a witness.
 const DISK_BYTES: u64 = 64 << 20;

@@ -40,7 +40,7 @@ fn check_files(pair: &Pair) {
 #[test]
 fn a_secondary_serves_after_both_have_lost_power_if_nothing_can_be_missing() {
     let Some(of_a) = server_of_a() else { return };
-    let of_b = Server::new();
+    let of_b = Server::start();
     let environments = [of_a.environment(), of_b.environment()];
     let Some((mut pair, _witness)) = start_both(SYNCING, environments) else {
         return;

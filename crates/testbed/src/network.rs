@@ -3,12 +3,11 @@
 //! The primary dials a [`DelayProxy`], which cuts and corrupts. Behind the proxy, a relay stalls one direction.
 //! Behind the relay, the secondary listens. Bytes are never dropped or reordered while a connection lasts.
 //!
-//! Each network is a process of its own. A test may be a program with a mapping of a file of the mount. The kernel may hold
-//! the address space of such a program until a node has answered, and with it every thread of that process.
+//! Each network is a process of its own: the program of the test again, which [`network_process`](crate::network_process) gives
+//! that part. A test may have a mapping of a file of the mount. The kernel may hold the address space of such a program until a
+//! node has answered, and with it every thread of that process.
 //!
 //! Invariant: the process has ended when [`Network`] is dropped. It ends with the process of the test, too.
-
-#![allow(dead_code)] // not every test uses all of it
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -34,7 +33,9 @@ const DONE: &str = "done";
 /// A direction through the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
+    /// From the primary to the secondary.
     ToSecondary,
+    /// From the secondary to the primary.
     ToPrimary,
 }
 
@@ -70,12 +71,7 @@ impl Network {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let rate = bytes_per_sec.map_or(UNLIMITED.to_owned(), |rate| rate.to_string());
         let process = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "network::passes_bytes_on",
-                "--ignored",
-                "--nocapture",
-            ])
+            .args(["--exact", "passes_bytes_on", "--ignored", "--nocapture"])
             .env(NETWORK, format!("{host} {secondary} {rate}"))
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
@@ -136,10 +132,22 @@ fn read_line(from: &mut impl BufRead) -> String {
     line.trim_end().to_owned()
 }
 
-/// The process of one network: obeys the commands that its standard input brings, until that ends.
-#[test]
-#[ignore = "a process that other tests start"]
-fn passes_bytes_on() {
+/// Lets a test program be the process of a network. Each test program with a [`Network`](crate::network::Network) says so in its
+/// root.
+#[macro_export]
+macro_rules! network_process {
+    () => {
+        #[test]
+        #[ignore = "a process that other tests start"]
+        fn passes_bytes_on() {
+            $crate::network::pass_bytes_on();
+        }
+    };
+}
+
+/// Is the process of one network: obeys the commands that its standard input brings, until that ends. Returns at once in a process
+/// that is no network.
+pub fn pass_bytes_on() {
     let Ok(given) = std::env::var(NETWORK) else {
         return;
     };

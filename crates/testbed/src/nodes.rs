@@ -6,8 +6,6 @@
 //! Invariant: when a [`Pair`] is dropped, its processes are gone and nothing is mounted, however the test ended. The
 //! kernel kills the nodes if the test itself is killed.
 
-#![allow(dead_code)] // not every test uses all of it
-
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -26,9 +24,8 @@ use tempfile::TempDir;
 
 use crate::address::own_address;
 use crate::network::Network;
+use crate::program::{can_mount, program};
 
-/// The program under test.
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
 /// Name of the datastore.
 pub const DATASTORE: &str = "data";
 /// Identity of the datastore.
@@ -52,10 +49,15 @@ const LOG_TAIL_LINES: usize = 40;
 /// The settings that differ between the tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
+    /// How long a primary waits for an absent peer.
     pub pause_limit_ms: u64,
+    /// The silence after which a peer is lost.
     pub peer_timeout_ms: u64,
+    /// The longest wait for an answer of a connected peer.
     pub answer_limit_ms: u64,
+    /// The longest wait for a disk.
     pub disk_stall_limit_ms: u64,
+    /// The longest time for which a link that was lost often must stand.
     pub flap_wait_max_ms: u64,
     /// `continue` or `freeze`.
     pub on_peer_loss: &'static str,
@@ -137,7 +139,9 @@ impl Default for NodeEnvironment {
 /// One of the two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
+    /// The node that is the primary at first.
     Primary,
+    /// The node that is the secondary at first.
     Secondary,
 }
 
@@ -220,7 +224,7 @@ impl Node {
         if self.store.join("format.json").exists() {
             return;
         }
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(program());
         let command = command.args(["create-store", DATASTORE, "--config"]);
         let made = self.run(command.arg(self.config()));
         assert!(made.status.success(), "{made:?}");
@@ -237,7 +241,7 @@ impl Node {
         // `setpriv` becomes the node: the node dies with the test, however the test ends.
         let mut command = Command::new("setpriv");
         command
-            .args(["--pdeathsig", "KILL", "--", PROGRAM, "node", "--config"])
+            .args(["--pdeathsig", "KILL", "--", program(), "node", "--config"])
             .arg(self.config())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -362,7 +366,9 @@ impl Node {
 
 /// Both nodes.
 pub struct Pair {
+    /// The node that is the primary at first.
     pub primary: Node,
+    /// The node that is the secondary at first.
     pub secondary: Node,
     /// The network in front of the secondary.
     pub network: Network,
@@ -543,8 +549,7 @@ impl Drop for Pair {
 
 /// The number in an environment variable, or else the default; `None` if this machine cannot mount.
 pub fn repetitions(variable: &str, default: u64) -> Option<u64> {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: needs root and /dev/fuse");
+    if !can_mount() {
         return None;
     }
     let given = std::env::var(variable);

@@ -3,7 +3,8 @@
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
-use crate::nodes::{Node, PROGRAM, await_that};
+use crate::nodes::{Node, await_that};
+use crate::program::program;
 
 /// See the head of this file. A drop ends the process, and with it the mounts whose node is gone.
 pub struct Holder(Child);
@@ -14,7 +15,7 @@ impl Holder {
         let socket = node.control().with_extension("sock.hold");
         let mut command = Command::new("setpriv");
         command
-            .args(["--pdeathsig", "KILL", "--", PROGRAM, "hold", "--config"])
+            .args(["--pdeathsig", "KILL", "--", program(), "hold", "--config"])
             .arg(node.config())
             .stdin(Stdio::null())
             .stdout(Stdio::null());

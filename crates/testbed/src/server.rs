@@ -8,8 +8,6 @@
 //! mounts and the files of a node in `/run` lie in a mount namespace of the test, and vanish with the test, however
 //! it ends.
 
-#![allow(dead_code)] // not every test uses all of it
-
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -45,7 +43,8 @@ struct Inside {
 
 impl Server {
     /// A new server that has lost nothing yet. The thread must have called [`isolate`].
-    pub fn new() -> Self {
+    #[must_use]
+    pub fn start() -> Self {
         let dir = tempfile::Builder::new().prefix("lsp.").tempdir().unwrap();
         let disk = dir.path().join("disk");
         fs::create_dir(&disk).unwrap();

@@ -32,6 +32,7 @@ impl Chance {
     }
 
     /// A separate source for one client.
+    #[must_use]
     pub fn fork(&mut self) -> Self {
         Self(self.any())
     }

@@ -6,7 +6,8 @@ use lockstep_driver::report::{DatastoreStatus, RoleReport};
 use lockstepfs::config::Role;
 
 use crate::network::{Fault, Network};
-use crate::nodes::{DATASTORE, Node, PROGRAM, Pair, Which, await_that};
+use crate::nodes::{DATASTORE, Node, Pair, Which, await_that};
+use crate::program::program;
 
 /// No command may take longer, in seconds.
 const COMMAND_SECONDS_MAX: &str = "120";
@@ -15,8 +16,11 @@ const RESYNC: &str = "state=\"resyncing (namespace)\"";
 
 /// What a command has printed, and its exit code.
 pub struct Outcome {
+    /// The exit code; `None` if a signal has ended the command.
     pub code: Option<i32>,
+    /// The standard output.
     pub output: String,
+    /// The standard error.
     pub error: String,
 }
 
@@ -37,7 +41,7 @@ fn command(node: &Node, command: &str) -> Command {
     bounded
         .args([
             COMMAND_SECONDS_MAX,
-            PROGRAM,
+            program(),
             command,
             DATASTORE,
             "--control",

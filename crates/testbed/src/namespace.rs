@@ -3,8 +3,6 @@
 //! A namespace begins with its own loopback network and nothing else. It vanishes with its last process and with the last
 //! handle, so nothing is left behind, however the test ends.
 
-#![allow(dead_code)] // not every test uses all of it
-
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +17,8 @@ pub struct NetNamespace(File);
 
 impl NetNamespace {
     /// A new one, with its loopback network up.
-    pub fn new() -> Self {
+    #[must_use]
+    pub fn make() -> Self {
         let made = thread::spawn(|| {
             // SAFETY: the flag separates neither memory nor descriptors.
             unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
@@ -33,6 +32,7 @@ impl NetNamespace {
     }
 
     /// Another handle of the namespace.
+    #[must_use]
     pub fn handle(&self) -> Self {
         Self(self.0.try_clone().unwrap())
     }
