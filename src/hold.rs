@@ -11,6 +11,7 @@
 mod error;
 mod holder;
 mod message;
+mod notify_socket;
 pub(crate) mod packet;
 mod unit_store;
 
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 pub use error::HoldError;
 pub use holder::{DescriptorHolder, HoldUntil};
 use message::HoldRequest;
+pub use notify_socket::NotifySocket;
 use unit_store::UnitStore;
 
 /// The socket of the holder that belongs to a node with the control socket `control`.

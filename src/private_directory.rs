@@ -3,9 +3,9 @@
 //! Programs that run as root open files beside the socket. Where others may write, they could put symbolic links and forged
 //! files there.
 
-use std::fs::Metadata;
+use std::fs::{DirBuilder, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
 /// Write permission of the group and of all others.
@@ -14,6 +14,15 @@ const OTHERS_WRITE: u32 = 0o022;
 const WORLD_WRITES: u32 = 0o002;
 /// Only the owner of a name may remove it.
 const STICKY: u32 = 0o1000;
+
+/// Makes the directory, and those above it, for this user alone. A directory that is there stays as it is.
+///
+/// # Errors
+/// The error of the system.
+pub fn make(directory: &Path) -> io::Result<()> {
+    let mut private = DirBuilder::new();
+    private.recursive(true).mode(0o700).create(directory)
+}
 
 /// Checks that no other user can change names in the directory, or replace a directory above it.
 ///

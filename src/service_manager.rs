@@ -4,42 +4,9 @@
 //! reads the same messages. Without that variable nothing is sent. An error of sending is ignored: the service manager
 //! may have gone, which does not affect this process.
 
-use std::env;
-use std::os::fd::OwnedFd;
+use rustix::net::{SendFlags, sendto};
 
-use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with,
-};
-
-/// The way to the service manager: its address, and a socket to send from.
-#[derive(Debug)]
-pub(crate) struct NotifySocket {
-    pub address: SocketAddrUnix,
-    pub socket: OwnedFd,
-}
-
-impl NotifySocket {
-    /// Reads the environment of this process; `None` without a service manager. A name that begins with `@` is in the
-    /// abstract namespace.
-    pub fn from_environment() -> Option<Self> {
-        let path = env::var_os("NOTIFY_SOCKET")?;
-        let path = path.as_encoded_bytes();
-        let address = match path.strip_prefix(b"@") {
-            Some(name) => SocketAddrUnix::new_abstract_name(name),
-            None => SocketAddrUnix::new(path),
-        };
-        let socket = socket_with(
-            AddressFamily::UNIX,
-            SocketType::DGRAM,
-            SocketFlags::CLOEXEC,
-            None,
-        );
-        Some(Self {
-            address: address.ok()?,
-            socket: socket.ok()?,
-        })
-    }
-}
+use crate::hold::NotifySocket;
 
 /// The service manager, if there is one.
 #[derive(Debug)]

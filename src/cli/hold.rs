@@ -1,11 +1,13 @@
 //! `lockstep hold`: the process that keeps a node's mounts while the node is away.
 
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lockstepfs::hold::{DescriptorHolder, HoldUntil, socket_path};
+use lockstepfs::hold::{DescriptorHolder, HoldError, HoldUntil, socket_path};
+use lockstepfs::private_directory;
 use lockstepfs::signals::stop_signals;
 
 use super::arguments::ConfigArgs;
@@ -58,9 +60,21 @@ pub(crate) fn run(args: &HoldArgs) -> Result<ExitCode> {
     } else {
         HoldUntil::Told
     };
+    make_directory(&socket)?;
     let holder = DescriptorHolder::open(&socket, until)?;
     tracing::info!(socket = %socket.display(), "holding");
     holder.run(&stop)?;
     tracing::info!("ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the directory of a socket, as the node makes it: the holder is started first.
+fn make_directory(socket: &Path) -> Result<(), HoldError> {
+    let directory = socket.parent().unwrap_or(Path::new("/"));
+    private_directory::make(directory)
+        .and_then(|()| private_directory::check(directory))
+        .map_err(|source| HoldError::Listen {
+            socket: socket.to_owned(),
+            source,
+        })
 }

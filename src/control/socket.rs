@@ -8,10 +8,9 @@
 //! A lock on a file beside the socket, which only its owner can open, serializes the two nodes. A lock on the
 //! directory would not be safe: every user who can open a directory can hold a lock on it.
 
-use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -51,11 +50,7 @@ impl Drop for SocketFile {
 pub(super) fn listen(path: &Path) -> Result<(UnixListener, SocketFile), ControlError> {
     let failed = |operation| move |source: io::Error| socket_error(operation, path, source);
     let directory = path.parent().unwrap_or(Path::new("/"));
-    let mut private = DirBuilder::new();
-    private.recursive(true).mode(0o700);
-    private
-        .create(directory)
-        .map_err(failed("make the directory"))?;
+    private_directory::make(directory).map_err(failed("make the directory"))?;
     private_directory::check(directory).map_err(failed("use the directory"))?;
     // Held until the socket listens, so that no other node checks the path in between.
     let _lock = lock_beside(path).map_err(failed("take the lock file (.lock)"))?;

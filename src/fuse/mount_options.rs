@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_driver::config::FUSE_THREADS_DEFAULT;
 use lockstep_types::settings::Standby;
 
 use super::error::MountError;
-use crate::config::FUSE_THREADS_DEFAULT;
 use crate::hold::DescriptorStore;
 
 /// Where and how to mount a datastore.

@@ -7,10 +7,10 @@
 //! of the descriptor.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,6 @@ use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 use super::error::{HoldError, HoldRefusal};
 use super::message::{self, HoldRequest};
 use super::packet::{self, DESCRIPTORS_MAX};
-use crate::private_directory;
 
 /// Most names at a time.
 const NAMES_MAX: usize = 4096;
@@ -48,7 +47,7 @@ pub struct DescriptorHolder {
 }
 
 impl DescriptorHolder {
-    /// Begins to listen.
+    /// Begins to listen on a socket, in a directory where only this user and root may change names.
     ///
     /// # Errors
     /// If another holder listens there, if the holder there does not answer, or if the socket cannot be made or used.
@@ -215,11 +214,6 @@ fn listen_on(socket: &Path) -> io::Result<OwnedFd> {
     let mut new = socket.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
-    // As the node makes it: the holder is started first.
-    let directory = socket.parent().unwrap_or(Path::new("/"));
-    let mut private = DirBuilder::new();
-    private.recursive(true).mode(0o700).create(directory)?;
-    private_directory::check(directory)?;
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

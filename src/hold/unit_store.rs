@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::error::HoldError;
+use super::notify_socket::NotifySocket;
 use super::packet;
-use crate::service_manager::NotifySocket;
 
 /// The first descriptor that a service manager gives.
 const FIRST: RawFd = 3;
