@@ -1,12 +1,10 @@
 //! Lockstep: one directory, identical on two servers at every moment.
 //!
-//! This crate is the program: configuration, FUSE mount, control socket and commands, around the driver of the
+//! This crate is the program: configuration, control socket and commands, around the mount (`lockstep-mount`) and the driver of the
 //! protocol (`lockstep-driver`). `docs/ARCHITECTURE.md` shows all crates.
 
 pub mod config;
 pub mod control;
-pub mod fuse;
-pub mod hold;
 pub mod node;
 pub mod private_directory;
 pub mod service_manager;

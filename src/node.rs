@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use lockstep_driver::{DatastoreError, threads};
 use lockstep_link::WarningLimiter;
+use lockstep_mount::hold::DescriptorStore;
 use signal_hook::iterator::Signals;
 
 use crate::config::NodeConfig;
 use crate::control::{ControlServer, ControlService};
-use crate::hold::DescriptorStore;
 use crate::service_manager::one_line;
 use crate::signals::stop_signals;
 use at_once::at_once;

@@ -4,9 +4,8 @@
 //! reads the same messages. Without that variable nothing is sent. An error of sending is ignored: the service manager
 //! may have gone, which does not affect this process.
 
+use lockstep_mount::hold::NotifySocket;
 use rustix::net::{SendFlags, sendto};
-
-use crate::hold::NotifySocket;
 
 /// The service manager, if there is one.
 #[derive(Debug)]

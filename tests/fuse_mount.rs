@@ -22,9 +22,9 @@ use std::time::Duration;
 
 use faulty::Faulty;
 use lockstep_driver::client::FileService;
+use lockstep_mount::{MountError, MountOptions, Mounted, Unmounted, mount};
 use lockstep_types::{FileName, Ino};
 use lockstepfs::config::FUSE_THREADS_DEFAULT;
-use lockstepfs::fuse::{MountError, MountOptions, Mounted, Unmounted, mount};
 use model::ModelFs;
 use mounted::{Fixture, can_mount};
 use rustix::io::Errno;

@@ -30,6 +30,7 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
 use lockstep_driver::client::{FileService, Standing, WriteOptions};
+use lockstep_mount::Unmounted;
 use lockstep_types::settings::Standby;
 use lockstep_types::{FileName, Ino, MetaRequest, NodeKind, RenameMode};
 use memmap2::MmapMut;
@@ -37,7 +38,6 @@ use rustix::fs::Advice;
 use rustix::io::Errno;
 
 use gated::{Gated, await_true};
-use lockstepfs::fuse::Unmounted;
 use mapping_child::{MappingChild, given, read_write, second, stored};
 use mounted::Fixture;
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lockstepfs::fuse::run_guard;
+use lockstep_mount::run_guard;
 use lockstepfs::signals::leave_to_the_node;
 
 /// Have the kernel drop its caches of a mount at the end of a lease, for the node that has started this process

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lockstepfs::hold::{DescriptorHolder, HoldError, HoldUntil, socket_path};
+use lockstep_mount::hold::{DescriptorHolder, HoldError, HoldUntil, socket_path};
 use lockstepfs::private_directory;
 use lockstepfs::signals::stop_signals;
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lockstepfs::fuse::run_invalidator;
+use lockstep_mount::run_invalidator;
 use lockstepfs::signals::leave_to_the_node;
 
 /// Have the kernel forget pages of a mount, for the node that has started this process

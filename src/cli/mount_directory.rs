@@ -78,7 +78,7 @@ fn is_bare_and_empty(mount: &Path) -> bool {
     let Ok(path) = mount.canonicalize() else {
         return false;
     };
-    let mounts = lockstepfs::fuse::mount_table::mounts_on(&path);
+    let mounts = lockstep_mount::mount_table::mounts_on(&path);
     let is_bare = mounts.is_ok_and(|mounts| mounts.is_empty());
     is_bare
         && path

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lockstep_fs::os_backing::OsBacking;
+use lockstep_mount::mount_table;
 use lockstepfs::config::{self, DatastoreConfig, NodeConfig};
 use lockstepfs::control::ControlClient;
-use lockstepfs::fuse::mount_table;
 use rustix::mount::{MountFlags, mount_remount};
 
 use super::arguments::{CONFIG_DEFAULT, find_datastore};

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lockstepfs::fuse::write_back;
+use lockstep_mount::write_back;
 
 /// Have the kernel write back the dirty pages of a mount, for the node that has started this process
 #[derive(Debug, Args)]

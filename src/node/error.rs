@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use lockstep_driver::DatastoreError;
 use lockstep_link::LinkError;
+use lockstep_mount::MountError;
 use lockstep_witness::WitnessSetupError;
 
 use crate::control::ControlError;
-use crate::fuse::MountError;
 
 /// Why a node could not start, or had to stop, with the cure.
 #[derive(Debug, thiserror::Error)]

@@ -12,6 +12,8 @@ use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus, SyncS
 use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, threads};
 use lockstep_fs::InoRanges;
 use lockstep_link::Identity;
+use lockstep_mount::hold::DescriptorStore;
+use lockstep_mount::{MountError, MountOptions, Mounted, Unmounted};
 use lockstep_types::time::millis;
 use parking_lot::Mutex;
 
@@ -19,8 +21,6 @@ use super::cluster_address::FollowedAddress;
 use super::error::{NodeError, system};
 use super::witnesses::NodeWitness;
 use crate::config::DatastoreConfig;
-use crate::fuse::{self, MountError, MountOptions, Mounted, Unmounted};
-use crate::hold::DescriptorStore;
 use crate::service_manager::one_line;
 
 /// One datastore of the configuration.
@@ -179,7 +179,7 @@ impl DatastoreSlot {
         identity: Option<&Arc<Identity>>,
     ) -> Result<RunningDatastore, NodeError> {
         self.check_peer(identity)?;
-        fuse::check(&self.mount_options())?;
+        lockstep_mount::check(&self.mount_options())?;
         let place = Place::on_this_machine(&self.config)?;
         let datastore = prepare(self.config_with(identity), place)?.open()?;
         let mut running = RunningDatastore {
@@ -207,7 +207,7 @@ impl DatastoreSlot {
         identity: Option<&Arc<Identity>>,
     ) -> Result<(), NodeError> {
         let service = Arc::new(DatastoreHandle::new(Arc::clone(&running.datastore)));
-        running.mounted = Some(fuse::mount(service, &self.mount_options())?);
+        running.mounted = Some(lockstep_mount::mount(service, &self.mount_options())?);
         running.datastore.reap_orphans();
         let maintained = Arc::clone(&running.datastore);
         running.start_thread("maintenance", move || maintained.run_maintenance())?;
@@ -251,7 +251,7 @@ impl DatastoreSlot {
 
     /// Returns entries of the mount directory itself while nothing is mounted there.
     fn stray(&self) -> Option<StrayStatus> {
-        let stray = fuse::bare_entries(&self.config.mount)?;
+        let stray = lockstep_mount::bare_entries(&self.config.mount)?;
         Some(StrayStatus {
             names: stray.names,
             more: stray.more,

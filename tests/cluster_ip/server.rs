@@ -7,9 +7,9 @@ use std::thread;
 
 use lockstep_driver::report::{DatastoreStatus, RoleReport};
 use lockstep_link::identity::Identity;
+use lockstep_mount::hold::socket_path;
 use lockstepfs::config::Role;
 use lockstepfs::control::ControlClient;
-use lockstepfs::hold::socket_path;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 

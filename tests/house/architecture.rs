@@ -1,7 +1,7 @@
 //! Rule: `docs/ARCHITECTURE.md` names no file that does not exist.
 //!
 //! A file is named in backticks by the folder of its crate and its path below `src/`: `driver/peer/dial.rs`, and
-//! `src/fuse/reply.rs` for the program. A folder inside a crate is named with a slash at its end, such as `driver/host/`.
+//! `src/control/wire.rs` for the program. A folder inside a crate is named with a slash at its end, such as `driver/host/`.
 
 use std::collections::BTreeSet;
 

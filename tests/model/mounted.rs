@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_driver::client::FileService;
-use lockstepfs::fuse::{self, MountOptions, Mounted, Unmounted};
+use lockstep_mount::{MountOptions, Mounted, Unmounted};
 use tempfile::TempDir;
 
 use crate::model::ModelFs;
@@ -59,7 +59,7 @@ impl Fixture {
         let mut options = MountOptions::new(directory.path(), "model");
         options.grace = Duration::from_millis(200);
         adapt(&mut options);
-        let mounted = fuse::mount(wrap(Arc::clone(&model)), &options).unwrap();
+        let mounted = lockstep_mount::mount(wrap(Arc::clone(&model)), &options).unwrap();
         Some(Self {
             model,
             mounted: Some(mounted),

@@ -14,11 +14,11 @@ use lockstep_driver::client::{
     DirEntry, Done, FileService, Inside, ReadDone, RequestKind, Seek, Standing, Tenure,
     WriteOptions,
 };
+use lockstep_mount::hold::{DescriptorHolder, DescriptorStore, HoldUntil, socket_path};
+use lockstep_mount::{MountOptions, Unmounted, mount};
 use lockstep_types::backing::Space;
 use lockstep_types::settings::Standby;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
-use lockstepfs::fuse::{MountOptions, Unmounted, mount};
-use lockstepfs::hold::{DescriptorHolder, DescriptorStore, HoldUntil, socket_path};
 use parking_lot::{Condvar, Mutex};
 
 use crate::model::ModelFs;

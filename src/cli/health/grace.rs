@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use lockstep_driver::report::DatastoreStatus;
 use lockstep_fs::boot::boot_id;
+use lockstep_mount::mount_table;
 use lockstep_types::BootId;
-use lockstepfs::fuse::mount_table;
 use lockstepfs::private_directory;
 use rustix::fs::OFlags;
 use rustix::time::{ClockId, clock_gettime};

@@ -1,0 +1,42 @@
+//! Replies that can carry an error to the kernel.
+
+use fuser::{
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
+};
+use lockstep_types::Errno;
+
+use crate::requests::attributes::kernel_errno;
+
+/// A reply to a request that may fail.
+pub(crate) trait Refuse {
+    /// Answers with an error.
+    fn refuse(self, errno: Errno);
+}
+
+macro_rules! can_refuse {
+    ($($reply:ty),* $(,)?) => {
+        $(impl Refuse for $reply {
+            fn refuse(self, errno: Errno) {
+                self.error(kernel_errno(errno));
+            }
+        })*
+    };
+}
+
+can_refuse!(
+    ReplyAttr,
+    ReplyCreate,
+    ReplyData,
+    ReplyDirectory,
+    ReplyDirectoryPlus,
+    ReplyEmpty,
+    ReplyEntry,
+    ReplyIoctl,
+    ReplyLseek,
+    ReplyOpen,
+    ReplyPoll,
+    ReplyStatfs,
+    ReplyWrite,
+    ReplyXattr,
+);

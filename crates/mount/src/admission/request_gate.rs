@@ -1,0 +1,77 @@
+//! The gate between a mount's requests and the service.
+//!
+//! Invariant: once [`RequestGate::close`] has returned, no thread of the mount is handing a request to the
+//! service, and none will. The service itself ends the work that an earlier request has started on the
+//! service's own threads.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Pause between two checks of the number of requests in flight.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The gate of one mount, open at first.
+#[derive(Debug, Default)]
+pub(crate) struct RequestGate {
+    closed: AtomicBool,
+    /// Requests that a thread of the mount is handing to the service.
+    in_flight: AtomicUsize,
+}
+
+/// A request while a thread hands it to the service. The answer may come later.
+pub(crate) struct InFlightGuard<'a>(&'a AtomicUsize);
+
+impl Drop for InFlightGuard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl RequestGate {
+    /// Lets a request through, unless the gate is closed.
+    pub fn enter(&self) -> Option<InFlightGuard<'_>> {
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        let guard = InFlightGuard(&self.in_flight);
+        // The count comes before the check: either the closing thread sees this request, or this request sees
+        // that the gate is closed.
+        (!self.closed.load(Ordering::SeqCst)).then_some(guard)
+    }
+
+    /// Lets no further request through, and waits for the requests in flight. Such a request may have to wait
+    /// for the disk, or for a peer that does not read its frames until the peer counts as lost.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        while self.in_flight.load(Ordering::SeqCst) > 0 {
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+
+    use super::*;
+
+    #[test]
+    fn close_returns_when_the_last_request_has_left() {
+        let gate = RequestGate::default();
+        let (closed, closing) = channel();
+        thread::scope(|scope| {
+            let guard = gate.enter().unwrap();
+            scope.spawn(|| {
+                gate.close();
+                closed.send(()).unwrap();
+            });
+            while gate.enter().is_some() {
+                thread::yield_now();
+            }
+            let early = closing.recv_timeout(POLL_INTERVAL * 20);
+            assert_eq!(early, Err(RecvTimeoutError::Timeout));
+            drop(guard);
+            closing.recv().unwrap();
+        });
+        assert!(gate.enter().is_none());
+    }
+}

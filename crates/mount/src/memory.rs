@@ -1,0 +1,4 @@
+//! The memory of a mount that outlives the process: what the next process and the guard have to know.
+
+pub(crate) mod guard_words;
+pub(crate) mod mount_memory;

@@ -1,0 +1,168 @@
+//! The changes of a node's role, as one mount follows them.
+//!
+//! | change | effect |
+//! |---|---|
+//! | the node is about to give its role away | the kernel writes its dirty pages back (`write_back`) |
+//! | the node gives its role away | the kernel writes its pages back and drops its caches. The datastore waits for that while write-backs come, at most [`DROP_WAIT_MAX`] |
+//! | the other node may serve, and this node has not retired before | the kernel drops its caches, in the background |
+//! | the other node may serve | waiting write-backs are refused; from now on each append is placed anew (`write`) |
+//! | the mount is resumed, and the other node may serve | the same: an earlier process may have served |
+//! | it is undecided which node serves | none: the caches are right, and stay |
+//! | the lease is over, so the other node may take over unnoticed | the kernel drops its caches, in the background. Dirty pages stay |
+//! | the node serves | the waiting requests run (`admission`) |
+//!
+//! Invariant: an observer that the datastore keeps after the end of the mount holds nothing of the mount.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lockstep_driver::client::{FileService, RoleObserver, Standing};
+use parking_lot::Mutex;
+
+use crate::admission::standby_queue::Admissions;
+use crate::kernel_cache::cache_drop::CacheDropper;
+use crate::kernel_cache::write_back::WriteBack;
+
+/// How long a node that gives its role away waits for the drop of the kernel's caches. The drop goes on after that.
+const DROP_WAIT_MAX: Duration = Duration::from_secs(4);
+
+/// How long it waits if no write-back comes.
+const DROP_PAUSE_MAX: Duration = Duration::from_millis(900);
+
+/// The parts of a mount that a change of the role concerns.
+pub(crate) struct MountRole {
+    admissions: Arc<Admissions>,
+    dropper: Arc<CacheDropper>,
+    write_back: WriteBack,
+    /// How long the kernel keeps names after a drop.
+    names_outlive_drop: Duration,
+    last: Mutex<Standing>,
+}
+
+/// The observer of one mount.
+struct MountObserver(Weak<MountRole>);
+
+impl std::fmt::Debug for MountRole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MountRole").finish_non_exhaustive()
+    }
+}
+
+impl MountRole {
+    /// Follows the role of a node, until the returned value is dropped. `is_resumed`: an earlier process has answered requests
+    /// of the mount.
+    pub fn observe(
+        service: &dyn FileService,
+        admissions: Arc<Admissions>,
+        dropper: Arc<CacheDropper>,
+        write_back: WriteBack,
+        names_outlive_drop: Duration,
+        is_resumed: bool,
+    ) -> Arc<Self> {
+        let first = if is_resumed {
+            Standing::Undecided
+        } else {
+            service.standing()
+        };
+        let role = Arc::new(Self {
+            admissions,
+            dropper,
+            write_back,
+            names_outlive_drop,
+            last: Mutex::new(first),
+        });
+        service.observe(Arc::new(MountObserver(Arc::downgrade(&role))));
+        // A change before this moment was not told.
+        role.changed(service.standing());
+        role
+    }
+
+    fn begin_drop(&self) -> Receiver<()> {
+        self.dropper.begin(Some(self.admissions.drops().begin()))
+    }
+
+    /// This node may serve again, so the write-backs of this drop wait, and count as those of any other time.
+    fn lapsed(&self) {
+        self.dropper.begin(None);
+    }
+
+    fn retiring(&self) {
+        let start = Instant::now();
+        *self.last.lock() = Standing::Retiring;
+        // Write-backs that have waited are let in now.
+        self.admissions.run_parked_soon();
+        if !self.await_drop(&self.begin_drop(), start) {
+            tracing::warn!("the kernel has not dropped its caches yet");
+        }
+        thread::sleep(self.names_outlive_drop.saturating_sub(start.elapsed()));
+    }
+
+    /// Waits for a drop while write-backs come, unless the drop fails. Returns whether the drop is done.
+    fn await_drop(&self, is_done: &Receiver<()>, start: Instant) -> bool {
+        while start.elapsed() < DROP_WAIT_MAX {
+            let before = self.admissions.admitted_write_backs();
+            match is_done.recv_timeout(DROP_PAUSE_MAX) {
+                Ok(()) => return true,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.admissions.admitted_write_backs() == before {
+                break;
+            }
+        }
+        false
+    }
+
+    /// Notes a standing, and returns the one before. A node that is giving its role away has dropped the kernel's caches: it
+    /// is undecided for a moment, and that changes nothing.
+    fn note(&self, standing: Standing) -> Option<Standing> {
+        let mut last = self.last.lock();
+        let is_giving_away = (*last, standing) == (Standing::Retiring, Standing::Undecided);
+        (!is_giving_away).then(|| std::mem::replace(&mut *last, standing))
+    }
+
+    fn changed(&self, standing: Standing) {
+        let Some(before) = self.note(standing) else {
+            return;
+        };
+        if standing == Standing::Following {
+            self.dropper.known().note_old_sizes();
+        }
+        if standing != Standing::Following || before == Standing::Following {
+            return;
+        }
+        if before != Standing::Retiring {
+            self.begin_drop();
+        }
+        self.admissions.drops().note_other_node();
+        self.admissions.refuse_following();
+    }
+}
+
+impl RoleObserver for MountObserver {
+    fn preparing(&self) {
+        if let Some(role) = self.0.upgrade() {
+            role.write_back.run();
+        }
+    }
+
+    fn retiring(&self) {
+        if let Some(role) = self.0.upgrade() {
+            role.retiring();
+        }
+    }
+
+    fn changed(&self, standing: Standing) {
+        if let Some(role) = self.0.upgrade() {
+            role.changed(standing);
+        }
+    }
+
+    fn lapsed(&self) {
+        if let Some(role) = self.0.upgrade() {
+            role.lapsed();
+        }
+    }
+}
