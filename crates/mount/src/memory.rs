@@ -1,4 +1,5 @@
 //! The memory of a mount that outlives the process: what the next process and the guard have to know.
 
+pub(crate) mod delivery;
 pub(crate) mod guard_words;
 pub(crate) mod mount_memory;

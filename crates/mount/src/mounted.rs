@@ -32,6 +32,7 @@ use crate::kernel_cache::notifications::KernelCache;
 use crate::kernel_cache::page_cache::PageCache;
 use crate::kernel_cache::write_back::WriteBack;
 use crate::options::MountOptions;
+use crate::requests::adaptor::Adaptor;
 use crate::resume::held_mount::{self, HeldMount};
 use crate::resume::orphan_probe;
 use crate::role::MountRole;
@@ -173,7 +174,8 @@ fn start(
         // The other node may have served in the time of the earlier process.
         context.known().note_old_sizes();
     }
-    let threads = ReaderThreads::prepare(&held.devices, &context).map_err(failed)?;
+    let adaptor = |queue, start| Adaptor::new(Arc::clone(&context), queue, start);
+    let threads = ReaderThreads::prepare(&held.devices, adaptor).map_err(failed)?;
     if let Some(notifier) = threads.notifier() {
         context.kernel_cache().connect(notifier, invalidator);
     }
@@ -218,12 +220,13 @@ fn follow_role(
     (has_epochs, is_resumed): (bool, bool),
     options: &MountOptions,
 ) -> io::Result<Arc<MountRole>> {
+    let queue = Arc::clone(context.admissions());
     let dropper = Arc::new(CacheDropper::new(
         held.device()?,
         options.helper_program().map(Into::into),
         Arc::clone(context.known()),
         Arc::clone(context.page_cache()),
-        Arc::clone(context.admissions()),
+        Box::new(move || queue.parked_page_reads()),
     ));
     let names_outlive_drop = if has_epochs {
         Duration::ZERO

@@ -28,8 +28,9 @@ use crate::kernel_cache::file_pages::PageRead;
 use crate::kernel_cache::known_inodes::KnownInodes;
 use crate::kernel_cache::notifications::KernelCache;
 use crate::kernel_cache::page_cache::PageCache;
+use crate::memory::delivery::RequestDelivery;
 use crate::memory::mount_memory::MountMemory;
-use crate::resume::resent::{self, RequestDelivery};
+use crate::resume::resent;
 
 /// How long the kernel may cache what a node answers that does not serve.
 pub(crate) const NOT_AT_ALL: Duration = Duration::ZERO;

@@ -6,8 +6,6 @@ use fuser::{
 };
 use lockstep_types::Errno;
 
-use crate::requests::attributes::kernel_errno;
-
 /// A reply to a request that may fail.
 pub(crate) trait Refuse {
     /// Answers with an error.
@@ -40,3 +38,8 @@ can_refuse!(
     ReplyWrite,
     ReplyXattr,
 );
+
+/// An error as fuser's.
+fn kernel_errno(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.code())
+}

@@ -10,7 +10,7 @@
 
 use lockstep_driver::client::Tenure;
 
-use crate::resume::resent::RequestDelivery;
+use crate::memory::delivery::RequestDelivery;
 
 /// See the head of this file.
 #[derive(Clone, Copy, Debug)]

@@ -12,15 +12,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{Builder, JoinHandle};
 
-use fuser::{Config, Notifier, Session, SessionACL};
+use fuser::{Config, Filesystem, Notifier, Session, SessionACL};
 use rustix::net::{SendFlags, send};
 
 use super::fuse_device::Device;
 use super::reader_start::{GateState, NO_NODE, ReaderStart, SocketStage, StartGate};
 use super::request_queue::RequestQueue;
-use crate::admission::context::Context;
 use crate::hold::packet;
-use crate::requests::adaptor::Adaptor;
 
 /// Unique number of the made-up requests: the kernel counts from two in steps of two.
 const MADE_UP_UNIQUE: u64 = 1 << 62;
@@ -38,8 +36,11 @@ pub(crate) struct ReaderThreads {
 
 impl ReaderThreads {
     /// Starts a thread for each descriptor of a mount, whose INIT has been answered. The threads read from the device after
-    /// [`Self::release`].
-    pub fn prepare(devices: &[Device], context: &Arc<Context>) -> io::Result<Self> {
+    /// [`Self::release`]. `adaptor` makes the file system of a thread, which gives [`NO_NODE`]'s `ioctl` to the start.
+    pub fn prepare<F: Filesystem + 'static>(
+        devices: &[Device],
+        adaptor: impl Fn(RequestQueue, ReaderStart) -> F,
+    ) -> io::Result<Self> {
         let mut threads = Self {
             threads: Vec::new(),
             gate: Arc::default(),
@@ -47,7 +48,7 @@ impl ReaderThreads {
         };
         let mut waiting = Vec::new();
         for device in devices {
-            waiting.push(threads.start(device, context)?);
+            waiting.push(threads.start(device, &adaptor)?);
         }
         for (ready, _other_end) in waiting {
             let gone = |_| io::Error::other("a thread of the mount has ended early");
@@ -56,10 +57,10 @@ impl ReaderThreads {
         Ok(threads)
     }
 
-    fn start(
+    fn start<F: Filesystem + 'static>(
         &mut self,
         device: &Device,
-        context: &Arc<Context>,
+        adaptor: impl Fn(RequestQueue, ReaderStart) -> F,
     ) -> io::Result<(Receiver<()>, OwnedFd)> {
         let (ours, socket) = packet::open_pair()?;
         let (ready, is_ready) = channel();
@@ -70,7 +71,7 @@ impl ReaderThreads {
             gate: Arc::clone(&self.gate),
         });
         let queue = RequestQueue::of(device)?;
-        let adaptor = Adaptor::new(Arc::clone(context), queue, start);
+        let adaptor = adaptor(queue, start);
         send(&ours, &init_request(), SendFlags::NOSIGNAL)?;
         let session = Session::from_fd(adaptor, socket, SessionACL::All, Self::config())?;
         self.notifier.get_or_insert_with(|| session.notifier());

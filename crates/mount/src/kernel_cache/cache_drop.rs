@@ -18,12 +18,12 @@ use std::time::Duration;
 
 use lockstep_driver::threads;
 
+use super::file_pages::PageRead;
 use super::invalidator::Invalidator;
 use super::known_inodes::{KnownInodes, ranges};
 use super::page_cache::PageCache;
 use super::page_sweep;
 use super::unfinished_drops::UnfinishedDrop;
-use crate::admission::standby_queue::Admissions;
 use crate::device::fuse_device::Device;
 
 /// How often a drop is tried, and the time between two tries.
@@ -33,6 +33,9 @@ const RETRY: Duration = Duration::from_millis(250);
 /// Time in which the kernel reads most answers. Attributes of a later one end by themselves.
 const LATE: Duration = Duration::from_millis(200);
 
+/// The reads of pages that wait at this moment, and have not been admitted.
+pub(crate) type ParkedReads = Box<dyn Fn() -> Vec<PageRead> + Send + Sync>;
+
 /// Drops the kernel's caches of one mount.
 pub(crate) struct CacheDropper {
     device: Device,
@@ -40,7 +43,7 @@ pub(crate) struct CacheDropper {
     program: Option<PathBuf>,
     known: Arc<KnownInodes>,
     page_cache: Arc<PageCache>,
-    admissions: Arc<Admissions>,
+    parked_reads: ParkedReads,
 }
 
 impl CacheDropper {
@@ -49,14 +52,14 @@ impl CacheDropper {
         program: Option<PathBuf>,
         known: Arc<KnownInodes>,
         page_cache: Arc<PageCache>,
-        admissions: Arc<Admissions>,
+        parked_reads: ParkedReads,
     ) -> Self {
         Self {
             device,
             program,
             known,
             page_cache,
-            admissions,
+            parked_reads,
         }
     }
 
@@ -140,8 +143,7 @@ impl CacheDropper {
     }
 
     fn drop_pages(&self, invalidator: &Invalidator, inodes: &[Range<u64>]) -> io::Result<()> {
-        let parked_reads = || self.admissions.parked_page_reads();
-        page_sweep::drop_pages(invalidator, inodes, &parked_reads)
+        page_sweep::drop_pages(invalidator, inodes, &self.parked_reads)
     }
 
     /// Ranges with the inodes that the kernel knows.

@@ -25,9 +25,9 @@ use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, MemfdFlags, SeekFrom, flock, memfd_create};
 use serde::{Deserialize, Serialize};
 
+use super::delivery::RequestDelivery;
 use super::guard_words::GuardWords;
 use crate::device::init;
-use crate::resume::resent::RequestDelivery;
 
 /// Form of the memory. A program with another form cannot resume the mount.
 const FORMAT: u32 = 2;

@@ -24,11 +24,6 @@ pub(crate) fn file_name(name: &OsStr) -> Result<FileName, Errno> {
     FileName::new(name.as_bytes())
 }
 
-/// An error as fuser's.
-pub(crate) fn kernel_errno(errno: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(errno.code())
-}
-
 /// The kind of an inode as fuser's.
 pub(crate) fn file_type(kind: NodeKind) -> FileType {
     match kind {

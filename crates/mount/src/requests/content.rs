@@ -16,7 +16,7 @@ use crate::admission::delayed_change::{DelayedChange, DelayedTurn};
 use crate::admission::refuse::Refuse;
 use crate::kernel_cache::file_pages::PageRead;
 use crate::kernel_cache::page_cache::{ChangeEnd, ChangeKind, ContentChange};
-use crate::resume::resent::RequestDelivery;
+use crate::memory::delivery::RequestDelivery;
 
 /// `lseek`'s numbers for the two modes that the kernel does not handle itself.
 const SEEK_DATA: i32 = 3;

@@ -8,7 +8,7 @@ use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind, RenameMo
 
 use super::attributes::{file_name, ino, permissions};
 use crate::admission::context::Context;
-use crate::resume::resent::RequestDelivery;
+use crate::memory::delivery::RequestDelivery;
 
 /// The mode of a rename that leaves a whiteout, which belongs to this user and group.
 pub(crate) fn whiteout(context: &Context, (uid, gid): (u32, u32)) -> Result<RenameMode, Errno> {

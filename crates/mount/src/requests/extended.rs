@@ -17,8 +17,8 @@ use super::attributes::{ino, xattr_mode};
 use super::privileges::{self, Caller};
 use super::reply;
 use crate::admission::context::Context;
+use crate::memory::delivery::RequestDelivery;
 use crate::resume::change_note;
-use crate::resume::resent::RequestDelivery;
 
 /// Answers with the value of an attribute.
 pub(crate) fn answer(context: &Context, node: INodeNo, name: &[u8], room: u32, reply: ReplyXattr) {

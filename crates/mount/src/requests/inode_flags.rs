@@ -15,7 +15,7 @@ use super::content;
 use crate::admission::context::{Context, RequestForm};
 use crate::admission::refuse::Refuse;
 use crate::kernel_cache::page_cache::ChangeEnd;
-use crate::resume::resent::RequestDelivery;
+use crate::memory::delivery::RequestDelivery;
 
 /// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`: one number. The kernel gives it four bytes.
 const GET_FLAGS: u32 = 0x8008_6601;

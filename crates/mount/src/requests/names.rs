@@ -12,7 +12,7 @@ use super::create;
 use super::reply;
 use crate::admission::context::Context;
 use crate::admission::refuse::Refuse;
-use crate::resume::resent::RequestDelivery;
+use crate::memory::delivery::RequestDelivery;
 
 /// The inode that a `lookup` asks for.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use super::privileges::{self, Caller};
 use super::reply;
 use crate::admission::context::{Context, RequestForm};
 use crate::admission::refuse::Refuse;
-use crate::resume::resent::RequestDelivery;
+use crate::memory::delivery::RequestDelivery;
 
 /// The attributes that one `setattr` request sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

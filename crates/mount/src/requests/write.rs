@@ -25,7 +25,7 @@ use crate::admission::refuse::Refuse;
 use crate::admission::tenure_bond::TenureBond;
 use crate::device::request_queue::RequestQueue;
 use crate::kernel_cache::page_cache::{ChangeEnd, ChangeKind, ContentChange};
-use crate::resume::resent::RequestDelivery;
+use crate::memory::delivery::RequestDelivery;
 
 /// How a write is to be done, and for which caller.
 #[derive(Clone, Copy)]

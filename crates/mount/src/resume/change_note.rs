@@ -15,8 +15,9 @@ use std::sync::Arc;
 use lockstep_driver::client::Done;
 use lockstep_types::{Attr, Errno, MetaRequest, RenameMode, XattrMode};
 
-use super::resent::{self, RequestDelivery};
+use super::resent;
 use crate::admission::context::Context;
+use crate::memory::delivery::RequestDelivery;
 use crate::memory::mount_memory::ChangeNote;
 
 /// Submits the changes of a request one after the other. The last one is noted first if it needs a note.

@@ -12,8 +12,8 @@ use lockstep_driver::client::Done;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, RenameMode};
 
 use super::change_note;
-use super::resent::RequestDelivery;
 use crate::admission::context::Context;
+use crate::memory::delivery::RequestDelivery;
 use crate::memory::mount_memory::{ChangeNote, NoteSlot};
 
 /// The inodes behind the first and the second name.
