@@ -20,28 +20,26 @@ use fuser::{Session, SessionACL};
 use lockstep_driver::client::FileService;
 
 use crate::admission::context::Context;
-use crate::admission::standby_queue::Admissions;
+use crate::admission::entrance::Entrance;
+use crate::admission::standby_queue::StandbyQueue;
 use crate::device::init::Negotiator;
 use crate::device::mount_point::{MountPoint, UnmountAttempt};
 use crate::device::reader_threads::ReaderThreads;
+use crate::device::session_end::SessionEnd;
 use crate::error::MountError;
 use crate::kernel_cache::cache_drop::CacheDropper;
 use crate::kernel_cache::invalidator::Invalidator;
 use crate::kernel_cache::known_inodes::KnownInodes;
+use crate::kernel_cache::lifetimes::CacheLifetimes;
 use crate::kernel_cache::notifications::KernelCache;
 use crate::kernel_cache::page_cache::PageCache;
+use crate::kernel_cache::unfinished_drops::UnfinishedDrops;
 use crate::kernel_cache::write_back::WriteBack;
 use crate::options::MountOptions;
 use crate::requests::adaptor::Adaptor;
 use crate::resume::held_mount::{self, HeldMount};
 use crate::resume::orphan_probe;
-use crate::role::MountRole;
-
-/// How long the kernel may cache names and attributes. See [`Context::lifetime`].
-const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// The same on a kernel that cannot drop all names at a change of the role (before Linux 6.16).
-const LIFETIME_WITHOUT_EPOCHS: Duration = Duration::from_secs(1);
+use crate::role::{MountRole, RoleParts};
 
 /// Pause between two attempts to unmount a busy mount.
 const BUSY_RETRY_INTERVAL: Duration = Duration::from_millis(20);
@@ -60,7 +58,8 @@ pub enum Unmounted {
 #[derive(Debug)]
 pub struct Mounted {
     point: MountPoint,
-    context: Arc<Context>,
+    queue: Arc<StandbyQueue>,
+    session_end: Arc<SessionEnd>,
     /// Follows the role of the node until the end of the mount.
     _role: Arc<MountRole>,
     options: Box<MountOptions>,
@@ -148,39 +147,21 @@ fn start(
     let failed = |source| options.failed(source);
     let has_epochs = held.has_epochs(is_new);
     let invalidator = held.invalidator(options).map_err(failed)?;
-    let memory = held.memory.clone();
-    let admissions =
-        Admissions::new(Arc::clone(&service), options.standby, memory).map_err(failed)?;
-    let kernel_cache = Arc::new(KernelCache::default());
-    let page_cache = PageCache::new(Arc::clone(&kernel_cache)).map_err(failed)?;
+    let (drops, session_end) = (Arc::default(), Arc::default());
+    let context =
+        context(service, &held, has_epochs, (&drops, &session_end), options).map_err(failed)?;
     if !is_new {
-        inherit(&service, &page_cache, &invalidator).map_err(failed)?;
+        inherit(&context, &invalidator).map_err(failed)?;
     }
-    let known = KnownInodes::of(&held.memory).map_err(failed)?;
-    let context = Arc::new(Context::new(
-        service,
-        admissions,
-        kernel_cache,
-        Arc::new(page_cache),
-        held.memory.clone(),
-        known,
-        if has_epochs {
-            LIFETIME
-        } else {
-            LIFETIME_WITHOUT_EPOCHS
-        },
-    ));
-    if !is_new {
-        // The other node may have served in the time of the earlier process.
-        context.known().note_old_sizes();
-    }
-    let adaptor = |queue, start| Adaptor::new(Arc::clone(&context), queue, start);
+    let entrance = Arc::new(Entrance::new(context.clone()));
+    let adaptor = |queue, start| Adaptor::new(Arc::clone(&entrance), queue, start);
     let threads = ReaderThreads::prepare(&held.devices, adaptor).map_err(failed)?;
     if let Some(notifier) = threads.notifier() {
-        context.kernel_cache().connect(notifier, invalidator);
+        context.kernel_cache.connect(notifier, invalidator);
     }
-    let role = follow_role(&context, &held, (has_epochs, !is_new), options).map_err(failed)?;
-    held.start_guard(context.service(), options)
+    let role = follow_role(&context, drops, &held, !is_new, options);
+    let role = role.map_err(failed)?;
+    held.start_guard(&*context.service, options)
         .map_err(failed)?;
     let is_kept = if is_new {
         held.keep(options)
@@ -190,68 +171,92 @@ fn start(
     };
     let mounted = Mounted {
         point: held.point,
-        context: Arc::clone(&context),
+        queue: context.queue,
+        session_end: Arc::clone(&session_end),
         _role: role,
         options: Box::new(options.clone()),
         is_kept,
         released: false,
     };
-    let watched = watch(threads.release(), &context, options);
+    let watched = watch(threads.release(), session_end, options);
     // The drop of `mounted` unmounts.
     watched.map_err(failed)?;
     Ok(mounted)
 }
 
+/// The context of all requests of a mount.
+fn context(
+    service: Arc<dyn FileService>,
+    held: &HeldMount,
+    has_epochs: bool,
+    (drops, session_end): (&Arc<UnfinishedDrops>, &Arc<SessionEnd>),
+    options: &MountOptions,
+) -> io::Result<Context> {
+    let memory = held.memory.clone();
+    let queue = StandbyQueue::new(
+        Arc::clone(&service),
+        options.standby,
+        memory.clone(),
+        Arc::clone(drops),
+        Arc::clone(session_end),
+    )?;
+    let kernel_cache = Arc::new(KernelCache::default());
+    Ok(Context {
+        lifetimes: CacheLifetimes::new(Arc::clone(&service), has_epochs),
+        service,
+        queue,
+        page_cache: Arc::new(PageCache::new(Arc::clone(&kernel_cache))?),
+        kernel_cache,
+        known: Arc::new(KnownInodes::of(&memory)?),
+        memory,
+        tenure: None,
+    })
+}
+
 /// The kernel may refer to an inode without a name and have any file in its cache: the earlier process has not left its tables.
-fn inherit(
-    service: &Arc<dyn FileService>,
-    page_cache: &PageCache,
-    invalidator: &Arc<Invalidator>,
-) -> io::Result<()> {
+/// The other node may have served in the time of that process.
+fn inherit(context: &Context, invalidator: &Arc<Invalidator>) -> io::Result<()> {
+    let service = &context.service;
     service.inherit(orphan_probe::start(service, invalidator)?);
-    page_cache.changes().inherit(service.inos_below());
+    let changes = context.page_cache.changes();
+    changes.inherit(service.inos_below());
+    context.known.note_old_sizes();
     Ok(())
 }
 
 /// Has the mount follow the role of the node.
 fn follow_role(
-    context: &Arc<Context>,
+    context: &Context,
+    drops: Arc<UnfinishedDrops>,
     held: &HeldMount,
-    (has_epochs, is_resumed): (bool, bool),
+    is_resumed: bool,
     options: &MountOptions,
 ) -> io::Result<Arc<MountRole>> {
-    let queue = Arc::clone(context.admissions());
+    let queue = Arc::clone(&context.queue);
     let dropper = Arc::new(CacheDropper::new(
         held.device()?,
         options.helper_program().map(Into::into),
-        Arc::clone(context.known()),
-        Arc::clone(context.page_cache()),
+        Arc::clone(&context.known),
+        Arc::clone(&context.page_cache),
         Box::new(move || queue.parked_page_reads()),
     ));
-    let names_outlive_drop = if has_epochs {
-        Duration::ZERO
-    } else {
-        LIFETIME_WITHOUT_EPOCHS
-    };
-    let admissions = Arc::clone(context.admissions());
-    let service = context.service();
-    Ok(MountRole::observe(
-        service,
-        admissions,
+    let parts = RoleParts {
+        queue: Arc::clone(&context.queue),
+        drops,
         dropper,
-        WriteBack::new(&options.mount_point, options.helper_program()),
-        names_outlive_drop,
-        is_resumed,
-    ))
+        write_back: WriteBack::new(&options.mount_point, options.helper_program()),
+        names_outlive_drop: context.lifetimes.after_drop(),
+    };
+    Ok(MountRole::observe(&*context.service, parts, is_resumed))
 }
 
 /// Starts a thread that waits for the end of the others.
 fn watch(
     threads: Vec<JoinHandle<io::Result<()>>>,
-    context: &Arc<Context>,
+    session_end: Arc<SessionEnd>,
     options: &MountOptions,
 ) -> io::Result<()> {
-    let (context, options) = (Arc::clone(context), options.clone());
+    let options = options.clone();
     let wait = move || {
         let panicked = |_| Err(io::Error::other("a thread of the mount panicked"));
         let mut outcome = Ok(());
@@ -260,7 +265,7 @@ fn watch(
             outcome = outcome.and(ended);
         }
         let outcome = outcome.map_err(|source| options.failed(source));
-        context.session_end().end(outcome);
+        session_end.end(outcome);
     };
     thread::Builder::new()
         .name("fuse".to_owned())
@@ -281,7 +286,7 @@ impl Mounted {
     /// Takes the next event that the owner must know: an error for each failure in answering, after which the
     /// mount may still exist; or `Ok` if the mount has ended for any reason.
     pub fn take_event(&self) -> Option<Result<(), MountError>> {
-        self.context.session_end().take_event()
+        self.session_end.take_event()
     }
 
     /// Whether the next process can resume the mount, should this process end without an unmount.
@@ -307,7 +312,7 @@ impl Mounted {
         self.released = true;
         let outcome = self.unmount_within(grace);
         self.options.descriptors.discard(&self.options.held_name);
-        self.context.close();
+        self.queue.close();
         outcome
     }
 
@@ -320,10 +325,7 @@ impl Mounted {
             thread::sleep(BUSY_RETRY_INTERVAL);
         }
         // A copy of the mount in another mount namespace keeps the file system alive.
-        let ended = self
-            .context
-            .session_end()
-            .wait_until(deadline + BUSY_RETRY_INTERVAL);
+        let ended = self.session_end.wait_until(deadline + BUSY_RETRY_INTERVAL);
         Ok(if ended {
             Unmounted::Clean
         } else {

@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 use lockstep_driver::client::{FileService, RoleObserver, Standing};
 use parking_lot::Mutex;
 
-use crate::admission::standby_queue::Admissions;
+use crate::admission::standby_queue::StandbyQueue;
 use crate::kernel_cache::cache_drop::CacheDropper;
+use crate::kernel_cache::unfinished_drops::UnfinishedDrops;
 use crate::kernel_cache::write_back::WriteBack;
 
 /// How long a node that gives its role away waits for the drop of the kernel's caches. The drop goes on after that.
@@ -32,12 +33,19 @@ const DROP_WAIT_MAX: Duration = Duration::from_secs(4);
 const DROP_PAUSE_MAX: Duration = Duration::from_millis(900);
 
 /// The parts of a mount that a change of the role concerns.
-pub(crate) struct MountRole {
-    admissions: Arc<Admissions>,
-    dropper: Arc<CacheDropper>,
-    write_back: WriteBack,
+pub(crate) struct RoleParts {
+    pub queue: Arc<StandbyQueue>,
+    /// The drops that are under way.
+    pub drops: Arc<UnfinishedDrops>,
+    pub dropper: Arc<CacheDropper>,
+    pub write_back: WriteBack,
     /// How long the kernel keeps names after a drop.
-    names_outlive_drop: Duration,
+    pub names_outlive_drop: Duration,
+}
+
+/// The role of the node, as a mount follows it.
+pub(crate) struct MountRole {
+    parts: RoleParts,
     last: Mutex<Standing>,
 }
 
@@ -53,24 +61,14 @@ impl std::fmt::Debug for MountRole {
 impl MountRole {
     /// Follows the role of a node, until the returned value is dropped. `is_resumed`: an earlier process has answered requests
     /// of the mount.
-    pub fn observe(
-        service: &dyn FileService,
-        admissions: Arc<Admissions>,
-        dropper: Arc<CacheDropper>,
-        write_back: WriteBack,
-        names_outlive_drop: Duration,
-        is_resumed: bool,
-    ) -> Arc<Self> {
+    pub fn observe(service: &dyn FileService, parts: RoleParts, is_resumed: bool) -> Arc<Self> {
         let first = if is_resumed {
             Standing::Undecided
         } else {
             service.standing()
         };
         let role = Arc::new(Self {
-            admissions,
-            dropper,
-            write_back,
-            names_outlive_drop,
+            parts,
             last: Mutex::new(first),
         });
         service.observe(Arc::new(MountObserver(Arc::downgrade(&role))));
@@ -80,35 +78,39 @@ impl MountRole {
     }
 
     fn begin_drop(&self) -> Receiver<()> {
-        self.dropper.begin(Some(self.admissions.drops().begin()))
+        self.parts.dropper.begin(Some(self.parts.drops.begin()))
     }
 
     /// This node may serve again, so the write-backs of this drop wait, and count as those of any other time.
     fn lapsed(&self) {
-        self.dropper.begin(None);
+        self.parts.dropper.begin(None);
     }
 
     fn retiring(&self) {
         let start = Instant::now();
         *self.last.lock() = Standing::Retiring;
         // Write-backs that have waited are let in now.
-        self.admissions.run_parked_soon();
+        self.parts.queue.run_parked_soon();
         if !self.await_drop(&self.begin_drop(), start) {
             tracing::warn!("the kernel has not dropped its caches yet");
         }
-        thread::sleep(self.names_outlive_drop.saturating_sub(start.elapsed()));
+        thread::sleep(
+            self.parts
+                .names_outlive_drop
+                .saturating_sub(start.elapsed()),
+        );
     }
 
     /// Waits for a drop while write-backs come, unless the drop fails. Returns whether the drop is done.
     fn await_drop(&self, is_done: &Receiver<()>, start: Instant) -> bool {
         while start.elapsed() < DROP_WAIT_MAX {
-            let before = self.admissions.admitted_write_backs();
+            let before = self.parts.queue.admitted_write_backs();
             match is_done.recv_timeout(DROP_PAUSE_MAX) {
                 Ok(()) => return true,
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if self.admissions.admitted_write_backs() == before {
+            if self.parts.queue.admitted_write_backs() == before {
                 break;
             }
         }
@@ -128,7 +130,7 @@ impl MountRole {
             return;
         };
         if standing == Standing::Following {
-            self.dropper.known().note_old_sizes();
+            self.parts.dropper.known().note_old_sizes();
         }
         if standing != Standing::Following || before == Standing::Following {
             return;
@@ -136,15 +138,15 @@ impl MountRole {
         if before != Standing::Retiring {
             self.begin_drop();
         }
-        self.admissions.drops().note_other_node();
-        self.admissions.refuse_following();
+        self.parts.drops.note_other_node();
+        self.parts.queue.refuse_following();
     }
 }
 
 impl RoleObserver for MountObserver {
     fn preparing(&self) {
         if let Some(role) = self.0.upgrade() {
-            role.write_back.run();
+            role.parts.write_back.run();
         }
     }
 

@@ -8,13 +8,16 @@ use std::sync::Arc;
 
 use lockstep_types::Errno;
 
-use super::context::{Context, RequestForm};
-use super::standby_queue::{AdmissionAnswer, Admitted, ParkedRequest};
+use super::admitted::Admitted;
+use super::context::Context;
+use super::parked_requests::ParkedRequest;
+use super::request_info::RequestInfo;
+use super::standby_queue::AdmissionAnswer;
 use crate::kernel_cache::page_cache::ContentChange;
 
 /// A change whose turn has come.
 pub(crate) struct DelayedChange {
-    form: RequestForm,
+    info: RequestInfo,
     change: ContentChange,
 }
 
@@ -29,9 +32,9 @@ pub(crate) enum DelayedTurn {
 }
 
 impl DelayedChange {
-    /// A change whose turn has come, of a request with a form.
-    pub const fn new(form: RequestForm, change: ContentChange) -> Self {
-        Self { form, change }
+    /// A change whose turn has come, of this request.
+    pub const fn new(info: RequestInfo, change: ContentChange) -> Self {
+        Self { info, change }
     }
 
     /// Asks for admission, and gives `body` the turn: now, or when this node serves.
@@ -40,30 +43,30 @@ impl DelayedChange {
         context: &Arc<Context>,
         body: impl FnOnce(&Arc<Context>, DelayedTurn) + Send + 'static,
     ) {
-        let Self { form, change } = self;
-        let (operation, wish) = (form.operation, form.wish(context.asked()));
-        match context.admissions().enter(wish) {
+        let Self { info, change } = self;
+        let (operation, class) = (info.operation, info.class(context.asked()));
+        match context.queue.enter(class) {
             AdmissionAnswer::Inside(admitted) => {
-                context.run(operation, admitted, || {
+                admitted.run(operation, || {
                     body(context, DelayedTurn::Begin(change));
                 });
             }
             AdmissionAnswer::Refused(errno) => {
-                context.page_cache().abandon(&change);
+                context.page_cache.abandon(&change);
                 body(context, DelayedTurn::Refused(errno));
             }
-            AdmissionAnswer::Waits(in_flight) => {
-                context.page_cache().abandon(&change);
+            AdmissionAnswer::Waits(passed) => {
+                context.page_cache.abandon(&change);
                 let shared = Arc::clone(context);
                 let answer = move |turn: Result<Admitted<'_>, Errno>| match turn {
-                    Ok(admitted) => shared.run(operation, admitted, || {
+                    Ok(admitted) => admitted.run(operation, || {
                         body(&shared, DelayedTurn::Again);
                     }),
                     Err(errno) => body(&shared, DelayedTurn::Refused(errno)),
                 };
                 // The service keeps the bytes of the change.
-                let request = ParkedRequest::new(wish, Box::new(answer));
-                context.admissions().park(request, in_flight);
+                let request = ParkedRequest::new(class, Box::new(answer));
+                context.queue.park(request, passed);
             }
         }
     }

@@ -18,6 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use fuser::Request;
 use lockstep_driver::client::Done;
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 use lockstep_types::{Attr, Ino};
@@ -190,6 +191,15 @@ impl MountMemory {
     pub fn find(&self, delivery: RequestDelivery) -> Option<(ChangeNote, NoteSlot)> {
         let of_resent = delivery.is_resent.then_some(delivery.unique)?;
         self.left.lock().remove(&of_resent)
+    }
+
+    /// The delivery of a request. An earlier process has not executed a request that it has only parked.
+    pub fn delivery_of(&self, request: &Request) -> RequestDelivery {
+        let marked = RequestDelivery::of(request);
+        RequestDelivery {
+            is_resent: marked.is_resent && !self.take_parked(marked.unique),
+            ..marked
+        }
     }
 
     /// Returns whether an earlier process has noted that a change has not begun, and forgets that.

@@ -17,6 +17,7 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
     ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use lockstep_driver::client::FileService;
 use lockstep_types::{Errno, Ino, MetaRequest, NodeKind};
 
 use super::attributes::{file_name, ino, kind_and_mode};
@@ -28,8 +29,10 @@ use super::setattr::{self, SetAttrRequest};
 use super::write::{self, WriteRequest};
 use super::{content, extended, listing, names, reply};
 use crate::admission::caller_thread::CallerThread;
-use crate::admission::context::{Context, RequestForm};
+use crate::admission::context::Context;
+use crate::admission::entrance::Entrance;
 use crate::admission::refuse::Refuse;
+use crate::admission::request_info::RequestInfo;
 use crate::device::init;
 use crate::device::reader_start::{NO_NODE, ReaderStart};
 use crate::device::request_queue::RequestQueue;
@@ -40,39 +43,44 @@ const LINK_MODE: u32 = 0o777;
 
 /// The file system that fuser calls.
 pub(crate) struct Adaptor {
-    context: Arc<Context>,
+    entrance: Arc<Entrance>,
     queue: RequestQueue,
     start: ReaderStart,
 }
 
 impl Adaptor {
-    pub fn new(context: Arc<Context>, queue: RequestQueue, start: ReaderStart) -> Self {
+    pub fn new(entrance: Arc<Entrance>, queue: RequestQueue, start: ReaderStart) -> Self {
         Self {
-            context,
+            entrance,
             queue,
             start,
         }
     }
 
-    /// Answers one request other than a write; see [`Context::answer`].
+    /// Answers one request other than a write; see [`Entrance::answer`].
     fn answer<R: Refuse + Send + 'static>(
         &self,
         request: &Request,
-        form: impl Into<RequestForm>,
+        info: impl Into<RequestInfo>,
         reply: R,
         body: impl FnOnce(&Arc<Context>, R) + Send + 'static,
     ) {
-        let form = form.into().of(request);
-        self.context.answer(form, reply, |context, reply| {
-            context.service().flush_deferred_writes();
+        let info = info.into().of(request);
+        self.entrance.answer(info, reply, |context, reply| {
+            context.service.flush_deferred_writes();
             body(context, reply);
         });
     }
 
+    /// The inode that a request asks for, without what only some kinds have.
+    fn new_inode(&self, by: &Request, place: (INodeNo, &OsStr), kind: NodeKind) -> NewInode {
+        NewInode::new(by, self.entrance.delivery(by), place, kind)
+    }
+
     /// Answers one request to create an inode.
     fn create_inode(&self, by: &Request, name: &'static str, new: NewInode, reply: ReplyEntry) {
-        let form = RequestForm::change(name, new.delivery);
-        self.answer(by, form, reply, |context, reply| {
+        let info = RequestInfo::change(name, new.delivery);
+        self.answer(by, info, reply, |context, reply| {
             let shared = Arc::clone(context);
             new.submit(context, move |outcome| {
                 reply::entry(&shared, reply, outcome);
@@ -86,12 +94,12 @@ impl Adaptor {
         operation: &'static str,
         request: &Request,
         reply: ReplyEmpty,
-        change: impl FnOnce(&Context) -> Result<MetaRequest, Errno> + Send + 'static,
+        change: impl FnOnce(&dyn FileService) -> Result<MetaRequest, Errno> + Send + 'static,
     ) {
-        let delivery = self.context.delivery(request);
-        let form = RequestForm::change(operation, delivery);
-        self.answer(request, form, reply, move |context, reply| {
-            match change(context) {
+        let delivery = self.entrance.delivery(request);
+        let info = RequestInfo::change(operation, delivery);
+        self.answer(request, info, reply, move |context, reply| {
+            match change(&*context.service) {
                 Ok(change) => {
                     let done = |outcome| reply::empty(reply, outcome);
                     exchange::submit(context, delivery, change, Box::new(done));
@@ -103,17 +111,18 @@ impl Adaptor {
 
     /// Flushes deferred writes for a request that needs nothing else of the service.
     fn flush_deferred_for(&self, operation: &'static str) {
-        let context = &self.context;
-        context.run_without_reply(operation, || context.service().flush_deferred_writes());
+        self.entrance.run_without_reply(operation, |context| {
+            context.service.flush_deferred_writes();
+        });
     }
 
     /// Subtracts references that the kernel has dropped. A `forget` request has no reply.
     fn forget_one(&self, node: INodeNo, count: u64) {
-        self.context.run_without_reply("forget", || {
-            self.context.service().flush_deferred_writes();
+        self.entrance.run_without_reply("forget", |context| {
+            context.service.flush_deferred_writes();
             if let Ok(ino) = ino(node) {
-                self.context.page_cache().changes().forgotten(ino);
-                self.context.forget(ino, count);
+                context.page_cache.changes().forgotten(ino);
+                context.forget(ino, count);
             }
         });
     }
@@ -144,11 +153,11 @@ impl Filesystem for Adaptor {
         reply: ReplyAttr,
     ) {
         if node.0 == Ino::ROOT.get() {
-            return reply::root_attributes(&self.context, reply);
+            return reply::root_attributes(&self.entrance, reply);
         }
-        let form = RequestForm::look("getattr", request);
-        self.answer(request, form, reply, move |context, reply| {
-            let attr = ino(node).and_then(|ino| context.service().getattr(ino));
+        let info = RequestInfo::look("getattr", request);
+        self.answer(request, info, reply, move |context, reply| {
+            let attr = ino(node).and_then(|ino| context.service.getattr(ino));
             reply::attributes(context, reply, attr);
         });
     }
@@ -173,8 +182,8 @@ impl Filesystem for Adaptor {
     ) {
         let attributes = SetAttrRequest::new((mode, uid, gid), size, (atime, mtime));
         let caller = Caller::of(request);
-        let form = attributes.form(self.context.delivery(request));
-        self.answer(request, form, reply, move |context, reply| {
+        let info = attributes.info(self.entrance.delivery(request));
+        self.answer(request, info, reply, move |context, reply| {
             setattr::set_attr(context, node, attributes, caller, reply);
         });
     }
@@ -184,7 +193,7 @@ impl Filesystem for Adaptor {
             request,
             "readlink",
             reply,
-            move |context, reply| match ino(node).and_then(|ino| context.service().readlink(ino)) {
+            move |context, reply| match ino(node).and_then(|ino| context.service.readlink(ino)) {
                 Ok(target) => reply.data(&target),
                 Err(errno) => reply.refuse(errno),
             },
@@ -207,7 +216,9 @@ impl Filesystem for Adaptor {
         };
         let new = NewInode {
             rdev,
-            ..NewInode::new(&self.context, request, (parent, name), kind).with_mode(mode, umask)
+            ..self
+                .new_inode(request, (parent, name), kind)
+                .with_mode(mode, umask)
         };
         self.create_inode(request, "mknod", new, reply);
     }
@@ -221,7 +232,7 @@ impl Filesystem for Adaptor {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let new = NewInode::new(&self.context, request, (parent, name), NodeKind::Directory);
+        let new = self.new_inode(request, (parent, name), NodeKind::Directory);
         self.create_inode(request, "mkdir", new.with_mode(mode, umask), reply);
     }
 
@@ -236,7 +247,7 @@ impl Filesystem for Adaptor {
         let new = NewInode {
             mode: LINK_MODE,
             target: target.as_os_str().as_bytes().to_vec(),
-            ..NewInode::new(&self.context, request, (parent, name), NodeKind::Symlink)
+            ..self.new_inode(request, (parent, name), NodeKind::Symlink)
         };
         self.create_inode(request, "symlink", new, reply);
     }
@@ -251,10 +262,11 @@ impl Filesystem for Adaptor {
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let new = NewInode::new(&self.context, request, (parent, name), NodeKind::File)
+        let new = self
+            .new_inode(request, (parent, name), NodeKind::File)
             .with_mode(mode, umask);
-        let form = RequestForm::change("create", new.delivery);
-        self.answer(request, form, reply, move |context, reply| {
+        let info = RequestInfo::change("create", new.delivery);
+        self.answer(request, info, reply, move |context, reply| {
             let shared = Arc::clone(context);
             new.submit(context, move |outcome| {
                 reply::created(&shared, reply, outcome);
@@ -270,9 +282,9 @@ impl Filesystem for Adaptor {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let (delivery, name) = (self.context.delivery(request), file_name(name));
-        let form = RequestForm::change("link", delivery);
-        self.answer(request, form, reply, move |context, reply| {
+        let (delivery, name) = (self.entrance.delivery(request), file_name(name));
+        let info = RequestInfo::change("link", delivery);
+        self.answer(request, info, reply, move |context, reply| {
             names::link(context, delivery, node, (parent, name), reply);
         });
     }
@@ -308,14 +320,14 @@ impl Filesystem for Adaptor {
             names::entry(new_parent, new_name),
         );
         let owner = (request.uid(), request.gid());
-        self.change("rename", request, reply, move |context| {
-            names::rename(context, from?, to?, flags, owner)
+        self.change("rename", request, reply, move |service| {
+            names::rename(service, from?, to?, flags, owner)
         });
     }
 
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.answer(request, "open", reply, move |context, reply| {
-            let allowed = inode_flags::check_open(context.service(), node, flags);
+            let allowed = inode_flags::check_open(&*context.service, node, flags);
             reply::opened(reply, allowed.and_then(|ino| context.open(ino)));
         });
     }
@@ -330,10 +342,10 @@ impl Filesystem for Adaptor {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let context = &self.context;
-        context.answer_counting("release", reply, |reply| {
-            context.service().flush_deferred_writes();
-            let outcome = ino(node).map(|ino| context.close_one(ino));
+        let entrance = &self.entrance;
+        entrance.answer_counting("release", reply, |context, reply| {
+            context.service.flush_deferred_writes();
+            let outcome = ino(node).map(|ino| context.close(ino));
             reply::empty(reply, outcome);
         });
     }
@@ -362,8 +374,8 @@ impl Filesystem for Adaptor {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let form = content::read_form(node, offset, size, owner);
-        self.answer(request, form, reply, move |context, reply| {
+        let info = content::read_info(node, offset, size, owner);
+        self.answer(request, info, reply, move |context, reply| {
             content::read(context, node, offset, size, owner, reply);
         });
     }
@@ -380,11 +392,11 @@ impl Filesystem for Adaptor {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (caller, delivery) = (Caller::of(request), self.context.delivery(request));
+        let (caller, delivery) = (Caller::of(request), self.entrance.delivery(request));
         let thread = CallerThread::new(request.pid());
         let request = WriteRequest::new(caller, delivery, write_flags, flags, &self.queue);
-        self.context.answer_or_keep(
-            request.form().by(thread),
+        self.entrance.answer_or_keep(
+            request.info().by(thread),
             reply,
             |context, reply| write::write(context, request, node, offset, data, reply),
             || {
@@ -406,7 +418,7 @@ impl Filesystem for Adaptor {
         reply: ReplyEmpty,
     ) {
         self.answer(request, "fsync", reply, move |context, reply| {
-            content::sync(context, node, reply);
+            content::sync(&*context.service, node, reply);
         });
     }
 
@@ -419,7 +431,7 @@ impl Filesystem for Adaptor {
         reply: ReplyEmpty,
     ) {
         self.answer(request, "fsyncdir", reply, move |context, reply| {
-            content::sync(context, node, reply);
+            content::sync(&*context.service, node, reply);
         });
     }
 
@@ -433,9 +445,9 @@ impl Filesystem for Adaptor {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let by = (Caller::of(request), self.context.delivery(request));
-        let form = RequestForm::change("fallocate", by.1);
-        self.answer(request, form, reply, move |context, reply| {
+        let by = (Caller::of(request), self.entrance.delivery(request));
+        let info = RequestInfo::change("fallocate", by.1);
+        self.answer(request, info, reply, move |context, reply| {
             content::allocate(context, by, node, (offset, length), mode, reply);
         });
     }
@@ -450,7 +462,7 @@ impl Filesystem for Adaptor {
         reply: ReplyLseek,
     ) {
         self.answer(request, "lseek", reply, move |context, reply| {
-            content::seek(context, node, offset, whence, reply);
+            content::seek(&*context.service, node, offset, whence, reply);
         });
     }
 
@@ -467,9 +479,9 @@ impl Filesystem for Adaptor {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let by = (Caller::of(request), self.context.delivery(request));
-        let form = RequestForm::change("copy_file_range", by.1);
-        self.answer(request, form, reply, move |context, reply| {
+        let by = (Caller::of(request), self.entrance.delivery(request));
+        let info = RequestInfo::change("copy_file_range", by.1);
+        self.answer(request, info, reply, move |context, reply| {
             let (from, to) = ((from, from_offset), (to, to_offset));
             content::copy(context, by, from, to, length, reply);
         });
@@ -491,7 +503,7 @@ impl Filesystem for Adaptor {
         reply: ReplyDirectory,
     ) {
         self.answer(request, "readdir", reply, move |context, reply| {
-            listing::names(context, node, offset, reply);
+            listing::names(&*context.service, node, offset, reply);
         });
     }
 
@@ -509,10 +521,10 @@ impl Filesystem for Adaptor {
     }
 
     fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
-        let context = &self.context;
-        context.answer_counting("statfs", reply, |reply| {
-            context.service().flush_deferred_writes();
-            reply::space(reply, context.service().space());
+        let entrance = &self.entrance;
+        entrance.answer_counting("statfs", reply, |context, reply| {
+            context.service.flush_deferred_writes();
+            reply::space(reply, context.service.space());
         });
     }
 
@@ -527,11 +539,11 @@ impl Filesystem for Adaptor {
         reply: ReplyEmpty,
     ) {
         let caller = Caller::of(request);
-        let delivery = self.context.delivery(request);
+        let delivery = self.entrance.delivery(request);
         let attribute = (name.as_bytes().to_vec(), value.to_vec());
-        let form = RequestForm::change("setxattr", delivery);
-        self.answer(request, form, reply, move |context, reply| {
-            let changes = extended::set_changes(context, caller, node, attribute, flags);
+        let info = RequestInfo::change("setxattr", delivery);
+        self.answer(request, info, reply, move |context, reply| {
+            let changes = extended::set_changes(&*context.service, caller, node, attribute, flags);
             extended::submit(context, delivery, changes, reply);
         });
     }
@@ -545,14 +557,14 @@ impl Filesystem for Adaptor {
         reply: ReplyXattr,
     ) {
         let name = name.as_bytes();
-        self.context.answer_or_keep(
-            RequestForm::look("getxattr", request).of(request),
+        self.entrance.answer_or_keep(
+            RequestInfo::look("getxattr", request).of(request),
             reply,
-            |context, reply| extended::answer(context, node, name, room, reply),
+            |context, reply| extended::answer(&*context.service, node, name, room, reply),
             || {
                 let name = name.to_vec();
                 let body = move |context: &Arc<Context>, reply| {
-                    extended::answer(context, node, &name, room, reply);
+                    extended::answer(&*context.service, node, &name, room, reply);
                 };
                 (0, body)
             },
@@ -562,16 +574,16 @@ impl Filesystem for Adaptor {
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
         let caller = Caller::of(request);
         self.answer(request, "listxattr", reply, move |context, reply| {
-            let list = ino(node).and_then(|ino| context.service().listxattr(ino));
+            let list = ino(node).and_then(|ino| context.service.listxattr(ino));
             let visible = list.map(|list| extended::visible(&list, caller));
             reply::sized(reply, room, visible);
         });
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (delivery, name) = (self.context.delivery(request), name.as_bytes().to_vec());
-        let form = RequestForm::change("removexattr", delivery);
-        self.answer(request, form, reply, move |context, reply| {
+        let (delivery, name) = (self.entrance.delivery(request), name.as_bytes().to_vec());
+        let info = RequestInfo::change("removexattr", delivery);
+        self.answer(request, info, reply, move |context, reply| {
             let changes = extended::remove_change(node, name);
             extended::submit(context, delivery, changes, reply);
         });
@@ -596,9 +608,9 @@ impl Filesystem for Adaptor {
             }
             return;
         };
-        let delivery = self.context.delivery(request);
-        let form = about_flags.form(delivery);
-        self.answer(request, form, reply, move |context, reply| {
+        let delivery = self.entrance.delivery(request);
+        let info = about_flags.info(delivery);
+        self.answer(request, info, reply, move |context, reply| {
             about_flags.run(context, delivery, node, room, reply);
         });
     }

@@ -4,16 +4,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fuser::{INodeNo, LockOwner, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite};
-use lockstep_driver::client::Seek;
+use lockstep_driver::client::{FileService, Seek};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{AllocateMode, Errno, Ino, MetaRequest};
 
 use super::attributes::{allocate_mode, ino};
 use super::privileges::{self, Caller};
 use super::reply;
-use crate::admission::context::{Context, RequestForm};
+use crate::admission::context::Context;
 use crate::admission::delayed_change::{DelayedChange, DelayedTurn};
 use crate::admission::refuse::Refuse;
+use crate::admission::request_info::RequestInfo;
 use crate::kernel_cache::file_pages::PageRead;
 use crate::kernel_cache::page_cache::{ChangeEnd, ChangeKind, ContentChange};
 use crate::memory::delivery::RequestDelivery;
@@ -22,16 +23,16 @@ use crate::memory::delivery::RequestDelivery;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// The form of a read. A read without a lock owner fills pages of the kernel's cache.
-pub(crate) fn read_form(
+/// What a read is, for its admission. A read without a lock owner fills pages of the kernel's cache.
+pub(crate) fn read_info(
     node: INodeNo,
     offset: u64,
     size: u32,
     owner: Option<LockOwner>,
-) -> RequestForm {
+) -> RequestInfo {
     let ino = ino(node).ok().filter(|_| owner.is_none());
     let bytes = offset..offset.saturating_add(size.into());
-    RequestForm {
+    RequestInfo {
         page_read: ino.map(|ino| PageRead::new(ino, &bytes)),
         .."read".into()
     }
@@ -52,7 +53,7 @@ pub(crate) fn read(
     };
     if owner.is_none() {
         let bytes = offset..offset.saturating_add(size.into());
-        context.page_cache().changes().page_read(ino, bytes);
+        context.page_cache.changes().page_read(ino, bytes);
     }
     let shared = Arc::clone(context);
     let done = Box::new(move |outcome: Result<&[u8], Errno>| match outcome {
@@ -62,25 +63,25 @@ pub(crate) fn read(
         }
         Err(errno) => reply.refuse(errno),
     });
-    context.service().read(ino, offset, size as usize, done);
+    context.service.read(ino, offset, size as usize, done);
 }
 
 /// Makes the kernel show no smaller size of a file than `end`. Call it while no other request can cut the file.
 fn show_size(context: &Context, ino: Ino, end: u64) {
-    let changes = context.page_cache().changes();
+    let changes = context.page_cache.changes();
     if changes.hides_growth(ino, end) {
-        context.kernel_cache().expire(ino);
+        context.kernel_cache.expire(ino);
         // Another read must not rely on this one earlier.
         changes.size_shown(ino, end);
     }
 }
 
 /// Syncs a file or a directory.
-pub(crate) fn sync(context: &Context, node: INodeNo, reply: ReplyEmpty) {
+pub(crate) fn sync(service: &dyn FileService, node: INodeNo, reply: ReplyEmpty) {
     match ino(node) {
         Ok(ino) => {
             let done = Box::new(|outcome| reply::empty(reply, outcome));
-            context.service().sync(ino, done);
+            service.sync(ino, done);
         }
         Err(errno) => reply.refuse(errno),
     }
@@ -106,10 +107,10 @@ pub(crate) fn allocate(
             Ok(change) => change,
             Err(errno) => return reply.refuse(errno),
         };
-        let operations = match allocate_operations(context, caller, ino, range, mode) {
+        let operations = match allocate_operations(&*context.service, caller, ino, range, mode) {
             Ok(operations) => operations,
             Err(errno) => {
-                context.page_cache().abandon(&change);
+                context.page_cache.abandon(&change);
                 return reply.refuse(errno);
             }
         };
@@ -117,11 +118,11 @@ pub(crate) fn allocate(
         let shared = Arc::clone(context);
         let done = Box::new(move |outcome: Result<_, Errno>| {
             if clears_set_id {
-                shared.kernel_cache().expire(ino);
+                shared.kernel_cache.expire(ino);
             }
             let end = ChangeEnd::of_change(&outcome);
             let answer = move || reply::empty(reply, outcome);
-            let cache = shared.page_cache();
+            let cache = &shared.page_cache;
             cache.finish(change, end, answer);
         });
         context.change_in_order(operations, done);
@@ -136,7 +137,7 @@ pub(crate) fn change_directly(
     (ino, bytes): (Ino, Range<u64>),
     begin: impl FnOnce(&Arc<Context>, Result<ContentChange, Errno>) + Send + 'static,
 ) {
-    let cache = context.page_cache();
+    let cache = &context.page_cache;
     if let Some(change) = cache
         .changes()
         .begin(ino, ChangeKind::Direct, bytes.clone())
@@ -145,8 +146,8 @@ pub(crate) fn change_directly(
     }
     let (shared, range) = (Arc::clone(context), bytes.clone());
     let start = move |change| {
-        let form = RequestForm::change("change of content", delivery);
-        let delayed = DelayedChange::new(form, change);
+        let request = RequestInfo::change("change of content", delivery);
+        let delayed = DelayedChange::new(request, change);
         delayed.start(&shared, move |context, turn| match turn {
             DelayedTurn::Begin(change) => begin(context, Ok(change)),
             DelayedTurn::Again => change_directly(context, delivery, (ino, range), begin),
@@ -157,16 +158,14 @@ pub(crate) fn change_directly(
 }
 
 fn allocate_operations(
-    context: &Context,
+    service: &dyn FileService,
     caller: Caller,
     ino: Ino,
     (offset, length): (u64, u64),
     mode: AllocateMode,
 ) -> Result<Vec<MetaRequest>, Errno> {
-    let mut operations = privileges::drop_before(context.service(), caller, ino)?;
-    let parts = context
-        .service()
-        .parts(ino, offset..offset.saturating_add(length));
+    let mut operations = privileges::drop_before(service, caller, ino)?;
+    let parts = service.parts(ino, offset..offset.saturating_add(length));
     operations.extend(parts.into_iter().map(|part| MetaRequest::Allocate {
         ino,
         offset: part.start,
@@ -181,21 +180,27 @@ const fn is_allocation(change: &MetaRequest) -> bool {
 }
 
 /// Finds the next data or hole.
-pub(crate) fn seek(context: &Context, node: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
-    match find(context, node, offset, whence) {
+pub(crate) fn seek(
+    service: &dyn FileService,
+    node: INodeNo,
+    offset: i64,
+    whence: i32,
+    reply: ReplyLseek,
+) {
+    match find(service, node, offset, whence) {
         Ok(found) => reply.offset(found),
         Err(errno) => reply.refuse(errno),
     }
 }
 
-fn find(context: &Context, node: INodeNo, offset: i64, whence: i32) -> Result<i64, Errno> {
+fn find(service: &dyn FileService, node: INodeNo, offset: i64, whence: i32) -> Result<i64, Errno> {
     let target = match whence {
         SEEK_DATA => Seek::Data,
         SEEK_HOLE => Seek::Hole,
         _ => return Err(Errno::Invalid),
     };
     let offset = u64::try_from(offset).map_err(|_| Errno::NoDevice)?;
-    let found = context.service().seek(ino(node)?, offset, target)?;
+    let found = service.seek(ino(node)?, offset, target)?;
     i64::try_from(found).map_err(|_| Errno::TooBig)
 }
 
@@ -211,7 +216,7 @@ pub(crate) fn copy(
     let plan = || {
         let (from, to) = ((ino(from.0)?, from.1), (ino(to.0)?, to.1));
         check_copy(context, to, length)?;
-        let operations = privileges::drop_before(context.service(), caller, to.0)?;
+        let operations = privileges::drop_before(&*context.service, caller, to.0)?;
         Ok((from, to, operations))
     };
     let (from, to, operations) = match plan() {
@@ -222,7 +227,7 @@ pub(crate) fn copy(
     let clears_set_id = !operations.is_empty();
     let then = Box::new(move |outcome: Result<_, Errno>| {
         if clears_set_id {
-            shared.kernel_cache().expire(to.0);
+            shared.kernel_cache.expire(to.0);
         }
         match outcome {
             Ok(_) => begin_copy(&shared, delivery, (from, to), length, reply),
@@ -239,10 +244,10 @@ fn check_copy(context: &Context, to: (Ino, u64), length: u64) -> Result<(), Errn
     let page = BLOCK_BYTES as u64;
     let end = to.1.saturating_add(length);
     let touches_more = || {
-        let size = context.service().getattr(to.0)?.size;
+        let size = context.service.getattr(to.0)?.size;
         Ok(!to.1.is_multiple_of(page) || (end < size && !end.is_multiple_of(page)))
     };
-    if context.page_cache().changes().is_cached(to.0) || touches_more()? {
+    if context.page_cache.changes().is_cached(to.0) || touches_more()? {
         return Err(Errno::NotSupported);
     }
     Ok(())
@@ -266,9 +271,9 @@ fn begin_copy(
             // Fewer bytes may be copied.
             let end = ChangeEnd::of_change(&outcome);
             let answer = move || reply::written(reply, outcome);
-            let cache = shared.page_cache();
+            let cache = &shared.page_cache;
             cache.finish(change, end, answer);
         });
-        context.service().copy(from, to, length, done);
+        context.service.copy(from, to, length, done);
     });
 }

@@ -4,15 +4,20 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use fuser::{INodeNo, Request};
+use lockstep_driver::client::FileService;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind, RenameMode};
 
 use super::attributes::{file_name, ino, permissions};
 use crate::admission::context::Context;
 use crate::memory::delivery::RequestDelivery;
+use crate::resume::resent;
 
 /// The mode of a rename that leaves a whiteout, which belongs to this user and group.
-pub(crate) fn whiteout(context: &Context, (uid, gid): (u32, u32)) -> Result<RenameMode, Errno> {
-    let ino = context.service().next_ino()?;
+pub(crate) fn whiteout(
+    service: &dyn FileService,
+    (uid, gid): (u32, u32),
+) -> Result<RenameMode, Errno> {
+    let ino = service.next_ino()?;
     Ok(RenameMode::Whiteout { ino, uid, gid })
 }
 
@@ -34,8 +39,8 @@ pub(crate) struct NewInode {
 impl NewInode {
     /// An inode without a device number and target, with the name and the caller of a request.
     pub fn new(
-        context: &Context,
         request: &Request,
+        delivery: RequestDelivery,
         (parent, name): (INodeNo, &OsStr),
         kind: NodeKind,
     ) -> Self {
@@ -48,7 +53,7 @@ impl NewInode {
             rdev: 0,
             target: Vec::new(),
             owner: (request.uid(), request.gid()),
-            delivery: context.delivery(request),
+            delivery,
         }
     }
 
@@ -68,7 +73,7 @@ impl NewInode {
         then: impl FnOnce(Result<Attr, Errno>) + Send + 'static,
     ) {
         let delivery = self.delivery;
-        let (ino, change) = match self.request(context) {
+        let (ino, change) = match self.request(&*context.service) {
             Ok(planned) => planned,
             Err(errno) => return then(Err(errno)),
         };
@@ -76,13 +81,13 @@ impl NewInode {
         let done = move |outcome: Result<Option<Attr>, _>| {
             then(outcome.and_then(|attr| shared.attributes(ino, attr)));
         };
-        context.change_delivered(delivery, change, Box::new(done));
+        resent::submit(&context.service, delivery, change, Box::new(done));
     }
 
-    fn request(self, context: &Context) -> Result<(Ino, MetaRequest), Errno> {
+    fn request(self, service: &dyn FileService) -> Result<(Ino, MetaRequest), Errno> {
         let parent = ino(self.parent)?;
         let name = self.name?;
-        let ino = context.service().next_ino()?;
+        let ino = service.next_ino()?;
         let (uid, gid) = self.owner;
         let change = MetaRequest::Create {
             parent,

@@ -10,6 +10,7 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 
 use fuser::{INodeNo, ReplyEmpty, ReplyXattr};
+use lockstep_driver::client::FileService;
 use lockstep_types::xattr::ACCESS_ACL;
 use lockstep_types::{Errno, Ino, MetaRequest, XattrNamespace};
 
@@ -21,14 +22,20 @@ use crate::memory::delivery::RequestDelivery;
 use crate::resume::change_note;
 
 /// Answers with the value of an attribute.
-pub(crate) fn answer(context: &Context, node: INodeNo, name: &[u8], room: u32, reply: ReplyXattr) {
-    context.service().flush_deferred_writes();
-    reply::sized(reply, room, get(context, node, name));
+pub(crate) fn answer(
+    service: &dyn FileService,
+    node: INodeNo,
+    name: &[u8],
+    room: u32,
+    reply: ReplyXattr,
+) {
+    service.flush_deferred_writes();
+    reply::sized(reply, room, get(service, node, name));
 }
 
-fn get(context: &Context, node: INodeNo, name: &[u8]) -> Result<Vec<u8>, Errno> {
+fn get(service: &dyn FileService, node: INodeNo, name: &[u8]) -> Result<Vec<u8>, Errno> {
     XattrNamespace::of(name)?;
-    context.service().getxattr(ino(node)?, name)
+    service.getxattr(ino(node)?, name)
 }
 
 /// The change that removes an attribute.
@@ -57,7 +64,7 @@ pub(crate) fn submit(
 /// The changes that set an attribute. If it is an access ACL, the file loses its set-group-id bit unless the caller may
 /// set that bit.
 pub(crate) fn set_changes(
-    context: &Context,
+    service: &dyn FileService,
     caller: Caller,
     node: INodeNo,
     (name, value): (Vec<u8>, Vec<u8>),
@@ -67,7 +74,7 @@ pub(crate) fn set_changes(
     let ino = ino(node)?;
     let mode = xattr_mode(flags)?;
     let first = if name == ACCESS_ACL {
-        without_set_gid(context, caller, ino)?
+        without_set_gid(service, caller, ino)?
     } else {
         None
     };
@@ -81,11 +88,11 @@ pub(crate) fn set_changes(
 }
 
 fn without_set_gid(
-    context: &Context,
+    service: &dyn FileService,
     caller: Caller,
     ino: Ino,
 ) -> Result<Option<MetaRequest>, Errno> {
-    let attr = context.service().getattr(ino)?;
+    let attr = service.getattr(ino)?;
     let mode = privileges::mode_after_acl(caller, &attr);
     Ok(mode.map(|mode| MetaRequest::SetAttr {
         ino,

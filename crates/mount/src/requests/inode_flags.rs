@@ -12,8 +12,9 @@ use rustix::fs::OFlags;
 
 use super::attributes::ino;
 use super::content;
-use crate::admission::context::{Context, RequestForm};
+use crate::admission::context::Context;
 use crate::admission::refuse::Refuse;
+use crate::admission::request_info::RequestInfo;
 use crate::kernel_cache::page_cache::ChangeEnd;
 use crate::memory::delivery::RequestDelivery;
 
@@ -100,11 +101,11 @@ impl FlagsRequest {
         })
     }
 
-    /// The form of the request for its admission.
-    pub fn form(self, delivery: RequestDelivery) -> RequestForm {
+    /// What the request is, for its admission.
+    pub fn info(self, delivery: RequestDelivery) -> RequestInfo {
         match self {
             Self::Show(_) => "lsattr".into(),
-            Self::Set(_) => RequestForm::change("chattr", delivery),
+            Self::Set(_) => RequestInfo::change("chattr", delivery),
         }
     }
 
@@ -122,7 +123,7 @@ impl FlagsRequest {
             Err(errno) => return reply.refuse(errno),
         };
         match self {
-            Self::Show(form) => match context.service().getattr(ino) {
+            Self::Show(form) => match context.service.getattr(ino) {
                 Ok(attr) => reply.ioctl(0, &form.encode(attr.flags, room as usize)),
                 Err(errno) => reply.refuse(errno),
             },
@@ -141,7 +142,7 @@ fn set(
     reply: ReplyIoctl,
 ) {
     let restricts = flags.intersects(InodeFlags::RESTRICTING);
-    if !restricts || !context.page_cache().changes().is_cached(ino) {
+    if !restricts || !context.page_cache.changes().is_cached(ino) {
         return submit(context, ino, flags, reply);
     }
     let all = (ino, 0..u64::MAX);
@@ -152,21 +153,23 @@ fn set(
         };
         let shared = Arc::clone(context);
         let then = move || submit(&shared, ino, flags, reply);
-        let cache = context.page_cache();
+        let cache = &context.page_cache;
         cache.finish(change, ChangeEnd::Failed, then);
     });
 }
 
 fn submit(context: &Arc<Context>, ino: Ino, flags: InodeFlags, reply: ReplyIoctl) {
     let shared = Arc::clone(context);
-    context.change(Ok(MetaRequest::SetFlags { ino, flags }), move |outcome| {
+    let done = move |outcome| {
         // The kernel does not know that `ctime` has changed.
-        shared.kernel_cache().expire(ino);
+        shared.kernel_cache.expire(ino);
         match outcome {
             Ok(_) => reply.ioctl(0, &[]),
             Err(errno) => reply.refuse(errno),
         }
-    });
+    };
+    let change = MetaRequest::SetFlags { ino, flags };
+    context.service.change(change, Box::new(done));
 }
 
 /// The file of an `open`. Refuses to open a file in a way that its flags forbid.

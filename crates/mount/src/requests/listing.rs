@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 
 use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus};
-use lockstep_driver::client::DirEntry;
+use lockstep_driver::client::{DirEntry, FileService};
 use lockstep_types::{Attr, Errno, Ino};
 
 use super::attributes::{file_attr, file_type, ino};
@@ -39,8 +39,13 @@ fn service_cookie(offset: u64) -> u64 {
 }
 
 /// Answers with names, starting after `offset`.
-pub(crate) fn names(context: &Context, node: INodeNo, offset: u64, mut reply: ReplyDirectory) {
-    let filled = ino(node).and_then(|directory| fill(context, directory, offset, &mut reply));
+pub(crate) fn names(
+    service: &dyn FileService,
+    node: INodeNo,
+    offset: u64,
+    mut reply: ReplyDirectory,
+) {
+    let filled = ino(node).and_then(|directory| fill(service, directory, offset, &mut reply));
     match filled {
         Ok(()) => reply.ok(),
         Err(errno) => reply.refuse(errno),
@@ -62,12 +67,12 @@ pub(crate) fn names_with_attributes(
 }
 
 fn fill(
-    context: &Context,
+    service: &dyn FileService,
     directory: Ino,
     offset: u64,
     reply: &mut ReplyDirectory,
 ) -> Result<(), Errno> {
-    for (attr, cookie, name) in dots(context, directory, offset)? {
+    for (attr, cookie, name) in dots(service, directory, offset)? {
         let full = reply.add(INodeNo(attr.ino.get()), cookie, file_type(attr.kind), name);
         if full {
             return Ok(());
@@ -78,9 +83,7 @@ fn fill(
         let node = INodeNo(entry.ino.get());
         until_full(reply.add(node, entry.cookie, file_type(entry.kind), name))
     };
-    context
-        .service()
-        .readdir(directory, service_cookie(offset), &mut add)
+    service.readdir(directory, service_cookie(offset), &mut add)
 }
 
 fn fill_plus(
@@ -89,7 +92,7 @@ fn fill_plus(
     offset: u64,
     reply: &mut ReplyDirectoryPlus,
 ) -> Result<(), Errno> {
-    let dots = dots(context, directory, offset)?;
+    let dots = dots(&*context.service, directory, offset)?;
     let mut reply = PlusReply::new(context, reply);
     for (attr, cookie, name) in dots {
         // The kernel counts no reference for `.` and `..`.
@@ -99,7 +102,7 @@ fn fill_plus(
     }
     let mut after = service_cookie(offset);
     loop {
-        let batch = fetch(context, directory, after)?;
+        let batch = fetch(&*context.service, directory, after)?;
         for entry in &batch {
             if reply.plus(entry)?.is_break() {
                 return Ok(());
@@ -114,11 +117,10 @@ fn fill_plus(
 
 /// Returns `.` and `..`, if they come after `offset`.
 fn dots(
-    context: &Context,
+    service: &dyn FileService,
     directory: Ino,
     offset: u64,
 ) -> Result<impl Iterator<Item = (Attr, u64, &'static str)>, Errno> {
-    let service = context.service();
     let dot = (offset < DOT).then(|| service.getattr(directory));
     let dot_dot = (offset < DOT_DOT).then(|| service.lookup_parent(directory));
     let dot = dot.transpose()?.map(|attr| (attr, DOT, "."));
@@ -126,13 +128,13 @@ fn dots(
     Ok(dot.into_iter().chain(dot_dot))
 }
 
-fn fetch(context: &Context, directory: Ino, after: u64) -> Result<Vec<DirEntry>, Errno> {
+fn fetch(service: &dyn FileService, directory: Ino, after: u64) -> Result<Vec<DirEntry>, Errno> {
     let mut batch = Vec::with_capacity(BATCH);
     let mut keep = |entry| {
         batch.push(entry);
         until_full(batch.len() == BATCH)
     };
-    context.service().readdir(directory, after, &mut keep)?;
+    service.readdir(directory, after, &mut keep)?;
     Ok(batch)
 }
 
@@ -155,7 +157,7 @@ impl<'a> PlusReply<'a> {
     fn add(&mut self, attr: &Attr, cookie: u64, name: &OsStr) -> ControlFlow<()> {
         let node = INodeNo(attr.ino.get());
         let attr = file_attr(attr);
-        let lifetime = self.context.short_lifetime();
+        let lifetime = self.context.lifetimes.of_new_inode();
         let added = until_full(
             self.reply
                 .add(node, cookie, name, &lifetime, &attr, GENERATION),
@@ -168,7 +170,7 @@ impl<'a> PlusReply<'a> {
     /// attributes cannot be read must not be left out, or a program would believe that it was removed: the reply
     /// ends before it. The kernel's next request begins with that entry and gets the error, or asks for names only.
     fn plus(&mut self, entry: &DirEntry) -> Result<ControlFlow<()>, Errno> {
-        let service = self.context.service();
+        let service = &self.context.service;
         let attr = match service.getattr(entry.ino) {
             Ok(attr) => attr,
             Err(Errno::Stale | Errno::NoEntry) => return Ok(ControlFlow::Continue(())),

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use fuser::{INodeNo, RenameFlags, ReplyEntry};
+use lockstep_driver::client::FileService;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
 
 use super::attributes::{file_name, ino, rename_mode};
@@ -13,6 +14,7 @@ use super::reply;
 use crate::admission::context::Context;
 use crate::admission::refuse::Refuse;
 use crate::memory::delivery::RequestDelivery;
+use crate::resume::resent;
 
 /// The inode that a `lookup` asks for.
 #[derive(Clone, Debug)]
@@ -44,7 +46,7 @@ pub(crate) fn entry(parent: INodeNo, name: &OsStr) -> Result<(Ino, FileName), Er
 
 /// The change that a `rename` asks for, by a program of this user and group.
 pub(crate) fn rename(
-    context: &Context,
+    service: &dyn FileService,
     (parent, name): (Ino, FileName),
     (new_parent, new_name): (Ino, FileName),
     flags: RenameFlags,
@@ -55,7 +57,7 @@ pub(crate) fn rename(
         name,
         new_parent,
         new_name,
-        mode: rename_mode(flags, || create::whiteout(context, owner))?,
+        mode: rename_mode(flags, || create::whiteout(service, owner))?,
     })
 }
 
@@ -68,9 +70,9 @@ pub(crate) fn look_up(
 ) {
     let is_entry = !matches!(target, Ok(LookupTarget::Own | LookupTarget::Above));
     let found = ino(parent).and_then(|parent| match target? {
-        LookupTarget::Own => revive(context, parent),
-        LookupTarget::Above => context.service().lookup_parent(parent),
-        LookupTarget::Entry(name) => context.service().lookup(parent, &name),
+        LookupTarget::Own => revive(&*context.service, parent),
+        LookupTarget::Above => context.service.lookup_parent(parent),
+        LookupTarget::Entry(name) => context.service.lookup(parent, &name),
     });
     match found {
         Err(Errno::NoEntry) if is_entry => reply::no_entry(context, reply),
@@ -80,8 +82,7 @@ pub(crate) fn look_up(
 
 /// Finds an inode by its number. No directory is locked, so the inode could be removed at any moment: a reference
 /// keeps it alive while its attributes are read.
-fn revive(context: &Context, ino: Ino) -> Result<Attr, Errno> {
-    let service = context.service();
+fn revive(service: &dyn FileService, ino: Ino) -> Result<Attr, Errno> {
     service.remembered(ino, 1);
     let found = service.getattr(ino);
     service.forgotten(ino, 1);
@@ -109,5 +110,5 @@ pub(crate) fn link(
         let attr = outcome.and_then(|attr| shared.attributes(ino, attr));
         reply::entry(&shared, reply, attr);
     };
-    context.change_delivered(delivery, change, Box::new(done));
+    resent::submit(&context.service, delivery, change, Box::new(done));
 }

@@ -9,8 +9,10 @@ use lockstep_types::limits::{BLOCK_BYTES, NAME_BYTES_MAX};
 use lockstep_types::{Attr, Errno, Ino};
 
 use super::attributes::{file_attr, no_attr};
-use crate::admission::context::{Context, NOT_AT_ALL};
+use crate::admission::context::Context;
+use crate::admission::entrance::Entrance;
 use crate::admission::refuse::Refuse;
+use crate::kernel_cache::lifetimes::NOT_AT_ALL;
 
 /// Inode numbers are never reused, so no inode needs a generation, and file handles are equal on both nodes.
 pub(crate) const GENERATION: Generation = Generation(0);
@@ -37,7 +39,7 @@ pub(crate) fn entry(context: &Context, reply: ReplyEntry, outcome: Result<Attr, 
     match outcome {
         Ok(attr) => {
             context.remember(attr.ino);
-            let of_name = context.lifetime();
+            let of_name = context.lifetimes.of_names();
             reply.entry_with_ttls(&NOT_AT_ALL, &of_name, &file_attr(&attr), GENERATION);
         }
         Err(errno) => reply.refuse(errno),
@@ -46,16 +48,16 @@ pub(crate) fn entry(context: &Context, reply: ReplyEntry, outcome: Result<Attr, 
 
 /// The name does not exist. The kernel may cache that: names appear through this mount only.
 pub(crate) fn no_entry(context: &Context, reply: ReplyEntry) {
-    reply.entry(&context.lifetime(), &no_attr(), GENERATION);
+    reply.entry(&context.lifetimes.of_names(), &no_attr(), GENERATION);
 }
 
 /// The attributes of an inode.
 pub(crate) fn attributes(context: &Context, reply: ReplyAttr, outcome: Result<Attr, Errno>) {
     match outcome {
-        Ok(attr) if context.page_cache().changes().grows(attr.ino) => {
+        Ok(attr) if context.page_cache.changes().grows(attr.ino) => {
             reply.attr(&NOT_AT_ALL, &file_attr(&attr));
         }
-        Ok(attr) => reply.attr(&context.lifetime(), &file_attr(&attr)),
+        Ok(attr) => reply.attr(&context.lifetimes.of_names(), &file_attr(&attr)),
         Err(errno) => reply.refuse(errno),
     }
 }
@@ -69,10 +71,10 @@ pub(crate) fn uncached_attributes(reply: ReplyAttr, outcome: Result<Attr, Errno>
 }
 
 /// The attributes of the root, which each node answers: so the mount point can be looked at.
-pub(crate) fn root_attributes(context: &Context, reply: ReplyAttr) {
-    context.answer_anywhere("getattr", reply, |reply, is_serving| {
-        context.service().flush_deferred_writes();
-        let attr = context.service().getattr(Ino::ROOT);
+pub(crate) fn root_attributes(entrance: &Entrance, reply: ReplyAttr) {
+    entrance.answer_anywhere("getattr", reply, |context, reply, is_serving| {
+        context.service.flush_deferred_writes();
+        let attr = context.service.getattr(Ino::ROOT);
         if is_serving {
             attributes(context, reply, attr);
         } else {
@@ -93,7 +95,7 @@ pub(crate) fn opened(reply: ReplyOpen, outcome: Result<(), Errno>) {
 pub(crate) fn created(context: &Context, reply: ReplyCreate, outcome: Result<Attr, Errno>) {
     match outcome.and_then(|attr| open_new(context, attr)) {
         Ok(attr) => reply.created(
-            &context.short_lifetime(),
+            &context.lifetimes.of_new_inode(),
             &file_attr(&attr),
             GENERATION,
             NO_HANDLE,

@@ -9,8 +9,9 @@ use lockstep_types::{Errno, Ino, InodeFlags, MetaRequest, Timestamp};
 use super::attributes::{ino, permissions, timestamp};
 use super::privileges::{self, Caller};
 use super::reply;
-use crate::admission::context::{Context, RequestForm};
+use crate::admission::context::Context;
 use crate::admission::refuse::Refuse;
+use crate::admission::request_info::RequestInfo;
 use crate::memory::delivery::RequestDelivery;
 
 /// The attributes that one `setattr` request sets.
@@ -45,15 +46,15 @@ impl SetAttrRequest {
         }
     }
 
-    /// The form of such a request.
-    pub fn form(self, delivery: RequestDelivery) -> RequestForm {
+    /// What such a request is, for its admission.
+    pub fn info(self, delivery: RequestDelivery) -> RequestInfo {
         let kind = match self.size {
             Some(_) => RequestKind::SizeChange,
             None => RequestKind::Program,
         };
-        RequestForm {
+        RequestInfo {
             kind,
-            ..RequestForm::change("setattr", delivery)
+            ..RequestInfo::change("setattr", delivery)
         }
     }
 
@@ -125,7 +126,7 @@ pub(crate) fn set_attr(
 ) {
     let plan = || {
         let ino = ino(node)?;
-        Ok((ino, request.operations(context.service(), ino, caller)?))
+        Ok((ino, request.operations(&*context.service, ino, caller)?))
     };
     let (ino, operations) = match plan() {
         Ok(plan) => plan,
@@ -134,7 +135,7 @@ pub(crate) fn set_attr(
     let shared = Arc::clone(context);
     let done = Box::new(move |outcome: Result<_, Errno>| {
         if request.size.is_some() {
-            shared.page_cache().changes().resized(ino);
+            shared.page_cache.changes().resized(ino);
         }
         let attr = outcome.and_then(|attr| shared.attributes(ino, attr));
         reply::uncached_attributes(reply, attr);

@@ -19,9 +19,10 @@ use parking_lot::Mutex;
 use super::attributes::{appends, ino, is_durable};
 use super::privileges::{self, Caller};
 use super::reply;
-use crate::admission::context::{Context, RequestForm};
+use crate::admission::context::Context;
 use crate::admission::delayed_change::{DelayedChange, DelayedTurn};
 use crate::admission::refuse::Refuse;
+use crate::admission::request_info::RequestInfo;
 use crate::admission::tenure_bond::TenureBond;
 use crate::device::request_queue::RequestQueue;
 use crate::kernel_cache::page_cache::{ChangeEnd, ChangeKind, ContentChange};
@@ -77,9 +78,9 @@ impl<'a> WriteRequest<'a> {
         }
     }
 
-    /// The form of such a request.
-    pub fn form(&self) -> RequestForm {
-        RequestForm {
+    /// What such a request is, for its admission.
+    pub fn info(&self) -> RequestInfo {
+        RequestInfo {
             kind: self.kind.admission_kind(),
             bond: TenureBond::Change(self.delivery),
             .."write".into()
@@ -112,10 +113,10 @@ impl<'a> WriteRequest<'a> {
     /// The bytes of the file that the write changes. `given` is the choice of the kernel, which lets one append of a file
     /// run at a time.
     fn range(self, context: &Context, ino: Ino, given: Range<u64>) -> Result<Range<u64>, Errno> {
-        if self.place == WritePlace::Given || !context.known().has_old_sizes() {
+        if self.place == WritePlace::Given || !context.known.has_old_sizes() {
             return Ok(given);
         }
-        let size = context.service().getattr(ino)?.size;
+        let size = context.service.getattr(ino)?.size;
         if !self.delivery.is_resent {
             return Ok(size..size.saturating_add(given.end - given.start));
         }
@@ -146,7 +147,7 @@ impl WriteBytes<'_> {
     /// Lets the service keep the bytes of an admitted write.
     fn keep(self, context: &Context) -> Arc<dyn KeptBytes> {
         match self {
-            Self::Borrowed(data) => context.service().keep_admitted(data),
+            Self::Borrowed(data) => context.service.keep_admitted(data),
             Self::Kept(kept) => kept,
         }
     }
@@ -210,7 +211,7 @@ pub(crate) fn write(
         Err(errno) => return reply.refuse(errno),
     };
     // Nothing is registered or locked yet: this thread may wait for memory.
-    let service = context.service();
+    let service = &context.service;
     let bytes = match service.admit_write(ino, offset, data, request.options()) {
         Ok(Some(kept)) => WriteBytes::Kept(kept),
         Ok(None) => WriteBytes::Borrowed(data),
@@ -232,7 +233,7 @@ fn begin_or_wait(
         Ok(range) => range,
         Err(errno) => return reply.refuse(errno),
     };
-    let changes = context.page_cache().changes();
+    let changes = context.page_cache.changes();
     match changes.begin(ino, request.kind, range.clone()) {
         Some(change) => begin(context, request, change, bytes, reply),
         None => begin_later(context, request, (ino, range), bytes, reply),
@@ -247,11 +248,11 @@ fn begin_later(
     bytes: WriteBytes<'_>,
     reply: ReplyWrite,
 ) {
-    context.service().flush_deferred_writes();
+    context.service.flush_deferred_writes();
     // Nothing is registered yet: this thread may still wait for memory.
     let kept = match bytes {
         WriteBytes::Kept(kept) => Ok(kept),
-        WriteBytes::Borrowed(data) => context.service().keep(data, request.options().waiting),
+        WriteBytes::Borrowed(data) => context.service.keep(data, request.options().waiting),
     };
     let kept = match kept {
         Ok(kept) => kept,
@@ -260,14 +261,14 @@ fn begin_later(
     let (shared, request) = (Arc::clone(context), request.delayed());
     let (bytes, place) = (WriteBytes::Kept(kept), (ino, range.clone()));
     let start = move |change| {
-        let delayed = DelayedChange::new(request.form(), change);
+        let delayed = DelayedChange::new(request.info(), change);
         delayed.start(&shared, move |context, turn| match turn {
             DelayedTurn::Begin(change) => begin(context, request, change, bytes, reply),
             DelayedTurn::Again => begin_or_wait(context, request, place, bytes, reply),
             DelayedTurn::Refused(errno) => reply.refuse(errno),
         });
     };
-    let cache = context.page_cache();
+    let cache = &context.page_cache;
     cache.begin_later(ino, request.kind, range, Box::new(start));
 }
 
@@ -281,29 +282,29 @@ fn begin(
 ) {
     let ino = change.ino;
     let parts = WriteParts::of(context, &change);
-    let set_id = with_set_id(context, ino, request);
+    let set_id = with_set_id(&*context.service, ino, request);
     // An earlier process may have cleared the bits, and not told the kernel.
     let clears_set_id = set_id.is_some() || request.delivery.is_resent;
     let count = change.bytes.end - change.bytes.start;
     let shared = Arc::clone(context);
     let done = Box::new(move |outcome: Result<(), Errno>| {
         if clears_set_id {
-            shared.kernel_cache().expire(ino);
+            shared.kernel_cache.expire(ino);
         }
         let end = ChangeEnd::of_write(&outcome);
         let answer = move || reply::written(reply, outcome.map(|()| count));
-        let cache = shared.page_cache();
+        let cache = &shared.page_cache;
         cache.finish(change, end, answer);
     });
     match set_id.and_then(|attr| privileges::before_write(request.caller, &attr)) {
-        None => parts.write(context.service(), bytes, request.options(), done),
+        None => parts.write(&*context.service, bytes, request.options(), done),
         Some(first) => write_after(context, request, first, parts, bytes, done),
     }
 }
 
 /// Returns the attributes of the file if the write is about to clear set-id bits.
-fn with_set_id(context: &Context, ino: Ino, request: WriteRequest<'_>) -> Option<Attr> {
-    let attr = || context.service().getattr(ino).ok();
+fn with_set_id(service: &dyn FileService, ino: Ino, request: WriteRequest<'_>) -> Option<Attr> {
+    let attr = || service.getattr(ino).ok();
     let attr = request.drop_set_id.then(attr).flatten();
     attr.filter(privileges::has_set_id)
 }
@@ -317,18 +318,19 @@ fn write_after(
     bytes: WriteBytes<'_>,
     done: Done<()>,
 ) {
-    context.service().flush_deferred_writes();
+    context.service.flush_deferred_writes();
     let kept = bytes.keep(context);
     let (shared, request) = (Arc::clone(context), request.delayed());
-    context.change(Ok(first), move |changed| match changed {
+    let then = move |changed| match changed {
         Ok(_) => parts.write(
-            shared.service(),
+            &*shared.service,
             WriteBytes::Kept(kept),
             request.options(),
             done,
         ),
         Err(errno) => done(Err(errno)),
-    });
+    };
+    context.service.change(first, Box::new(then));
 }
 
 /// The parts of a write that reach the file.
@@ -348,7 +350,7 @@ struct PendingParts {
 
 impl WriteParts {
     fn of(context: &Context, change: &ContentChange) -> Self {
-        let fresh = || context.page_cache().changes().fresh_parts(change);
+        let fresh = || context.page_cache.changes().fresh_parts(change);
         let fresh = (change.kind == ChangeKind::WriteBack).then(fresh);
         Self {
             ino: change.ino,

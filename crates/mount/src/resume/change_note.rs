@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use lockstep_driver::client::Done;
+use lockstep_driver::client::{Done, FileService};
 use lockstep_types::{Attr, Errno, MetaRequest, RenameMode, XattrMode};
 
 use super::resent;
@@ -30,13 +30,13 @@ pub(crate) fn submit(
     let Some(change) = changes.last() else {
         return done(Ok(None));
     };
-    let memory = context.memory();
+    let memory = &context.memory;
     let done = match memory.find(delivery) {
         Some((_note, slot)) => {
-            let own_effect = resent::wrap(context.shared_service(), change, done);
+            let own_effect = resent::wrap(&context.service, change, done);
             memory.forgetting(slot, own_effect)
         }
-        None if will_change(context, change) => {
+        None if will_change(&*context.service, change) => {
             match memory.note(delivery.unique, ChangeNote::Succeeds) {
                 Ok(slot) => memory.forgetting(slot, done),
                 Err(error) => {
@@ -51,22 +51,22 @@ pub(crate) fn submit(
 }
 
 /// Whether the store is as the change needs. `false` for all changes that need nothing.
-fn will_change(context: &Context, change: &MetaRequest) -> bool {
+fn will_change(service: &dyn FileService, change: &MetaRequest) -> bool {
     match change {
         MetaRequest::SetXattr {
             ino,
             name,
             mode: XattrMode::Create,
             ..
-        } => context.service().getxattr(*ino, name) == Err(Errno::NoData),
-        MetaRequest::RemoveXattr { ino, name } => context.service().getxattr(*ino, name).is_ok(),
+        } => service.getxattr(*ino, name) == Err(Errno::NoData),
+        MetaRequest::RemoveXattr { ino, name } => service.getxattr(*ino, name).is_ok(),
         MetaRequest::Rename {
             parent,
             name,
             mode: RenameMode::Whiteout { .. },
             ..
         } => {
-            let moved = context.service().lookup(*parent, name);
+            let moved = service.lookup(*parent, name);
             moved.is_ok_and(|moved| !resent::is_whiteout(&moved))
         }
         _ => false,

@@ -8,10 +8,10 @@
 
 use std::sync::Arc;
 
-use lockstep_driver::client::Done;
+use lockstep_driver::client::{Done, FileService};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, RenameMode};
 
-use super::change_note;
+use super::{change_note, resent};
 use crate::admission::context::Context;
 use crate::memory::delivery::RequestDelivery;
 use crate::memory::mount_memory::{ChangeNote, NoteSlot};
@@ -45,8 +45,8 @@ impl Names {
     }
 
     /// The inodes behind the names now.
-    fn look_up(&self, context: &Context) -> Result<Behind, Errno> {
-        let find = |(parent, name): &(Ino, FileName)| context.service().lookup(*parent, name);
+    fn look_up(&self, service: &dyn FileService) -> Result<Behind, Errno> {
+        let find = |(parent, name): &(Ino, FileName)| service.lookup(*parent, name);
         Ok((find(&self.from)?.ino, find(&self.to)?.ino))
     }
 
@@ -79,9 +79,9 @@ pub(crate) fn submit(
         return change_note::submit(context, delivery, vec![request], done);
     }
     let Some(names) = Names::of(&request) else {
-        return context.change_delivered(delivery, request, done);
+        return resent::submit(&context.service, delivery, request, done);
     };
-    match context.memory().find(delivery) {
+    match context.memory.find(delivery) {
         Some((ChangeNote::Exchange { from, to }, slot)) => {
             repeat(context, names, (from, to), slot, request, done);
         }
@@ -98,12 +98,12 @@ fn begin(
     request: MetaRequest,
     done: Done<Option<Attr>>,
 ) {
-    let (from, to) = match names.look_up(context) {
+    let (from, to) = match names.look_up(&*context.service) {
         Ok(behind) => behind,
         Err(errno) => return done(Err(errno)),
     };
     let slot = match context
-        .memory()
+        .memory
         .note(delivery.unique, ChangeNote::Exchange { from, to })
     {
         Ok(slot) => slot,
@@ -112,8 +112,8 @@ fn begin(
             return done(Err(Errno::Io));
         }
     };
-    let done = context.memory().forgetting(slot, done);
-    context.change(Ok(request), done);
+    let done = context.memory.forgetting(slot, done);
+    context.service.change(request, done);
 }
 
 /// Executes an exchange that the earlier process had noted, unless it has happened.
@@ -125,13 +125,13 @@ fn repeat(
     request: MetaRequest,
     done: Done<Option<Attr>>,
 ) {
-    let shared = Arc::clone(context);
-    let done = context.memory().forgetting(slot, done);
-    context.change(Ok(names.barrier()), move |_refused| {
-        match names.look_up(&shared) {
-            Ok(now) if now == (to, from) => done(Ok(None)),
-            Ok(_) => shared.change(Ok(request), done),
-            Err(errno) => done(Err(errno)),
-        }
-    });
+    let service = Arc::clone(&context.service);
+    let done = context.memory.forgetting(slot, done);
+    let barrier = names.barrier();
+    let after_barrier = move |_refused| match names.look_up(&*service) {
+        Ok(now) if now == (to, from) => done(Ok(None)),
+        Ok(_) => service.change(request, done),
+        Err(errno) => done(Err(errno)),
+    };
+    context.service.change(barrier, Box::new(after_barrier));
 }

@@ -22,6 +22,8 @@ use std::sync::Arc;
 use lockstep_driver::client::{Done, FileService};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind, RenameMode, XattrMode};
 
+use crate::memory::delivery::RequestDelivery;
+
 /// The outcome of a request that was executed twice, perhaps.
 pub(crate) fn outcome(
     service: &dyn FileService,
@@ -134,4 +136,19 @@ pub(crate) fn wrap(
 ) -> Done<Option<Attr>> {
     let (service, request) = (Arc::clone(service), request.clone());
     Box::new(move |result| done(outcome(&*service, &request, result)))
+}
+
+/// Submits a change, which an earlier process may have executed.
+pub(crate) fn submit(
+    service: &Arc<dyn FileService>,
+    delivery: RequestDelivery,
+    request: MetaRequest,
+    done: Done<Option<Attr>>,
+) {
+    let done = if delivery.is_resent {
+        wrap(service, &request, done)
+    } else {
+        done
+    };
+    service.change(request, done);
 }
