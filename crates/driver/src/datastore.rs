@@ -93,7 +93,7 @@ impl Datastore {
     pub(crate) fn primary(&self) -> Result<Arc<PrimarySession>, Errno> {
         match self.session() {
             Session::Primary(session) => Ok(session),
-            Session::Secondary(_) => Err(self.engine.unknown_outcome()),
+            Session::Undecided(_) | Session::Secondary(_) => Err(self.engine.unknown_outcome()),
         }
     }
 
@@ -151,7 +151,7 @@ impl Datastore {
     ) -> Result<lockstep_verify::Report, CommandFailure> {
         match self.session() {
             Session::Primary(session) => session.jobs.compare(progress),
-            Session::Secondary(_) => Err(CommandFailure::new(
+            Session::Undecided(_) | Session::Secondary(_) => Err(CommandFailure::new(
                 "this node is the secondary of the datastore",
                 "ask the primary",
             )),
@@ -172,7 +172,9 @@ impl Datastore {
         let session = self.session();
         let _idle = match &session {
             Session::Primary(_) => None,
-            Session::Secondary(session) => Some(session.wait_until_idle()),
+            Session::Undecided(session) | Session::Secondary(session) => {
+                Some(session.wait_until_idle())
+            }
         };
         let datastore = self.name();
         if self.engine.poison.has_failed() {

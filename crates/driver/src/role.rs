@@ -8,12 +8,14 @@
 //! | `promotion`, `forced_claim` | the promotion by an operator, and the claim for a promotion by force |
 //! | `exchange` | the role exchange with the other node |
 //! | `incomplete_mark` | a secondary that calls its copy incomplete, so that the primary may serve alone |
-//! | `witness_loop`, `named_calls` | the questions to the witness |
+//! | `witness_loop` | the questions to the witness, and what follows from the answers |
+//! | `claims`, `named_calls` | the calls of the witness for one question |
 //! | `lease_expiry` | the end of the lease |
 //! | `disk_stall` | a node whose own disk hangs |
 //! | `dialer` | the connection, or the exchange of roles, with the other node |
 
-pub(crate) mod commands;
+mod claims;
+mod commands;
 mod dialer;
 pub(crate) mod disk_stall;
 mod exchange;

@@ -30,6 +30,8 @@ use usage::SessionUsage;
 pub(crate) enum Session {
     /// This node serves clients.
     Primary(Arc<PrimarySession>),
+    /// This node is the primary by its record, and serves no client yet: the other node may have served since.
+    Undecided(Arc<StandbySession>),
     /// This node keeps the second copy.
     Secondary(Arc<StandbySession>),
 }
@@ -39,7 +41,7 @@ impl Session {
     pub fn replication(&self) -> &Arc<Replication> {
         match self {
             Self::Primary(session) => &session.replication,
-            Self::Secondary(session) => &session.replication,
+            Self::Undecided(session) | Self::Secondary(session) => &session.replication,
         }
     }
 
@@ -47,7 +49,7 @@ impl Session {
     pub fn usage(&self) -> SessionUsage {
         match self {
             Self::Primary(session) => session.usage(),
-            Self::Secondary(session) => session.usage(),
+            Self::Undecided(session) | Self::Secondary(session) => session.usage(),
         }
     }
 
@@ -105,7 +107,7 @@ impl Session {
     pub fn waits_for_primary(&self) -> bool {
         match self {
             Self::Primary(_) => false,
-            Self::Secondary(session) => session.waits_for_primary(),
+            Self::Undecided(session) | Self::Secondary(session) => session.waits_for_primary(),
         }
     }
 
@@ -113,20 +115,20 @@ impl Session {
     pub fn retire(&self, reason: &str) {
         match self {
             Self::Primary(session) => session.retire(reason),
-            Self::Secondary(session) => session.retire(reason),
+            Self::Undecided(session) | Self::Secondary(session) => session.retire(reason),
         }
     }
 
     /// Ends all work: nothing new begins, the connection is closed, queued jobs are done.
     pub fn stop(&self) {
         let replication = self.replication();
-        if let Self::Secondary(session) = self {
+        if let Self::Undecided(session) | Self::Secondary(session) = self {
             session.say_that_it_stops();
         }
         replication.peer.close("this node is stopping");
         match self {
             Self::Primary(session) => session.stop(),
-            Self::Secondary(_) => replication.engine.host.stop(),
+            Self::Undecided(_) | Self::Secondary(_) => replication.engine.host.stop(),
         }
     }
 }

@@ -144,7 +144,7 @@ fn add_role(
             let is_resyncing = state == State::ResyncContent;
             status.resync = is_resyncing.then(|| session.jobs.status());
         }
-        Session::Secondary(_) => {
+        Session::Undecided(_) | Session::Secondary(_) => {
             status.work.osn = engine.store.applied_lately().to_string();
             status.work.saw = in_flight;
         }

@@ -38,7 +38,7 @@ impl DatastoreUsage {
         let usage = session.usage();
         let (paw, saw) = match session {
             Session::Primary(_) => (usage.in_flight, 0),
-            Session::Secondary(_) => (0, usage.in_flight),
+            Session::Undecided(_) | Session::Secondary(_) => (0, usage.in_flight),
         };
         Self {
             paw,

@@ -10,7 +10,7 @@ mod takeover_promise;
 
 use std::time::Duration;
 
-use lockstep_roles::WitnessError;
+use lockstep_roles::{PeerWitness, WitnessError};
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
@@ -34,18 +34,6 @@ const OTHER: &str = "the other node asks another witness, so no node takes over 
 /// Why no node takes over while only this node asks a witness.
 const NONE: &str = "the other node asks no witness yet, so no node takes over by itself: write the same [datastore.witness] into its \
                     configuration, and start it again";
-
-/// The witness of the peer, as it told at the last meeting.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum PeerWitness {
-    /// The peer asks the same witness; or the nodes have not met since the start of this process.
-    #[default]
-    Same,
-    /// The peer asks another witness: each of the two could let another node serve.
-    Other,
-    /// The peer asks none: it never takes over by itself.
-    None,
-}
 
 /// Why a primary with an older copy asks for nothing.
 const OUTDATED: &str = "the store of this node is older than that of the other node, so this node does not serve alone";

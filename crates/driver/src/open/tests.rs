@@ -199,7 +199,7 @@ fn paw(datastore: &Datastore) -> (Vec<InFlightEntry>, usize) {
 
 fn secondary(datastore: &Datastore) -> Arc<StandbySession> {
     match datastore.session() {
-        Session::Secondary(session) => session,
+        Session::Undecided(session) | Session::Secondary(session) => session,
         Session::Primary(_) => panic!("a primary"),
     }
 }

@@ -97,7 +97,7 @@ impl RoleKeeper {
         let (state, is_connected) = session.replication().state_and_connected();
         let is_complete = session.replication().peer.is_complete();
         match session {
-            Session::Secondary(_) => Err(CommandFailure::new(
+            Session::Undecided(_) | Session::Secondary(_) => Err(CommandFailure::new(
                 "this node is not the primary of the datastore",
                 "run the command on the primary; if that is dead, see `lockstep promote --help`",
             )),

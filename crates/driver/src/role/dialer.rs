@@ -36,7 +36,13 @@ impl RoleKeeper {
         while !self.engine.is_stopping() {
             match self.session() {
                 Session::Primary(session) => Connector::new(&session, dialer, self).run(),
-                Session::Secondary(session) => self.wait_for_primary(&session, dialer, pauses),
+                Session::Undecided(session) => {
+                    let soon = pauses.map(|pause| pause.min(SOON));
+                    self.wait_for_primary(&session, dialer, soon, true);
+                }
+                Session::Secondary(session) => {
+                    self.wait_for_primary(&session, dialer, pauses, false);
+                }
             }
             // The role changes: the other node is to learn of that at once. The next session may not have begun yet.
             self.engine.host.sleep(CHANGING);
@@ -51,15 +57,14 @@ impl RoleKeeper {
         session: &Arc<StandbySession>,
         dialer: &dyn Dial,
         [first, mut again]: [Duration; 2],
+        is_undecided: bool,
     ) {
         let mut pause = first;
         while !session.replication.is_over() {
-            let is_undecided = self.engine.role_file.state().record.is_primary();
-            let pause_now = if is_undecided { pause.min(SOON) } else { pause };
             self.engine
-                .sleep_unless(pause_now, || session.replication.is_over());
+                .sleep_unless(pause, || session.replication.is_over());
             if !session.waits_for_primary() {
-                again = AGAIN;
+                again = if is_undecided { SOON } else { AGAIN };
             } else if let Some(reason) = self.engine.stall_reason() {
                 self.engine.notes.set_reason(&reason);
             } else if !session.replication.is_over() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lockstep_link::{ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message, PROTOCOL_VERSION};
-use lockstep_roles::{LocalCopy, RoleConflict, RoleOffer, RoleRecord};
+use lockstep_roles::{LocalCopy, PeerWitness, RoleConflict, RoleOffer, RoleRecord};
 use lockstep_types::DatastoreUuid;
 use lockstep_types::mutants::{Mutant, is_active};
 
@@ -17,7 +17,7 @@ use crate::replication::greeting::{self, GreetingError, refuse, refuse_poisoned}
 use crate::replication::role_exchange::{self, ROUNDS_MAX, RolePeer};
 use crate::session::Session;
 use crate::session::build::SessionPart;
-use crate::witness_state::{PeerWitness, WordTime};
+use crate::witness_state::WordTime;
 
 /// Why a primary is refused by a node that serves, or may have served.
 const NO_SECONDARY: &str = "the other node is no secondary of this datastore: the nodes meet again";
@@ -144,9 +144,8 @@ impl RoleKeeper {
         receiver: Box<dyn ReceiveFrames>,
         envelope: &Envelope,
     ) {
-        let is_secondary = !self.engine.role_file.state().record.is_primary();
         match (self.session(), &envelope.message) {
-            (Session::Secondary(session), Message::Hello(hello)) if is_secondary => {
+            (Session::Secondary(session), Message::Hello(hello)) => {
                 session.serve_primary(sender, receiver, hello, envelope);
             }
             _ => refuse(&**sender, envelope, NO_SECONDARY),

@@ -5,7 +5,7 @@
 //!
 //! Invariant: the machine sees each record without its name, and each claim names the record that the witness has told.
 
-use lockstep_roles::{Claim, InSyncSet, WitnessError, WitnessRecord};
+use lockstep_roles::{Claim, InSyncSet, Member, WitnessError, WitnessRecord};
 use lockstep_types::SyncNames;
 
 use super::forced_claim::BoundWitness;
@@ -36,6 +36,11 @@ impl<'a> NamedCalls<'a> {
             told: None,
             forgets_names: false,
         }
+    }
+
+    /// This node for the witness.
+    pub const fn me(&self) -> Member {
+        self.line.me
     }
 
     /// Reads the record, as the machine sees it.
@@ -94,7 +99,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use lockstep_roles::{Member, Witness};
+    use lockstep_roles::Witness;
     use lockstep_types::{Generation, SyncId};
     use parking_lot::Mutex;
 

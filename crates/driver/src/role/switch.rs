@@ -161,7 +161,7 @@ impl RoleKeeper {
 /// and no such session answers programs. The caller holds `changing`.
 pub(super) fn serve_reads(keeper: &RoleKeeper) {
     let session = keeper.session();
-    if matches!(session, Session::Secondary(_)) {
+    if !matches!(session, Session::Primary(_)) {
         session.retire("the disk of this node has failed");
         match build::poisoned(&keeper.engine) {
             Ok(reading) => keeper.put_session(reading),

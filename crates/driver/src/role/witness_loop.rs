@@ -1,16 +1,13 @@
 //! Asks the witness for what this node may not decide alone: to serve without the secondary, to take over from the primary,
 //! and to let the secondary take over (docs/protocol/roles.md).
 //!
-//! One thread asks, so one question at a time is under way. Each question gets a role machine that starts with the present
-//! record. So a question whose answer was lost leaves nothing behind but a record of the witness that the next question
-//! reads.
+//! One thread asks, so one question at a time is under way. Which question is due, and what follows from its answer, is
+//! decided without input or output (`roles/query.rs`). This thread measures, asks, and carries the decision out.
 //!
 //! Invariants:
 //! - A secondary takes over once it has been without a primary for `failover_after`, and once its last promise is as old
 //!   (`witness_state/takeover_promise.rs`). So each lease that it has given is over (rule R7), however long this thread or a call of the witness
 //!   takes: the promise is looked at again before the candidature, and before the takeover.
-//! - While the peer asks another witness, no question of this node leads to a change: both witnesses could grant it. While it
-//!   asks none, neither node takes over.
 //! - An answer changes nothing if the record of this node has changed since the question.
 
 use std::sync::Arc;
@@ -19,13 +16,14 @@ use std::time::Duration;
 use lockstep_repl::core::Event;
 use lockstep_repl::state::{State, Trigger};
 use lockstep_roles::{
-    InSyncSet, Member, Phase, RoleConflict, RoleEffect, RoleEvent, RoleMachine, RoleRecord,
-    RoleSettings, Told, UnrecordedPromotion, Witness, WitnessError, WitnessRecord,
+    AnswerAction, InSyncSet, Member, QueryFacts, QueryResult, RoleConflict, RoleRecord, Service,
+    Witness, WitnessError, WitnessQuery, WitnessRecord,
 };
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::settings::{OnPeerLoss, OnPowerLoss, Role};
+use lockstep_types::settings::OnPeerLoss;
 
+use super::claims;
 use super::forced_claim::{self, BoundWitness, ForcedClaim};
 use super::keeper::RoleKeeper;
 use super::named_calls::{NamedCalls, is_older};
@@ -35,14 +33,11 @@ use crate::host::ThreadKind;
 use crate::session::Session;
 use crate::session::build::SessionPart;
 use crate::session::primary::PrimarySession;
-use crate::witness_state::PeerWitness;
 
 /// Time between two looks whether there is something to ask.
 const POLL: Duration = Duration::from_millis(20);
 /// Time between two questions that only keep the status and the protection right.
 const LOOK: Duration = Duration::from_secs(5);
-/// Most calls of the witness for one question. A claim that another one has overtaken is made again.
-const CALLS_MAX: usize = 8;
 
 /// Why an empty witness decides nothing (rule R10).
 const EMPTY_WITNESS: &str = "the witness has no record of this datastore, so it cannot tell whether the other node serves: connect the nodes, \
@@ -57,33 +52,6 @@ const FORGETS_NAMES: &str = "the witness does not keep the name of the sync, so 
                              that of this node; upgrade the witness";
 /// Time between two claims whose name the witness does not keep. The witness may be upgraded meanwhile.
 const FORGETS_AGAIN: Duration = Duration::from_secs(60);
-
-/// A question to the witness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WitnessQuery {
-    /// Primary: may this node serve without the peer?
-    Alone,
-    /// Secondary: may this node take over?
-    TakeOver,
-    /// Primary: the secondary may take over from now on.
-    Protect,
-    /// Primary by the word of an operator: only this node serves.
-    Tell(UnrecordedPromotion),
-    /// How do things stand?
-    Look,
-}
-
-/// The answer to a question.
-struct QueryResult {
-    /// The record of this node from now on, if it changes.
-    record: Option<RoleRecord>,
-    /// The phase of the machine at the end.
-    phase: Phase,
-    /// The record of the witness.
-    known: Option<WitnessRecord>,
-    /// The witness has not kept the name of the sync.
-    forgets_names: bool,
-}
 
 /// The time for which this node has had no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,8 +139,8 @@ impl<'a> WitnessLoop<'a> {
             if engine.host.now() < self.not_before {
                 continue;
             }
-            if let Some(question) = self.question() {
-                self.ask(question);
+            if let Some(query) = self.facts().next() {
+                self.ask(query);
             }
         }
     }
@@ -232,101 +200,87 @@ impl<'a> WitnessLoop<'a> {
         self.disk_answers() && (self.has_been_silent(self.times.alone()) || is_pointless())
     }
 
-    /// The question of this moment.
-    fn question(&self) -> Option<WitnessQuery> {
+    /// The facts on which the question of this moment depends.
+    fn facts(&self) -> QueryFacts {
         let engine = &self.keeper.engine;
         let RoleState {
             record, unrecorded, ..
         } = engine.role_file.state();
-        let is_due = engine.host.now() >= self.look_at;
-        let look = is_due.then_some(WitnessQuery::Look);
-        let tell = unrecorded
-            .filter(|_| record.is_primary())
-            .map(WitnessQuery::Tell);
-        let peer = engine.witness.peer();
-        if engine.witness.decides_nothing() {
-            return tell.or(look);
-        }
-        // While only this node asks a witness, neither node takes over.
-        let both_ask = peer == PeerWitness::Same;
-        let freezes = engine.config.policies.on_peer_loss == OnPeerLoss::Freeze;
-        match self.keeper.session() {
-            Session::Primary(session) => {
-                let (state, is_connected) = session.replication.state_and_connected();
-                match state {
-                    State::LeavingSync if !engine.witness.permits(record.generation) => {
-                        Some(WitnessQuery::Alone)
-                    }
-                    State::Paused if !freezes && self.has_waited_enough(&session) => {
-                        Some(WitnessQuery::Alone)
-                    }
-                    // Both records say before that the copies are equal (rule R8).
-                    State::Synced
-                        if both_ask
-                            && is_connected
-                            && session.replication.peer.is_complete()
-                            && !engine.witness.protects()
-                            && self
-                                .forgets_until
-                                .is_none_or(|until| engine.host.now() >= until) =>
-                    {
-                        Some(WitnessQuery::Protect)
-                    }
-                    _ => tell.or(look),
+        let session = self.keeper.session();
+        let service = self.service(&session, record);
+        let now = engine.host.now();
+        QueryFacts {
+            record,
+            unrecorded,
+            service,
+            peer: engine.witness.peer(),
+            decides_nothing: engine.witness.decides_nothing(),
+            needs_no_protection: engine.witness.protects()
+                || self.forgets_until.is_some_and(|until| now < until),
+            freezes: engine.config.policies.on_peer_loss == OnPeerLoss::Freeze,
+            has_waited: match &session {
+                Session::Primary(session) => {
+                    service == Service::Paused && self.has_waited_enough(session)
                 }
-            }
-            Session::Secondary(_) if record.is_primary() && tell.is_some() => tell,
-            Session::Secondary(_) if record.is_primary() => {
-                // A primary whose secondary may be complete gives the peer the time to meet it.
-                let waits = record.complete && record.peer_complete;
-                if !waits || !freezes && self.has_been_silent(self.times.alone()) {
-                    Some(WitnessQuery::Alone)
-                } else {
-                    look
-                }
-            }
-            Session::Secondary(_) => {
-                let is_due = self.has_been_silent(self.takeover()) && self.is_released();
-                if both_ask && record.complete && is_due {
-                    Some(WitnessQuery::TakeOver)
-                } else {
-                    look
-                }
-            }
+                _ => self.has_been_silent(self.times.alone()),
+            },
+            may_take_over: self.has_been_silent(self.takeover()) && self.is_released(),
+            look_is_due: now >= self.look_at,
         }
     }
 
-    fn ask(&mut self, question: WitnessQuery) {
+    fn service(&self, session: &Session, record: RoleRecord) -> Service {
+        let replication = match session {
+            Session::Undecided(_) => return Service::Undecided,
+            Session::Secondary(_) => return Service::Secondary,
+            Session::Primary(session) => &session.replication,
+        };
+        match replication.state_and_connected() {
+            (State::LeavingSync, _) => Service::LeavingSync {
+                may_serve_alone: self.keeper.engine.witness.permits(record.generation),
+            },
+            (State::Paused, _) => Service::Paused,
+            (State::Synced, is_connected) => Service::Synced {
+                is_recorded: is_connected && replication.peer.is_complete(),
+            },
+            _ => Service::Primary,
+        }
+    }
+
+    fn ask(&mut self, query: WitnessQuery) {
         let engine = &self.keeper.engine;
         let mine = engine.role_file.state().record;
         // The next permit is given by the answer. A secondary that may take over ends every earlier one.
-        if question == WitnessQuery::Protect {
+        if query == WitnessQuery::Protect {
             self.note_recorded();
             engine.witness.revoke();
         }
-        let ruling = self.rule(question, mine);
+        let result = self.resolve(query, mine);
         let now = engine.host.now();
         self.look_at = now + LOOK;
-        match ruling {
-            Ok(ruling) => {
-                let protects = ruling
+        match result {
+            Ok(result) => {
+                let protects = result
                     .known
                     .is_some_and(|known| self.lets_secondary_take_over(mine, known));
-                if question == WitnessQuery::Protect {
-                    self.note_forgetting(ruling.forgets_names, now);
+                if query == WitnessQuery::Protect {
+                    self.note_forgetting(result.forgets_names, now);
                 }
-                let trouble = match ruling.known {
+                if result.is_older_copy {
+                    engine.notes.set_obstacle(OLDER_COPY);
+                }
+                let trouble = match result.known {
                     None => Some(EMPTY_WITNESS),
                     Some(_) => self.forgets_until.map(|_| FORGETS_NAMES),
                 };
                 if engine.witness.note_answer(protects, trouble) {
                     tracing::info!(datastore = engine.name(), "the witness answers again");
                 }
-                self.not_before = now + self.pause_after(question, &ruling);
-                self.act(question, mine, &ruling);
+                self.not_before = now + self.pause_after(query, &result);
+                self.apply(query, mine, &result);
             }
             Err(error) => {
-                let is_claim = question != WitnessQuery::Look;
+                let is_claim = query != WitnessQuery::Look;
                 if engine.witness.note_silence(&error, is_claim) {
                     tracing::warn!(datastore = engine.name(), %error, "no word of the witness");
                 }
@@ -344,8 +298,8 @@ impl<'a> WitnessLoop<'a> {
     }
 
     /// Time before the next question. A question whose answer has changed nothing is asked again, but not at once.
-    fn pause_after(&self, question: WitnessQuery, ruling: &QueryResult) -> Duration {
-        let is_settled = ruling.record.is_some() || question == WitnessQuery::Look;
+    fn pause_after(&self, query: WitnessQuery, result: &QueryResult) -> Duration {
+        let is_settled = result.record.is_some() || query == WitnessQuery::Look;
         if is_settled {
             Duration::ZERO
         } else {
@@ -362,61 +316,27 @@ impl<'a> WitnessLoop<'a> {
             && (!mine.is_primary() || known.sync == names.last)
     }
 
-    /// Lets a role machine decide on the answers of the witness.
-    fn rule(&self, question: WitnessQuery, mine: RoleRecord) -> Result<QueryResult, WitnessError> {
-        match question {
-            WitnessQuery::Look => return Ok(look(self.line.read()?)),
-            WitnessQuery::Tell(promotion) => return Ok(look(Some(self.tell(promotion)?))),
-            WitnessQuery::Alone | WitnessQuery::TakeOver | WitnessQuery::Protect => {}
-        }
-        let settings = RoleSettings {
-            me: self.line.me,
-            has_witness: true,
-            on_power_loss: self.on_power_loss(),
-        };
-        let mine = if question == WitnessQuery::TakeOver && is_active(Mutant::StandUnrecorded) {
-            mine.stand()
-        } else {
-            mine
-        };
-        let (mut machine, _) = RoleMachine::start(settings, mine, false);
-        let mut queue = begin(&mut machine, question, mine);
+    /// Asks the witness, and lets the role machine decide on the answers.
+    fn resolve(&self, query: WitnessQuery, mine: RoleRecord) -> Result<QueryResult, WitnessError> {
         let engine = &self.keeper.engine;
-        let must_know = question == WitnessQuery::Protect;
-        let mut calls = NamedCalls::new(self.line, engine.standing().names, must_know);
-        for _ in 0..CALLS_MAX {
-            let now = match queue.iter().find(|effect| is_call(effect)) {
-                // An older copy is to be granted nothing. The record that the witness has is an answer to any claim.
-                Some(RoleEffect::Claim(claim)) if calls.has_told => calls.claim(claim)?,
-                Some(_) => calls.read()?,
-                None => break,
-            };
-            if calls.is_older_copy() {
-                engine.notes.set_obstacle(OLDER_COPY);
-                return Ok(look(calls.told));
+        let names = engine.standing().names;
+        match query {
+            WitnessQuery::Look => Ok(QueryResult::look(self.line.read()?)),
+            WitnessQuery::Tell(promotion) => {
+                let known = match forced_claim::tell(self.line, promotion, names.last)? {
+                    ForcedClaim::Known(now) => {
+                        self.note_recorded();
+                        now
+                    }
+                    ForcedClaim::Overtaken(later) => later,
+                };
+                Ok(QueryResult::look(Some(known)))
             }
-            queue = machine.handle(RoleEvent::WitnessAnswered(now));
-            if calls.forgets_names && must_know {
-                break; // the machine would make the same claim again
+            WitnessQuery::Alone | WitnessQuery::TakeOver | WitnessQuery::Protect => {
+                let calls = NamedCalls::new(self.line, names, query == WitnessQuery::Protect);
+                let on_power_loss = engine.config.policies.on_power_loss;
+                claims::make(calls, query, mine, on_power_loss)
             }
-        }
-        Ok(QueryResult {
-            record: queue.iter().find_map(recorded),
-            phase: machine.phase(),
-            known: calls.told,
-            forgets_names: calls.forgets_names,
-        })
-    }
-
-    /// Tells the witness of a promotion by force.
-    fn tell(&self, promotion: UnrecordedPromotion) -> Result<WitnessRecord, WitnessError> {
-        let sync = self.keeper.engine.standing().names.last;
-        match forced_claim::tell(self.line, promotion, sync)? {
-            ForcedClaim::Known(now) => {
-                self.note_recorded();
-                Ok(now)
-            }
-            ForcedClaim::Overtaken(later) => Ok(later),
         }
     }
 
@@ -428,43 +348,20 @@ impl<'a> WitnessLoop<'a> {
         }
     }
 
-    fn on_power_loss(&self) -> OnPowerLoss {
-        self.keeper.engine.config.policies.on_power_loss
-    }
-
     /// Acts on an answer, unless this node has another record by now.
-    fn act(&mut self, question: WitnessQuery, mine: RoleRecord, ruling: &QueryResult) {
+    fn apply(&mut self, query: WitnessQuery, mine: RoleRecord, result: &QueryResult) {
         let keeper = self.keeper;
         let engine = &keeper.engine;
         let _changing = keeper.changing.acquire(&*engine.host);
         if engine.is_stopping() || engine.role_file.state().record != mine {
             return;
         }
-        let is_later = |known: &WitnessRecord| match question {
-            WitnessQuery::Tell(promotion) => promotion.is_overtaken_by(*known, self.line.me),
-            WitnessQuery::TakeOver if is_active(Mutant::StandUnrecorded) => false,
-            _ => known.generation > mine.generation,
-        };
-        if let Some(known) = ruling.known.filter(is_later) {
-            return self.stop_serving(mine, known.generation);
-        }
-        let goes_alone = question == WitnessQuery::Alone && ruling.phase == Phase::Alone
-            || ruling
-                .record
-                .is_some_and(|record| record == mine.without_peer() && mine.is_primary());
-        if goes_alone {
-            let is_undecided = matches!(keeper.session(), Session::Secondary(_));
-            if is_undecided {
-                keeper.assume(mine, mine.without_peer(), SessionPart::Lead);
-            } else {
-                go_alone(keeper, mine);
-            }
-            return;
-        }
-        match ruling.record {
-            Some(record) if record.is_primary() => self.take_over(mine, record),
-            Some(record) if record.is_candidate => self.stand(mine, record),
-            _ => {}
+        match result.action(query, mine, self.line.me) {
+            AnswerAction::Nothing => {}
+            AnswerAction::StopServing(later) => self.stop_serving(mine, later),
+            AnswerAction::GoAlone => go_alone(keeper, mine),
+            AnswerAction::TakeOver(record) => self.take_over(mine, record),
+            AnswerAction::BecomeCandidate(record) => self.become_candidate(mine, record),
         }
     }
 
@@ -484,7 +381,7 @@ impl<'a> WitnessLoop<'a> {
     }
 
     /// This secondary stands for the next generation. From then on it follows no earlier primary (rule R4).
-    fn stand(&mut self, mine: RoleRecord, record: RoleRecord) {
+    fn become_candidate(&mut self, mine: RoleRecord, record: RoleRecord) {
         let keeper = self.keeper;
         let session = keeper.session();
         let peer = &session.replication().peer;
@@ -535,67 +432,21 @@ pub(super) fn waits_for_word(keeper: &RoleKeeper) -> bool {
     waits && keeper.engine.witness.has_witness()
 }
 
-/// Lets a primary that waits for the word of the witness serve alone.
+/// Lets a primary that waits for the answer of the witness serve alone, or an undecided one serve. The caller holds `changing`.
 pub(super) fn go_alone(keeper: &RoleKeeper, mine: RoleRecord) {
-    let Session::Primary(session) = keeper.session() else {
-        return;
-    };
-    keeper.engine.witness.permit(mine.generation);
-    if session.replication.state() != State::LeavingSync {
-        let granted = Event::Trigger(Trigger::OutOfSyncGranted);
-        session
-            .replication
-            .handle_event(ThreadKind::MayWait, granted);
-    }
-}
-
-/// Gives a machine the events after which it asks.
-fn begin(machine: &mut RoleMachine, question: WitnessQuery, mine: RoleRecord) -> Vec<RoleEffect> {
-    match question {
-        WitnessQuery::Alone => {
-            let paused = machine.handle(RoleEvent::PauseOver);
-            if paused.is_empty() {
-                // A primary that starts has promised nothing to anybody.
-                machine.handle(RoleEvent::LeaseOver)
-            } else {
-                paused
+    match keeper.session() {
+        Session::Primary(session) => {
+            keeper.engine.witness.permit(mine.generation);
+            if session.replication.state() != State::LeavingSync {
+                let granted = Event::Trigger(Trigger::OutOfSyncGranted);
+                session
+                    .replication
+                    .handle_event(ThreadKind::MayWait, granted);
             }
         }
-        WitnessQuery::TakeOver => machine.handle(RoleEvent::LeaseOver),
-        WitnessQuery::Protect => {
-            let theirs = RoleRecord {
-                role: Role::Secondary,
-                peer_complete: false,
-                ..mine
-            };
-            let told = Told {
-                record: theirs,
-                seen: Some(mine),
-            };
-            machine.handle(RoleEvent::PeerTold(told));
-            machine.handle(RoleEvent::CopiesEqual)
+        Session::Undecided(_) => {
+            keeper.assume(mine, mine.without_peer(), SessionPart::Lead);
         }
-        WitnessQuery::Tell(_) | WitnessQuery::Look => Vec::new(),
-    }
-}
-
-/// A look at the record of the witness asks for nothing.
-const fn look(known: Option<WitnessRecord>) -> QueryResult {
-    QueryResult {
-        record: None,
-        phase: Phase::Unsure,
-        known,
-        forgets_names: false,
-    }
-}
-
-const fn is_call(effect: &RoleEffect) -> bool {
-    matches!(effect, RoleEffect::AskWitness | RoleEffect::Claim(_))
-}
-
-const fn recorded(effect: &RoleEffect) -> Option<RoleRecord> {
-    match effect {
-        RoleEffect::Record(record) => Some(*record),
-        _ => None,
+        Session::Secondary(_) => {}
     }
 }

@@ -113,7 +113,11 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
         let paw = role.base().filter(|_| !role.record.complete);
         let paw = paw.map(|_| tables.paw);
         let session = StandbySession::new(engine, core, first_osn, tables.saw, paw);
-        Session::Secondary(session)
+        if role.record.is_primary() {
+            Session::Undecided(session)
+        } else {
+            Session::Secondary(session)
+        }
     } else {
         let session = PrimarySession::new(engine, core, first_osn, tables.paw);
         match state {
