@@ -36,7 +36,7 @@ impl DenyRules {
         }
     }
 
-    /// What is wrong with the crates in the output of `cargo tree`: for each a line with package and licence.
+    /// The mistakes of the crates in the output of `cargo tree`: for each a line with package and licence.
     fn findings(&self, tree: &str) -> Vec<String> {
         let lines: BTreeSet<&str> = tree.lines().filter(|line| !line.is_empty()).collect();
         lines

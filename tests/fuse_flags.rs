@@ -32,7 +32,7 @@ type Calls = &'static [(&'static str, Call)];
 /// Makes the inode.
 type Make<'a> = &'a dyn Fn(&Place);
 
-/// The inode with flags, and what else a call needs.
+/// The inode with flags, and the other needs of a call.
 struct Place {
     root: PathBuf,
     flagged: PathBuf,
@@ -258,7 +258,7 @@ const DIRECTORIES: Calls = &[
     ("rmdir", |place| io(fs::remove_dir(&place.flagged))),
 ];
 
-/// What each call answers, each on a new inode with some flags.
+/// The answer of each call, each on a new inode with some flags.
 fn answers(root: &Path, flags: &str) -> Vec<String> {
     let mut answers = Vec::new();
     let file = |place: &Place| fs::write(&place.flagged, "bytes").unwrap();

@@ -1,4 +1,4 @@
-//! Failovers that nobody asks for: two nodes, a witness, and faults. The nodes are real processes with mounts.
+//! Failovers that no operator asks for: two nodes, a witness, and faults. The nodes are real processes with mounts.
 //!
 //! *A* is the node that begins as the primary, and *B* is the other one. Programs on both mounts keep their accounts outside
 //! the mounts (`records`). `LOCKSTEP_FAULT_KEEP` keeps the directory of a failed test. Needs root and /dev/fuse.
@@ -122,7 +122,7 @@ fn the_secondary_takes_over_from_a_killed_primary_by_itself() {
     assert_records(&on_a, "second", of_second);
 }
 
-/// The comparisons in the log of a node: of what, and the number of compared bytes.
+/// The comparisons in the log of a node: the subject, and the number of compared bytes.
 fn resyncs(pair: &Pair, which: Which) -> Vec<(String, u64)> {
     let log = pair.node(which).logged();
     let line = |line: &str| {
@@ -300,7 +300,7 @@ fn no_node_serves_alone_without_the_word_of_the_witness() {
     assert_eq!(role(&pair.node(B).status().unwrap()), (Role::Secondary, 1));
     assert_eq!(writer.acknowledged(), before);
     witness.resume();
-    // Whichever node the witness hears first leads.
+    // The node that the witness hears first leads.
     let leads = |which: Which| pair.node(which).status().is_some_and(|it| is_serving(&it));
     await_that("a node that serves", || leads(A) || leads(B));
     let leader = if leads(B) { B } else { A };

@@ -6,7 +6,7 @@
 //! here.
 //!
 //! Invariants:
-//! - The command ends within its limits, whatever Ganesha does.
+//! - The command ends within its limits, also if Ganesha hangs.
 //! - One such command at a time works on the Ganesha of a node.
 //! - A late `lost` does not stop the Ganesha of a node that serves again.
 

@@ -1,6 +1,6 @@
 //! `lockstep health`: whether this node serves a datastore now, for a load balancer and for keepalived.
 //!
-//! Invariant: the command ends within its limit, whatever the node does. Only the node itself can answer yes, or has done so
+//! Invariant: the command ends within its limit, also if the node hangs. Only the node itself can answer yes, or has done so
 //! for the time of its restart (`grace`).
 
 mod grace;

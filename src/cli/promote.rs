@@ -63,7 +63,7 @@ fn rest(report: &RoleReport) -> String {
     format!("{copy}{}", duty(report))
 }
 
-/// What the operator has to do next.
+/// The next step of the operator.
 const fn duty(report: &RoleReport) -> &'static str {
     if report.witness_unaware {
         "it serves; the witness does NOT know that: keep the other node from serving until `lockstep status` says that the \

@@ -1,4 +1,4 @@
-//! `lockstep why`: why a datastore is in its state, what it waits for, and what a failure would do now.
+//! `lockstep why`: why a datastore is in its state, the event that it waits for, and the effect of a failure now.
 //!
 //! `explain` is a pure function of the status of this node, which knows the other node only by its connection and its last
 //! word. `situation` and `word` name the cases, `outlook` has the text of each, and `witnessed` what a witness changes.
@@ -26,9 +26,9 @@ use situation::Situation;
 use witnessed::with_witness;
 use word::WitnessWord;
 
-/// Explain the state of a datastore, and what a failure would do now
+/// Explain the state of a datastore, and the effect of a failure now
 ///
-/// Asks the running node, and says why the datastore is in its state, what it waits for, and what would happen if this
+/// Asks the running node, and says why the datastore is in its state, which event it waits for, and the effect if this
 /// node, the other node, the link between them or the witness failed at this moment. Nothing is changed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

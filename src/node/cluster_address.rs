@@ -37,7 +37,7 @@ pub(super) struct FollowedAddress {
     nfs: NfsProbe,
 }
 
-/// What this node knows.
+/// The knowledge of this node.
 #[derive(Debug, Default)]
 struct Note {
     /// The address that the answers of this node move, and the time of the last such question.

@@ -21,7 +21,7 @@ const ADDRESS_LIMIT: Duration = Duration::from_secs(30);
 /// Pause between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a start waits for.
+/// The event that a start waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Obstacle {
     /// Another process has a port, the control socket or a store.
@@ -31,7 +31,7 @@ enum Obstacle {
 }
 
 impl Obstacle {
-    /// What has made a start fail; `None` if time does not help.
+    /// The cause of a failed start; `None` if time does not help.
     fn of(error: &NodeError) -> Option<Self> {
         match error {
             NodeError::Listen { source, .. } => match source.kind() {

@@ -152,7 +152,7 @@ impl DatastoreSlot {
         }
     }
 
-    /// The configuration, with what follows from the fingerprints of both nodes.
+    /// The configuration, with the values that follow from the fingerprints of both nodes.
     fn config_with(&self, identity: Option<&Arc<Identity>>) -> DatastoreConfig {
         let mut config = self.config.clone();
         if let (Some(peer), Some(identity)) = (&mut config.peer, identity)

@@ -1,4 +1,4 @@
-//! Who has the cluster address at each moment, and whether the client's pings are answered.
+//! The server with the cluster address at each moment, and whether the client's pings are answered.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,7 +24,7 @@ pub enum Holder {
     Both,
 }
 
-/// What the observer has seen: each change, with its time since the start.
+/// The findings of the observer: each change, with its time since the start.
 #[derive(Default)]
 struct Seen {
     changes: Mutex<Vec<(Duration, Holder)>>,

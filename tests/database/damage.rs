@@ -23,7 +23,7 @@ struct Site<'a> {
     directory: &'a Path,
 }
 
-/// What a check must say about a damage.
+/// The words of a check about a damage.
 fn assert_seen(check: Result<(), String>, expected: &str) {
     let wrong = check.expect_err(expected);
     println!("seen: {}", wrong.trim());

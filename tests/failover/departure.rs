@@ -41,7 +41,7 @@ fn a_cluster_address_that_stays_holds_a_failover_up_for_its_limit_only() {
     await_in_sync(&mut pair, B, 2);
     let found = fs::read(pair.node(B).mount().join("during")).unwrap();
     assert_eq!(found, b"the departure");
-    // Nobody asks B, so B waits for nothing.
+    // No program asks B, so B waits for nothing.
     fail_over(&mut pair, B, 2);
     await_in_sync(&mut pair, A, 3);
     assert_identical(pair.node(A));

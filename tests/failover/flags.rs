@@ -1,4 +1,4 @@
-//! The flags of inodes (`chattr`) are the same on both nodes, whichever way they came there.
+//! The flags of inodes (`chattr`) are the same on both nodes, by every way on which they come there.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

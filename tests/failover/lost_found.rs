@@ -1,4 +1,4 @@
-//! What a node had alone when it lost its role, in the directory of its store.
+//! The data that a node had alone when it lost its role, in the directory of its store.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -23,7 +23,7 @@ fn put(path: &Path, offset: u64, bytes: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// The directory of what A had alone in generation 1.
+/// The directory of the data that A had alone in generation 1.
 fn directory(pair: &Pair) -> PathBuf {
     pair.node(A).store().join(".lockstep/lost+found/1")
 }

@@ -31,7 +31,7 @@ fn open_orphan(root: &Path) -> File {
     file
 }
 
-/// A file is freed after the death of its program's node, whichever node serves next, and after a planned failover.
+/// A file is freed after the death of its program's node, on any node that serves next, and after a planned failover.
 pub fn are_freed(pair: &mut Pair) {
     fs::write(pair.node(A).mount().join("kept"), "content").unwrap();
     await_content_files(pair, 1);

@@ -1,4 +1,4 @@
-//! What a program on one node sees of the changes that were made on the other node: through open files, mappings, names
+//! The view that a program on one node has of the changes that were made on the other node: through open files, mappings, names
 //! and attributes that its kernel has known before.
 
 use std::fs::{self, File, OpenOptions};
@@ -97,7 +97,7 @@ impl View {
         }
         let path = root.join("dir/kept");
         let file = File::options().read(true).write(true).open(path).unwrap();
-        // SAFETY: the test accesses the mapping while nobody writes to the file.
+        // SAFETY: the test accesses the mapping while no program writes to the file.
         let mapping = unsafe { MmapMut::map_mut(&file) }.unwrap();
         assert_eq!(mapping[PAGE], b'a');
         assert_eq!(fs::read_dir(root.join("dir")).unwrap().count(), 3);
@@ -192,7 +192,7 @@ pub fn no_old_page_overwrites(pair: &mut Pair) {
     let file = File::create_new(&path).unwrap();
     file.set_len((PAGES * PAGE) as u64).unwrap();
     let file = File::options().read(true).write(true).open(&path).unwrap();
-    // SAFETY: the test accesses the mapping while nobody writes to the file.
+    // SAFETY: the test accesses the mapping while no program writes to the file.
     let mut mapping = unsafe { MmapMut::map_mut(&file) }.unwrap();
     let last = (PAGES - 1) * PAGE;
     mapping[last] = b'A';

@@ -51,7 +51,7 @@ fn compared(pair: &Pair) -> Option<(u64, u64)> {
     Some((resync.bytes_done, resync.bytes_total))
 }
 
-/// Cuts the connection of the resync under way, and looks at all that the resync says from then on.
+/// Cuts the connection of the resync under way, and looks at every report of the resync from then on.
 fn lose_connection(pair: &mut Pair) {
     let mut before = (0, 0);
     await_that("half of the resync", || {

@@ -1,6 +1,6 @@
 //! Rule: the surface of a type is small, wherever its code stands.
 //!
-//! What belongs to a type: its inherent methods, functions of its crate whose first parameter is the type (also behind a
+//! These belong to a type: its inherent methods, functions of its crate whose first parameter is the type (also behind a
 //! reference or an `Arc`), and the methods of its *views*: structs whose first field borrows the type. A type that grows by
 //! functions and views is as hard to know as one that grows by methods.
 

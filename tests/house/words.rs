@@ -130,7 +130,7 @@ fn uses(
     found
 }
 
-/// The code of sources without comments, and what documents quote as code.
+/// The code of sources without comments, and the quoted code of documents.
 fn identifiers<'a>(
     workspace: &'a Workspace,
     documents: &'a Documents,

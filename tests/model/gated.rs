@@ -39,7 +39,7 @@ struct TestGate {
     tenure: Tenure,
     waiting: Vec<Box<dyn FnOnce() + Send>>,
     observers: Vec<Arc<dyn RoleObserver>>,
-    /// So many requests of programs are let in, whatever the standing.
+    /// So many requests of programs are let in, with any standing.
     admitted_programs: usize,
     refused_programs: usize,
     refused_write_backs: usize,
@@ -100,7 +100,7 @@ impl Gated {
         self.stand(Standing::Following);
     }
 
-    /// Lets the next requests of programs in, whatever the standing.
+    /// Lets the next requests of programs in, with any standing.
     pub fn admit_programs(&self, count: usize) {
         self.gate.lock().admitted_programs = count;
     }

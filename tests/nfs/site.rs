@@ -165,7 +165,7 @@ impl Site {
         Client::new(|port| self.address.connect(port))
     }
 
-    /// A client of the server of a node, whichever node serves.
+    /// A client of the server on the node that serves.
     pub fn client_of(&self, which: Which) -> Client {
         Client::new(|port| self.connect_to(which, port))
     }

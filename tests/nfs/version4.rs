@@ -45,7 +45,7 @@ pub struct Client {
     sequence: u32,
 }
 
-/// What an open refers to.
+/// The object of an open.
 enum Claim<'a> {
     /// A name in the current directory.
     Name(&'a str),

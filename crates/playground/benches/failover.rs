@@ -45,7 +45,7 @@ struct Arguments {
     bench: bool,
 }
 
-/// What a row of the table says.
+/// The content of a row of the table.
 const ROWS: [(Failure, &str, &str); 3] = [
     (
         Failure::Kill,

@@ -87,7 +87,7 @@ impl FailoverCluster {
         self.client.as_ref().context("the client has ended")
     }
 
-    /// What the client has seen so far.
+    /// The answers that the client has seen so far.
     pub(crate) fn progress(&self) -> Result<ClientProgress> {
         Ok(self.client()?.progress())
     }

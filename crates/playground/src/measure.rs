@@ -17,7 +17,7 @@ use crate::program::Program;
 /// How long the client writes before each failure.
 const WRITING_TIME: Duration = Duration::from_millis(500);
 
-/// What fails.
+/// The part that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The processes of the primary's server are killed, so that every connection is reset.
@@ -28,7 +28,7 @@ pub enum Failure {
     Restart,
 }
 
-/// What to measure.
+/// The failures to measure.
 #[derive(Debug)]
 pub struct MeasureOptions {
     /// The `lockstep` program.
@@ -46,7 +46,7 @@ pub struct MeasureOptions {
 /// One failure, as the client saw it.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientPause {
-    /// What failed.
+    /// The part that failed.
     pub failure: Failure,
     /// Time between the last acknowledgement before and the first one after.
     pub pause: Duration,

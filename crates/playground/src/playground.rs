@@ -155,7 +155,7 @@ impl Playground {
         self.program.export(dest, &self.plan(name)?.config)
     }
 
-    /// Returns a function that kills all nodes, and what holds their mounts, from any thread, so that calls that wait for a
+    /// Returns a function that kills all nodes, and the holders of their mounts, from any thread, so that calls that wait for a
     /// node return with an error.
     pub(crate) fn killer(&self) -> impl Fn() + Send + 'static {
         let nodes = self.layout.nodes.iter();

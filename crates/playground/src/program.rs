@@ -48,7 +48,7 @@ impl StatusAnswer {
     }
 }
 
-/// What a node knows of its witness.
+/// The knowledge that a node has of its witness.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ProtectionAnswer {
     protects: bool,

@@ -21,7 +21,7 @@ const CONNECT_INTERVAL: Duration = Duration::from_millis(10);
 /// How often the client looks whether it is to stop while it waits for an answer.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What the client has seen so far.
+/// The answers that the client has seen so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ClientProgress {
     /// Acknowledged records.
@@ -69,7 +69,7 @@ impl RecordClient {
         })
     }
 
-    /// What the client has seen so far.
+    /// The answers that the client has seen so far.
     pub(crate) fn progress(&self) -> ClientProgress {
         *self.state.progress()
     }

@@ -16,7 +16,7 @@
 //! not cost the time of a round trip. Their number is small, because clients wait for the locks. The resync waits for
 //! no lock while it holds other locks: otherwise a client with the wanted lock could wait for a held lock.
 //!
-//! If the store has a trace of what has changed since the copies were equal, only the files of the trace get size and
+//! If the store has a trace of the changes since the copies were equal, only the files of the trace get size and
 //! times, and only their changed regions are compared. Every other byte is equal already, or is mirrored.
 //!
 //! Bytes that have been made equal leave the trace when the secondary has answered, under their lock. So a resync that
@@ -76,7 +76,7 @@ const TIMES_COST: JobCost = JobCost {
     bytes: 0,
 };
 
-/// Makes the content of all regular files equal: all of it, or what the trace has since `base`. Every operation must
+/// Makes the content of all regular files equal: all of it, or the part that the trace has since `base`. Every operation must
 /// already be mirrored. Returns the inodes that the trace had.
 pub fn send_content(
     store: &Store,

@@ -6,7 +6,7 @@
 //! admits no more metadata operations and waits for the operations under way, and the primary sends the rest
 //! ([`send_tail`]). The waiting time of those operations therefore does not depend on the number of files.
 //!
-//! If the store has a trace of what has changed since the copies were equal, only the records of the trace are sent. Records that
+//! If the store has a trace of the changes since the copies were equal, only the records of the trace are sent. Records that
 //! the secondary has at the end of the image are no longer in the trace. After an image of everything the store has one (rule P24).
 //!
 //! Before the tail, the secondary's records form no namespace that ever existed: a file may have two names, or a

@@ -36,7 +36,7 @@ pub struct JobProgress {
     pub bytes_done: Counter,
     /// Bytes of content that differed and were sent.
     pub bytes_sent: Counter,
-    /// The job is for all content, and not only for what has changed.
+    /// The job is for all content, and not only for the changes.
     is_whole: AtomicBool,
 }
 

@@ -22,7 +22,7 @@ use crate::pieces;
 ///
 /// Answers the requests of a resync and of a recovery; all other requests belong to other modules and are refused.
 ///
-/// What a deposed node has set aside never fails a resync: on a full disk it gives its room back.
+/// The data that a deposed node has set aside never fail a resync: on a full disk they give their room back.
 pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Response, AnswerError> {
     let answered = match answer_once(store, request, payload) {
         Err(AnswerError::Store(error))

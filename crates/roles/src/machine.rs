@@ -219,7 +219,7 @@ impl RoleMachine {
         if self.is_met && mine.gives_way_to(&theirs) {
             // The witness may still grant this node's generation: the one after it is beyond that.
             let generation = mine.generation.max(theirs.generation).next();
-            // Nobody has served since two complete copies were secondaries: both stay complete.
+            // No node has served since two complete copies were secondaries: both stay complete.
             let is_complete = theirs.peer_complete || !theirs.is_primary();
             let record = mine.follow(generation, is_complete);
             self.record(record, Phase::Standby, effects);
@@ -395,7 +395,7 @@ impl RoleMachine {
         effects: &mut RoleEffects,
     ) {
         match (self.phase, wanted) {
-            // After a power loss the peer may hold more, whatever the witness says: the witness may not know yet that the
+            // After a power loss the peer may hold more, also if the witness denies that: the witness may not know yet that the
             // peer is complete.
             (Phase::Unsure, _) if self.record.complete || self.serves_after_power_loss() => {
                 self.pursue(now, Purpose::GoAlone, effects);

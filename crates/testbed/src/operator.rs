@@ -14,7 +14,7 @@ const COMMAND_SECONDS_MAX: &str = "120";
 /// The log line of a primary that compares the namespaces.
 const RESYNC: &str = "state=\"resyncing (namespace)\"";
 
-/// What a command has printed, and its exit code.
+/// The output of a command, and its exit code.
 pub struct Outcome {
     /// The exit code; `None` if a signal has ended the command.
     pub code: Option<i32>,

@@ -122,7 +122,7 @@ mutants! {
     TraceForgetsUnapplied,
     /// A resync that goes on leaves out the files that it had begun when it lost its connection (P24).
     ResumeTooFar,
-    /// The inodes that a resync of what has changed has touched are not compared after the resync (P21).
+    /// The inodes that a resync of the changes has touched are not compared after the resync (P21).
     TrustResync,
     /// A deposed node does not name its writes in flight (P21).
     RejoinWithoutPaw,

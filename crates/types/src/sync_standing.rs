@@ -1,4 +1,4 @@
-//! What a copy knows of the sync that it is in: the name of the sync, and how many operations it has got to. Two nodes
+//! The knowledge that a copy has of its sync: the name of the sync, and how many operations it has got to. Two nodes
 //! compare these before they trust each other's copies (rule P17).
 //!
 //! The primary proposes a name at every connection. A proposal is durable on the primary before the secondary hears of it. So

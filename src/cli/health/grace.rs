@@ -87,7 +87,7 @@ impl Grace {
     }
 }
 
-/// The bytes of a file that nobody but this user or root can have written.
+/// The bytes of a file that only this user or root can have written.
 fn read_own(file: &Path) -> io::Result<Vec<u8>> {
     private_directory::check(file.parent().unwrap_or(Path::new("/")))?;
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;

@@ -35,7 +35,7 @@ pub(in crate::cli) enum KeepalivedError {
          cure: use only letters, digits and the characters / . _ - + : @"
     )]
     NotPlain {
-        /// What the word is.
+        /// The kind of the word.
         what: &'static str,
         /// The word.
         word: String,

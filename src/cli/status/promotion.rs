@@ -1,5 +1,5 @@
-//! The promotion of this node by an operator, in the text of `lockstep status`: when to run the command, and what the copy of this
-//! node holds.
+//! The promotion of this node by an operator, in the text of `lockstep status`: when to run the command, and the content of the
+//! copy.
 //!
 //! Invariant: a text names the command only where the node executes the command, and where this copy has each acknowledged
 //! change that this node knows of.
@@ -7,7 +7,7 @@
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
 use lockstepfs::config::Role;
 
-/// What a copy without a connection holds, and how far it goes back; `None` for any other copy.
+/// The content of a copy without a connection, and how far it goes back; `None` for any other copy.
 pub(super) fn age(store: &DatastoreStatus) -> Option<String> {
     let copy = &store.sync.copy;
     if store.sync.service != ServiceStatus::None || !copy.marked_in_sync {

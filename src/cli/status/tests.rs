@@ -452,7 +452,7 @@ fn an_unknown_name_is_refused_with_the_existing_names() {
     assert!(keep_only(&mut status, "alpha").is_ok());
 }
 
-/// A datastore in sync with a witness, by what the witness has answered.
+/// A datastore in sync with a witness, by the answer of the witness.
 pub(in crate::cli) fn witnessed(
     answers: bool,
     protects: bool,

@@ -1,4 +1,4 @@
-//! What each situation means, and the effect of each failure in it.
+//! The meaning of each situation, and the effect of each failure in it.
 //!
 //! A failure of a node means: its process or its server stops, and the disk keeps its content. In the texts `NAME` stands for
 //! the name of the datastore. The texts here are those of a datastore without a witness, where an operator decides.

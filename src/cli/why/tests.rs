@@ -9,7 +9,7 @@ use super::*;
 mod advice;
 mod witnessed;
 
-/// A status, by what differs: connection, mark, and service.
+/// A status, by the parts that differ: connection, mark, and service.
 fn primary(service: ServiceStatus, is_connected: bool, is_marked: bool) -> DatastoreStatus {
     let mut store = store(false, true);
     store.sync.service = service;

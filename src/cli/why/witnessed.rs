@@ -1,4 +1,4 @@
-//! The effect of each failure with a witness: what differs from a datastore without one (docs/protocol/roles.md).
+//! The effect of each failure with a witness: the differences from a datastore without one (docs/protocol/roles.md).
 //!
 //! In the texts `TAKEOVER`, `ALONE` and `LEASE` stand for the times of a failover. This node knows only whether the witness
 //! answers this node.

@@ -1,4 +1,4 @@
-//! What this node knows of the witness, as far as that differs in the effect of a failure.
+//! The knowledge that this node has of the witness, as far as that differs in the effect of a failure.
 
 use lockstep_driver::report::DatastoreStatus;
 

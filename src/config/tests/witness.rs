@@ -1,4 +1,4 @@
-//! The witness in a configuration: what is read, and every mistake.
+//! The witness in a configuration: its keys, and every mistake.
 
 use std::time::Duration;
 

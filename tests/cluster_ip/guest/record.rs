@@ -39,7 +39,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// What is wrong with the bytes found in the place of a record, for people.
+/// The mistake in the bytes found in the place of a record, for people.
 pub fn describe(found: &[u8; RECORD_BYTES], writer: u64, number: u64) -> String {
     let word = |at: usize| u64::from_le_bytes(found[at..at + 8].try_into().unwrap());
     let sum = word(RECORD_BYTES - 8);

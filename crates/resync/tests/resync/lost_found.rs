@@ -1,5 +1,5 @@
-//! A resync of a deposed node sets aside what only that node had, whatever clients do meanwhile and wherever its process
-//! is killed.
+//! A resync of a deposed node sets aside the data that only that node had, beside any work of clients and wherever its
+//! process is killed.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! A resync of what has changed since the copies were equal leaves no difference that a comparison of everything finds.
+//! A resync of the changes since the copies were equal leaves no difference that a comparison of everything finds.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
