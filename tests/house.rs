@@ -41,9 +41,7 @@ use workspace::Workspace;
 const STILL_OPEN: &[&str] = &[
     // Types with too many functions.
     "Store:",
-    "Cluster:",
-    "Datastore:",
-    "Context:",
+    "RoleKeeper:",
     "History:",
     "ContentStore:",
     // Folders with too many files.

@@ -85,7 +85,7 @@ pub struct DatastoreConfig {
 pub struct DiskStallLimit(Option<Duration>);
 
 impl DiskStallLimit {
-    /// Nobody watches the disk.
+    /// No thread watches the disk.
     pub const OFF: Self = Self(None);
 
     /// A limit, or none.
@@ -93,7 +93,7 @@ impl DiskStallLimit {
         Self(limit)
     }
 
-    /// The limit; `None` if nobody watches the disk.
+    /// The limit; `None` if no thread watches the disk.
     pub const fn get(self) -> Option<Duration> {
         self.0
     }

@@ -1,4 +1,4 @@
-//! Whether the disk of the store answers: a probe, and what is known from it (rule R12).
+//! Whether the disk of the store answers: a probe, and the knowledge from it (rule R12).
 //!
 //! A disk that hangs reports no error: its calls do not return. So a thread of its own asks the disk from time to time to
 //! write and sync one block, and another thread looks how long that takes (`role/disk_stall.rs`). No operation of a client
@@ -20,9 +20,9 @@ use crate::durable::SCRATCH_PREFIX;
 use crate::host::Host;
 use crate::report::DiskStallStatus;
 
-/// What this node knows of its own disk, and of the disk of the other node.
+/// The knowledge that this node has of its own disk, and of the disk of the other node.
 pub(crate) struct DiskWatch {
-    /// The limit of an answer; `None` if nobody watches.
+    /// The limit of an answer; `None` if no thread watches.
     limit: Option<Duration>,
     /// Time for which the probe under way has had no answer.
     silent_ms: AtomicU64,

@@ -57,7 +57,7 @@ pub(crate) struct Engine {
     pub notes: StatusNotes,
     /// The references of clients to inodes. The mount, and so its references, outlives a session.
     pub references: Arc<References>,
-    /// What the witness has said.
+    /// The answers of the witness.
     pub witness: WitnessState,
     /// Lets clients in while this node serves.
     pub gate: Arc<ServiceGate>,
@@ -73,7 +73,7 @@ impl Engine {
         &self.config.name
     }
 
-    /// What this copy knows of the sync that it is in (rule P17).
+    /// The knowledge that this copy has of its sync (rule P17).
     pub fn standing(&self) -> SyncStanding {
         SyncStanding::of(self.role_file.state().lineage.sync, self.disk.count.count())
     }

@@ -121,7 +121,7 @@ struct FoundStore {
     role: RoleState,
     /// The role record as this start finds it.
     record: RoleRecord,
-    /// What this copy has lost.
+    /// The loss of this copy.
     lost: Option<CopyLoss>,
 }
 
@@ -234,7 +234,7 @@ pub(crate) fn read_role(
     RoleFile::read(backing, config.role).map_err(failed(config))
 }
 
-/// What a copy that counts as in sync has lost, as this start finds it (rule P12).
+/// The loss of a copy that counts as in sync, as this start finds it (rule P12).
 fn found_loss(
     config: &DatastoreConfig,
     backing: &dyn Backing,

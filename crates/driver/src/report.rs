@@ -41,19 +41,20 @@ pub struct SyncStatus {
     /// before the store is open.
     #[serde(default)]
     pub service_since_ms: u64,
-    /// Time for which no other node serves by itself, whatever becomes of this process, in milliseconds: a restart within
+    /// Time for which no other node serves by itself, even if this process ends, in milliseconds: a restart within
     /// this time is no failover. `None` if this node does not serve, or if its mount ends with the process.
     #[serde(default)]
     pub restart_within_ms: Option<u64>,
     /// Whether the nodes are connected and both hold every acknowledged operation. False for an
     /// unmirrored datastore.
     pub in_sync: bool,
-    /// What this copy holds.
+    /// The content of this copy.
     #[serde(flatten)]
     pub copy: CopyStatus,
     /// Time in this state, in milliseconds.
     pub since_ms: u64,
-    /// Why the nodes are not in sync, as far as known; and what an operator has to mend, although programs notice nothing.
+    /// Why the nodes are not in sync, as far as known; and the trouble that an operator has to mend, although
+    /// programs notice nothing.
     pub reason: Option<String>,
     /// Whether the node could open the store and, on the primary, mount it. If not, `reason` says why, and the node
     /// tries again from time to time.
@@ -139,7 +140,7 @@ pub struct TimesStatus {
     pub pause_limit_ms: Option<u64>,
     /// Wait of an operation for a connected peer.
     pub answer_limit_ms: u64,
-    /// Time without an answer of this node's disk after which the disk hangs; `None` if nobody watches the disk.
+    /// Time without an answer of this node's disk after which the disk hangs; `None` if no thread watches the disk.
     #[serde(default)]
     pub disk_stall_limit_ms: Option<u64>,
     /// The times of a failover; `None` without a witness.
@@ -208,7 +209,7 @@ pub struct DatastoreStatus {
     /// Result of the last comparison of both nodes since the start of the node; on the primary. A later resync makes
     /// the result void, but differences stay until everything is compared.
     pub verified: Option<VerifiedStatus>,
-    /// What this node had alone when it lost its role, and a resync has set aside; one entry for each generation.
+    /// The data that this node had alone when it lost its role, and that a resync has set aside; one entry for each generation.
     #[serde(default)]
     pub lost_found: Vec<LostFoundStatus>,
 }
@@ -275,7 +276,7 @@ impl DatastoreStatus {
     }
 }
 
-/// What was set aside of the changes that a deposed node had alone.
+/// The part that was set aside of the changes that a deposed node had alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostFoundStatus {
     /// The generation in which the node had the role that it lost.

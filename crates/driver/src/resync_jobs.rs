@@ -90,7 +90,7 @@ fn stopped(why: &str) -> ResyncError {
     }
 }
 
-/// The reason why a sync ends after a resync of what has changed.
+/// The reason why a sync ends after a resync of the changes.
 const DIFFERED: &str = "the secondary's copy differed in files that the last resync had touched: everything is compared";
 
 /// A job over a connection, and the event that follows from it.

@@ -32,12 +32,12 @@ use crate::threads;
 pub struct DatastoreHandle(pub Arc<Datastore>, Option<Tenure>);
 
 impl DatastoreHandle {
-    /// The handle of a datastore, in whatever tenure it is called.
+    /// The handle of a datastore, in any tenure.
     pub const fn new(datastore: Arc<Datastore>) -> Self {
         Self(datastore, None)
     }
 
-    /// The handle for what was asked in a tenure.
+    /// The handle for the requests of a tenure.
     #[must_use]
     pub fn in_tenure(&self, tenure: Tenure) -> Self {
         Self(Arc::clone(&self.0), Some(tenure))

@@ -62,7 +62,7 @@ impl Standing {
 pub struct Tenure(u64);
 
 impl Tenure {
-    /// The tenure in which the process begins. What an earlier process was asked belongs to it, too: that process may have
+    /// The tenure in which the process begins. The requests to an earlier process belong to it, too: that process may have
     /// served until this one began.
     pub const FIRST: Self = Self(0);
 
@@ -105,7 +105,7 @@ struct ServiceGateState {
     since: Duration,
     /// Requests and operations inside.
     inside: usize,
-    /// Doubts about what clients may see ([`Doubt`]).
+    /// Doubts about the view of clients ([`Doubt`]).
     doubts: usize,
     /// Jobs that wait for the service.
     waiting: Vec<Job>,
@@ -211,7 +211,7 @@ impl Drop for Inside {
     }
 }
 
-/// A doubt about what clients may see: while there is one, the gate lets nothing in, whatever the standing. A drop ends the
+/// A doubt about the view of clients: while there is one, the gate lets nothing in, with any standing. A drop ends the
 /// doubt.
 #[must_use]
 pub(crate) struct Doubt {
@@ -389,7 +389,7 @@ impl ServiceGate {
         holds.then(|| state.lease.left(host))
     }
 
-    /// Time for which no other node takes over, whatever becomes of this process: until the end of the lease. A node that
+    /// Time for which no other node takes over, even if this process ends: until the end of the lease. A node that
     /// needs no lease gets `without_lease`. `None` if the node does not serve, or is about to give its role away.
     pub fn restart_within(&self, host: &dyn Host, without_lease: Duration) -> Option<Duration> {
         let state = self.state.lock();

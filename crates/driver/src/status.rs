@@ -34,7 +34,7 @@ fn slow(
     })
 }
 
-/// What this copy holds by its role file. The notes know since when.
+/// The content of this copy by its role file. The notes know since when.
 fn copy(marks: RoleState) -> CopyStatus {
     CopyStatus {
         marked_in_sync: marks.is_in_sync(),
@@ -109,7 +109,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
     status
 }
 
-/// What this node had alone when it was deposed, by generation.
+/// The data that this node had alone when it was deposed, by generation.
 fn lost_found(engine: &Engine) -> Vec<LostFoundStatus> {
     let totals = engine.store.lost_found().totals();
     let status = totals.into_iter().map(|(generation, kept)| {

@@ -105,7 +105,7 @@ impl StatusNotes {
         let mut notes = self.notes.lock();
         notes.since = now;
         if state.is_in_sync() && notes.resync != ResyncNote::None {
-            // A resync of what has changed leaves other differences as they are.
+            // A resync of the changes leaves other differences as they are.
             let all_compared = notes.resync == ResyncNote::AllCompared;
             notes
                 .verified
@@ -194,7 +194,7 @@ impl StatusNotes {
         self.notes.lock().verified = Some(verified);
     }
 
-    /// Remembers the result of the comparison that follows a resync of what has changed. If nothing differs, the word of a
+    /// Remembers the result of the comparison that follows a resync of the changes. If nothing differs, the word of a
     /// comparison of everything stays.
     pub fn note_touched(&self, report: &lockstep_verify::Report, time: Timestamp) {
         let verified = verified(report, time, true);

@@ -153,7 +153,7 @@ impl LocalCopy {
     }
 
     /// Whether the copy of the peer was in sync by the record of this node, and a new store has taken its place. The peer may
-    /// have served before, and nobody has its operations.
+    /// have served before, and no node has its operations.
     pub fn has_lost_peer(&self, theirs: &RoleOffer) -> bool {
         self.record.peer_complete && self.store.is_some() && theirs.store.is_none()
     }

@@ -1,11 +1,12 @@
-//! What the tests of the whole program need: nodes, witnesses, holders, networks and disks, as real processes of this machine.
+//! The environment of the tests of the whole program: nodes, witnesses, holders, networks and disks, as real processes
+//! of this machine.
 //!
 //! The modules from the bottom up: `address`, `chance`, `namespace` and `program` stand alone; `network` and `nodes` use them;
 //! `holder`, `operator`, `server`, `small_disk` and `witness` use the nodes.
 //!
-//! Invariant: what a test starts has ended, and what a test mounts is unmounted, once the values here are dropped, however the
-//! test ends. Only a process that this crate has started is ended, by its number. The kernel ends the processes, too, if the test
-//! itself is killed.
+//! Invariant: every process that a test starts has ended, and each of its mounts is unmounted, once the values here
+//! are dropped, however the test ends. Only a process that this crate has started is ended,
+//! by its number. The kernel ends the processes, too, if the test itself is killed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // a test may panic
 

@@ -1,4 +1,4 @@
-//! The role record of this node, the lineage of its copy, and what clients must be told, on stable storage.
+//! The role record of this node, the lineage of its copy, and the news for clients, on stable storage.
 //!
 //! The file has two *slots* of one block each, with the same state at rest. A change overwrites the first slot, syncs
 //! the file, overwrites the second slot and syncs again. So a change needs no space on the disk (rule P20), and at

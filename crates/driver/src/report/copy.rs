@@ -1,8 +1,8 @@
-//! The copy of a node in a status: what the copy holds.
+//! The copy of a node in a status: its content.
 
 use serde::{Deserialize, Serialize};
 
-/// What the copy of this node holds. In JSON the fields stand beside those of the state.
+/// The content of the copy of this node. In JSON the fields stand beside those of the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyStatus {
     /// The mark on stable storage. On the primary: the secondary holds every acknowledged operation. On the

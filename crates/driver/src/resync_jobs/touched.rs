@@ -1,4 +1,4 @@
-//! The comparison that follows a resync of what has changed (rule P21).
+//! The comparison that follows a resync of the changes (rule P21).
 //!
 //! Such a resync takes the trace for complete, and the rest of the copy for equal. So, once the nodes are in sync, each inode
 //! that it has touched is compared as a whole: its attributes, its names, and all of its content. The comparison runs beside the

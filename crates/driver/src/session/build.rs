@@ -74,8 +74,8 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
     Ok(with(engine, tables, state))
 }
 
-/// Begins the trace of a primary, before anything changes. A node that has just taken over goes on from what it followed, and
-/// from its writes that the old primary may lack.
+/// Begins the trace of a primary, before anything changes. A node that has just taken over goes on from the operations that
+/// it followed, and from its writes that the old primary may lack.
 fn trace_lead(store: &Store, generation: Generation, is_in_sync: bool) {
     let trace = store.trace();
     if is_in_sync {

@@ -1,9 +1,9 @@
-//! The base of a secondary's copy: what the copy has in common with the primary's, for a resync of what has changed
+//! The base of a secondary's copy: the part that the copy has in common with the primary's, for a resync of the changes
 //! (rule P21).
 //!
 //! A copy has a base while it differs from a copy that was in sync with it only in the writes that this node names, and in
-//! what the primary has changed since. A copy in sync has its present generation as base; a deposed primary that was in
-//! sync has the generation in which it last led. A resync of everything ends the base; a resync of what has changed keeps it,
+//! the changes of the primary since. A copy in sync has its present generation as base; a deposed primary that was in
+//! sync has the generation in which it last led. A resync of everything ends the base; a resync of the changes keeps it,
 //! so that an interrupted one can be begun again by the same session.
 //!
 //! Invariant: after a restart there is a base only if the copy is in sync, or `role.json` has one. A resync removes it there
@@ -77,7 +77,7 @@ impl CopyBase {
         self.saw.remove_below(below);
     }
 
-    /// A resync begins, of everything or of what has changed.
+    /// A resync begins, of everything or of the changes.
     pub fn begin_resync(&self, whole: bool) {
         self.saw.clear();
         if whole {

@@ -274,7 +274,7 @@ impl PrimarySession {
         if state.service_mode() != ServiceMode::Wait
             && let Some(doubt) = self.doubt.lock().take()
         {
-            // What is committed now is there before a client looks.
+            // Operations that are committed now are there before a client looks.
             self.pipeline.commit(ThreadKind::Client);
             drop(doubt);
         }

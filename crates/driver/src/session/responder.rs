@@ -176,7 +176,7 @@ impl Responder {
     }
 }
 
-/// Completes the list of what the resync has set aside. A list without paths is no reason to stay out of sync.
+/// Completes the list of the data that the resync has set aside. A list without paths is no reason to stay out of sync.
 fn complete_lost_found(store: &Store) {
     let lost_found = store.lost_found();
     if !lost_found.is_keeping() {

@@ -1,5 +1,5 @@
-//! What a request works with that was let in: the service, in the tenure of the request, and what the mount knows of the
-//! kernel.
+//! The tools of a request that was let in: the service, in the tenure of the request, and the knowledge that the mount
+//! has of the kernel.
 
 use std::sync::Arc;
 use std::vec;

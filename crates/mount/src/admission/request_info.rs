@@ -1,4 +1,4 @@
-//! What a request is, as far as its admission depends on that.
+//! The kind of a request, as far as its admission depends on that.
 
 use fuser::Request;
 use lockstep_driver::client::{RequestKind, Tenure};
@@ -8,7 +8,7 @@ use super::tenure_bond::TenureBond;
 use crate::kernel_cache::file_pages::PageRead;
 use crate::memory::delivery::RequestDelivery;
 
-/// What a request is, for its admission.
+/// The kind of a request, for its admission.
 pub(crate) struct RequestInfo {
     /// The name of the request.
     pub operation: &'static str,
@@ -70,7 +70,7 @@ impl From<&'static str> for RequestInfo {
     }
 }
 
-/// What the admission of a request depends on.
+/// The conditions of the admission of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestClass {
     pub kind: RequestKind,

@@ -2,11 +2,12 @@
 //!
 //! | request | in a later tenure |
 //! |---|---|
-//! | a change | fails: it would run on what the other node has made since |
+//! | a change | fails: it would run on the changes of the other node since |
 //! | a look at the attributes of an inode | fails: the kernel begins the change of an open file with such a look, and would ask the change next |
-//! | any other | runs: it shows what both nodes have made |
+//! | any other | runs: it shows the changes of both nodes |
 //!
-//! A change that begins with a path has no bond before the kernel has walked the path: what the kernel asks then, it asks anew.
+//! A change that begins with a path has no bond before the kernel has walked the path: the request that the
+//! kernel makes then is a new one.
 
 use lockstep_driver::client::Tenure;
 
@@ -37,8 +38,8 @@ impl TenureBond {
         !matches!(self, Self::Free)
     }
 
-    /// Whether the request may run in a tenure. This process has read it in the tenure `read_in`. What an earlier process had
-    /// read was asked in the first tenure of this one, or before.
+    /// Whether the request may run in a tenure. This process has read it in the tenure `read_in`. A request that an earlier
+    /// process had read was asked in the first tenure of this one, or before.
     pub fn lets_run_in(self, tenure: Tenure, read_in: Tenure) -> bool {
         let asked = match self {
             Self::Free => return true,

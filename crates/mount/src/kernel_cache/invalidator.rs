@@ -51,7 +51,7 @@ pub(crate) enum CallState {
     Ended(Result<bool, Errno>),
     /// The kernel has not answered yet.
     Running,
-    /// Nobody knows the answer: the process that has made the call is gone.
+    /// No process knows the answer: the process that has made the call is gone.
     Lost,
 }
 
@@ -107,7 +107,7 @@ impl Invalidator {
     /// begin meanwhile.
     ///
     /// # Errors
-    /// If nobody can make the call.
+    /// If no process can make the call.
     pub fn begin(&self, parts: &[FilePages]) -> io::Result<CallId> {
         let all: Vec<_> = parts.iter().map(Invalidation::pages).collect();
         let mut helper = self.helper.lock();

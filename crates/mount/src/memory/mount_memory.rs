@@ -80,7 +80,7 @@ impl MountRecord {
     }
 }
 
-/// What is true of a change that is not answered.
+/// The facts about a change that is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChangeNote {
     /// The inodes behind the first and the second name of an exchange.

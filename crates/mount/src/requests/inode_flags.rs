@@ -101,7 +101,7 @@ impl FlagsRequest {
         })
     }
 
-    /// What the request is, for its admission.
+    /// The kind of the request, for its admission.
     pub fn info(self, delivery: RequestDelivery) -> RequestInfo {
         match self {
             Self::Show(_) => "lsattr".into(),

@@ -46,7 +46,7 @@ impl SetAttrRequest {
         }
     }
 
-    /// What such a request is, for its admission.
+    /// The kind of such a request, for its admission.
     pub fn info(self, delivery: RequestDelivery) -> RequestInfo {
         let kind = match self.size {
             Some(_) => RequestKind::SizeChange,

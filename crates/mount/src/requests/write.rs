@@ -78,7 +78,7 @@ impl<'a> WriteRequest<'a> {
         }
     }
 
-    /// What such a request is, for its admission.
+    /// The kind of such a request, for its admission.
     pub fn info(&self) -> RequestInfo {
         RequestInfo {
             kind: self.kind.admission_kind(),

@@ -22,7 +22,7 @@ pub(crate) struct RoleState {
     pub boot: Option<BootId>,
 }
 
-/// Where a copy comes from, and what it may lack of the other copy (rules P12, P17, P21).
+/// Where a copy comes from, and the changes of the other copy that it may lack (rules P12, P17, P21).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CopyLineage {

@@ -231,7 +231,7 @@ fn a_copy_that_was_not_complete_leads_with_another_verifier() {
     assert_ne!(file.state().clients.verifier, found.clients.verifier);
 }
 
-/// What a demoted node has acknowledged alone is given up, until its copy is in sync.
+/// The operations that a demoted node has acknowledged alone are given up, until its copy is in sync.
 #[test]
 fn a_demoted_node_that_served_alone_says_so_until_it_is_in_sync() {
     for peer_complete in [true, false] {
