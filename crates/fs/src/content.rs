@@ -17,7 +17,7 @@
 //! Locks, in the order in which they may be taken: `collecting` of [`removal`]; the lock of a sync in [`dirty`]; a
 //! shard of [`file_table`]; the state of a file, then its content ([`open_file`]); the notes of [`dirty`] and
 //! [`removal`], the slots of [`unflushed_table`]. A thread that holds a lock of this module takes no lock of the
-//! journal, but for `collecting`.
+//! metadata log, but for `collecting`.
 
 mod dirty;
 mod file_table;

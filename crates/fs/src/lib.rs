@@ -2,7 +2,7 @@
 //!
 //! The store stands on the disk below as a trait, and knows nothing of peers or mounts. Start with [`store`].
 //!
-//! Modules, from the bottom up: [`paths`]; `backing` (the disk); `namespace`, `content` and `journal` (the state);
+//! Modules, from the bottom up: [`paths`]; `backing` (the disk); `namespace`, `content` and `metadata_log` (the state);
 //! `tree` and [`store`] (the operations); [`export`].
 
 // Tests have threads of their own.
@@ -13,8 +13,8 @@ pub mod boot;
 mod content;
 pub mod error;
 pub mod export;
-mod journal;
 mod lost_found;
+mod metadata_log;
 mod namespace;
 pub mod paths;
 pub mod store;

@@ -5,7 +5,7 @@
 //! does not lock operations on one file against each other; the lock manager does (paper, section 4.1).
 //!
 //! [`Store`] composes three parts, each of which owns its state and states its invariants and lock order: `namespace`
-//! owns the records, `content` the bytes of files, `journal` the log and the progress of metadata operations. [`Tree`]
+//! owns the records, `content` the bytes of files, `metadata_log` the log and the progress of metadata operations. [`Tree`]
 //! is the clients' view of namespace and content together. Operations for one kind of caller have separate views:
 //! [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`], [`TraceAccess`].
 //!
@@ -26,11 +26,11 @@ mod replica_access;
 mod trace_access;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
-pub use crate::journal::{
+pub use crate::lost_found::{KeptTotals, OwnBytes};
+pub use crate::metadata_log::{
     Applied, ChangeFeed, ChangedContent, ChangedRegions, ImageChange, Intent, RestOfFiles,
     TraceJob, TracedWalk,
 };
-pub use crate::lost_found::{KeptTotals, OwnBytes};
 pub use crate::tree::{FileTimes, Tree};
 pub use capacity::Capacity;
 pub use facade::Store;

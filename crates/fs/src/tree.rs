@@ -1,7 +1,7 @@
 //! The file tree as clients see it: the records of the namespace, with unflushed sizes and times over them.
 //!
 //! [`Tree`] borrows the namespace and the content of a store. It answers lookups, and it is the [`View`] on which
-//! metadata operations are planned. It writes no log: [`Tree::install`] is for the journal, which has logged the
+//! metadata operations are planned. It writes no log: [`Tree::install`] is for the metadata log, which has logged the
 //! operation before.
 
 use std::ops::{ControlFlow, Range};

@@ -11,8 +11,8 @@ use lockstep_types::{DatastoreUuid, Ino, MetaOp, Osn, StateVersion, Timestamp};
 
 use crate::content::{ContentStore, SeekFor, SyncPoint, WriteTicket};
 use crate::error::{OpError, StoreError};
-use crate::journal::{Applied, Journal};
 use crate::lost_found::{LostBytes, LostKind};
+use crate::metadata_log::{Applied, MetadataLog};
 use crate::namespace::{InoRanges, Namespace};
 use crate::tree::Tree;
 
@@ -21,7 +21,7 @@ pub struct Store {
     pub(super) uuid: DatastoreUuid,
     pub(super) namespace: Namespace,
     pub(super) content: ContentStore,
-    pub(super) journal: Journal,
+    pub(super) metadata_log: MetadataLog,
 }
 
 /// Identity and state.
@@ -46,12 +46,12 @@ impl Store {
 
     /// Highest OSN of a metadata operation applied here.
     pub fn applied(&self) -> Osn {
-        self.journal.applied()
+        self.metadata_log.applied()
     }
 
     /// The same, but for an operation that is being applied at this moment: never waits for the disk.
     pub fn applied_lately(&self) -> Osn {
-        self.journal.applied_lately()
+        self.metadata_log.applied_lately()
     }
 
     /// Whether a sync failed: the store promises nothing more.
@@ -61,34 +61,34 @@ impl Store {
 
     /// A number for a new inode; never given out twice, even if power is lost (rule P13).
     pub fn next_ino(&self) -> Result<Ino, StoreError> {
-        self.journal.next_ino(self.tree())
+        self.metadata_log.next_ino(self.tree())
     }
 
     /// Leaves out the next 16 million numbers of inodes or more, and goes on in `ranges`: the other node may have given these
     /// numbers out since this copy has heard of it. So no number that a program has from that node names another inode here.
     pub fn leave_out_inos(&self, ranges: InoRanges) -> Result<(), StoreError> {
-        self.journal.leave_out_inos(self.tree(), ranges)
+        self.metadata_log.leave_out_inos(self.tree(), ranges)
     }
 
     /// First OSN sequence that may be given out: higher than any sequence given out before (rule P13).
     pub fn first_sequence(&self) -> u64 {
-        self.journal.first_sequence()
+        self.metadata_log.first_sequence()
     }
 
     /// Notes that the OSN sequences below `end` were given out. The store does not record those of writes, and a primary may
     /// begin another session in the same generation (rule P13).
     pub fn note_given_sequences(&self, end: u64) {
-        self.journal.note_given(end);
+        self.metadata_log.note_given(end);
     }
 
     /// How full the intent log is; `None` for a store opened for reading only.
     pub fn log_usage(&self) -> Option<Usage> {
-        self.journal.log_usage()
+        self.metadata_log.log_usage()
     }
 
     /// Whether an operation of the other node waits for a checkpoint. A store opened for reading only has no log.
     pub fn is_checkpoint_due(&self, op: &MetaOp) -> bool {
-        self.journal.is_checkpoint_due(self.tree(), op)
+        self.metadata_log.is_checkpoint_due(self.tree(), op)
     }
 }
 
@@ -125,7 +125,7 @@ impl Store {
         length: u64,
         durable: bool,
     ) -> Result<WriteTicket, OpError> {
-        self.journal.trace().note_write(ino, offset, length);
+        self.metadata_log.trace().note_write(ino, offset, length);
         let namespace = &self.namespace;
         let mut file = self.content.file_to_write(namespace, ino, offset, length)?;
         loop {
@@ -191,7 +191,7 @@ impl Store {
     pub fn sync_file(&self, ino: Ino, times: bool) -> Result<(), OpError> {
         self.content.disk().check_not_poisoned()?;
         if let Some(file) = self.content.file_in_use(ino).filter(|_| times) {
-            self.journal.log_times(self.tree(), &file)?;
+            self.metadata_log.log_times(self.tree(), &file)?;
         }
         // Also a file that is not in use: a checkpoint drops the entry of an unsynced file.
         self.content.sync_file(ino)?;
@@ -228,17 +228,17 @@ impl Store {
 
     /// Logs and applies an operation at once: as secondary, or as a primary without a peer.
     pub fn commit(&self, op: &MetaOp) -> Result<Applied, OpError> {
-        self.journal.commit(self.tree(), op)
+        self.metadata_log.commit(self.tree(), op)
     }
 
     /// The same, but waits for no checkpoint: there is none due ([`Self::is_checkpoint_due`]).
     pub fn commit_at_once(&self, op: &MetaOp) -> Result<Applied, OpError> {
-        self.journal.commit_at_once(self.tree(), op)
+        self.metadata_log.commit_at_once(self.tree(), op)
     }
 
     /// Makes an applied operation durable, with the content that it changed.
     pub fn sync_applied(&self, applied: &Applied) -> Result<(), StoreError> {
-        self.journal.sync_applied(self.tree(), applied)
+        self.metadata_log.sync_applied(self.tree(), applied)
     }
 
     /// Makes every operation applied so far durable, by this process or an earlier one, with the content they changed.
@@ -250,7 +250,7 @@ impl Store {
 
     /// Makes every metadata operation applied so far durable.
     pub fn sync_all_logged(&self) -> Result<(), StoreError> {
-        self.journal.sync_all_logged(self.content.disk())
+        self.metadata_log.sync_all_logged(self.content.disk())
     }
 }
 
@@ -258,12 +258,12 @@ impl Store {
 impl Store {
     /// Whether a checkpoint is due.
     pub fn needs_checkpoint(&self) -> bool {
-        self.journal.needs_checkpoint(self.tree())
+        self.metadata_log.needs_checkpoint(self.tree())
     }
 
     /// Makes a checkpoint. Operations go on meanwhile, but for the short time of its first step.
     pub fn checkpoint(&self) -> Result<(), StoreError> {
-        self.journal.checkpoint(self.tree())
+        self.metadata_log.checkpoint(self.tree())
     }
 
     /// Removes the content of freed inodes from the disk; returns of how many.
@@ -294,6 +294,6 @@ impl Store {
     pub fn close(&self) -> Result<(), StoreError> {
         self.content.disk().check_not_poisoned()?;
         self.collect_garbage()?;
-        self.journal.close(self.tree())
+        self.metadata_log.close(self.tree())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The sender walks the replicated tables in key order and sends chunk after chunk. The receiver makes its own tables
 //! equal, range by range; a chunk that is equal already changes nothing. Metadata operations may go on at the sender,
-//! which follows the changed records ([`crate::journal`]) and sends them again. At the receiver there are no
+//! which follows the changed records ([`crate::metadata_log`]) and sends them again. At the receiver there are no
 //! operations.
 //!
 //! Invariants:
@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use super::facade::Store;
 use crate::error::StoreError;
-use crate::journal::{ChangeFeed, ImageChange};
 use crate::lost_found::{LostBytes, LostKind};
+use crate::metadata_log::{ChangeFeed, ImageChange};
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::record::{self, Body, Inode};
 
@@ -67,12 +67,12 @@ impl<'a> ImageAccess<'a> {
     /// feed replaces an older one.
     pub fn follow_changes(self, limit: usize) -> ChangeFeed<'a> {
         let store = self.store;
-        store.journal.follow_changes(store.tree(), limit)
+        store.metadata_log.follow_changes(store.tree(), limit)
     }
 
     /// Whether more changes wait to be taken than the follower accepts.
     pub fn changes_exceed(self) -> bool {
-        self.store.journal.changes_exceed()
+        self.store.metadata_log.changes_exceed()
     }
 
     /// Every inode number that was given out here, or came from the other node, is below this.
@@ -118,7 +118,7 @@ impl ImageAccess<'_> {
     /// Removes the content of freed inodes first. If the nodes diverged, the image may have other inodes with the same
     /// numbers, and a later removal would take their content.
     pub fn begin(self) -> Result<(), StoreError> {
-        self.store.journal.drop_pending();
+        self.store.metadata_log.drop_pending();
         self.store.collect_garbage()?;
         self.store.checkpoint()?;
         self.store.content.forget_files();
@@ -261,7 +261,7 @@ impl ImageAccess<'_> {
     /// The image is complete: makes it durable and takes over the sender's OSN. The sender has given out inode numbers
     /// below `inos_below`: this node gives none of them out, even if the inode is gone by now (rule P13).
     pub fn finish(self, applied: Osn, inos_below: u64) -> Result<(), StoreError> {
-        self.store.journal.set_applied(applied);
+        self.store.metadata_log.set_applied(applied);
         self.store.namespace.numbers().skip_below(inos_below);
         let lost_found = self.store.content.lost_found();
         lost_found.namespace_loaded(inos_below);

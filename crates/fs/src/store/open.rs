@@ -17,7 +17,7 @@ use crate::backing::disk::StoreDisk;
 use crate::backing::overlay::Overlay;
 use crate::content::{ContentStore, LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
 use crate::error::StoreError;
-use crate::journal::{self, Journal, Leftover};
+use crate::metadata_log::{self, Leftover, MetadataLog};
 use crate::namespace::Namespace;
 use crate::namespace::record::Checkpoint;
 use crate::paths::{CONTENT_DIR, FORMAT_FILE, LOG_DIR, TIMES_FILE};
@@ -156,7 +156,7 @@ fn open_on(
         namespace: &namespace,
         content: &content,
     };
-    let recovered = journal::recover(
+    let recovered = metadata_log::recover(
         tree,
         Leftover {
             checkpoint,
@@ -167,7 +167,7 @@ fn open_on(
     )?;
     let store = Store {
         uuid,
-        journal: Journal::new(log, recovered, options.boot),
+        metadata_log: MetadataLog::new(log, recovered, options.boot),
         namespace,
         content,
     };
@@ -192,7 +192,7 @@ fn start_use(
             store.find_lost_content()?;
         }
     }
-    store.journal.start_epoch(store.tree())?;
+    store.metadata_log.start_epoch(store.tree())?;
     if was_killed {
         store.content.clear_slots(leftover);
     }

@@ -166,8 +166,8 @@ impl ReplicaAccess<'_> {
             });
             // A write, so that the file owns a slot.
             let ticket = self.store.begin_write(ino, 0, 0, false)?;
-            let (journal, tree) = (&self.store.journal, self.store.tree());
-            journal.replace_times(tree, ticket.file(), new)?;
+            let (log, tree) = (&self.store.metadata_log, self.store.tree());
+            log.replace_times(tree, ticket.file(), new)?;
         }
         Ok(true)
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use lockstep_types::{Generation, Ino, Osn};
 
 use super::facade::Store;
-use crate::journal::{RestOfFiles, TraceJob, TracedWalk};
+use crate::metadata_log::{RestOfFiles, TraceJob, TracedWalk};
 
 /// The trace of one store (rule P21).
 #[derive(Clone, Copy)]
@@ -25,28 +25,28 @@ impl Store {
 impl TraceAccess<'_> {
     /// This secondary is in sync with the primary of generation `base`.
     pub fn follow(self, base: Generation) {
-        self.store.journal.trace_primary(base);
+        self.store.metadata_log.trace_primary(base);
     }
 
     /// The primary has done every operation below `below`.
     pub fn note_done_below(self, below: Osn) {
-        self.store.journal.trace().note_done_below(below);
+        self.store.metadata_log.trace().note_done_below(below);
     }
 
     /// This secondary becomes the primary, without the other node.
     pub fn take_over(self) {
-        self.store.journal.trace().take_over();
+        self.store.metadata_log.trace().take_over();
     }
 
     /// This primary has lost the connection with its secondary. The nodes were in sync, in generation `base`.
     pub fn begin_alone(self, base: Generation) {
         let applied = self.store.applied_lately();
-        self.store.journal.trace().begin_alone(base, applied);
+        self.store.metadata_log.trace().begin_alone(base, applied);
     }
 
     /// The copies are equal again, or the trace says nothing about the other copy any more.
     pub fn end(self) {
-        self.store.journal.trace().end();
+        self.store.metadata_log.trace().end();
     }
 }
 
@@ -54,19 +54,22 @@ impl TraceAccess<'_> {
 impl TraceAccess<'_> {
     /// Adds a write that may be on one node only.
     pub fn add_write(self, ino: Ino, offset: u64, length: u64) {
-        self.store.journal.trace().add_write(ino, offset, length);
+        self.store
+            .metadata_log
+            .trace()
+            .add_write(ino, offset, length);
     }
 
     /// Whether the trace says in what a copy may differ that was equal in generation `base` and has the operations up to
     /// `applied`.
     pub fn covers(self, base: Generation, applied: Osn) -> bool {
-        self.store.journal.trace().covers(base, applied)
+        self.store.metadata_log.trace().covers(base, applied)
     }
 
     /// The keys of the records that may differ from those of a copy that was equal in generation `base` and has the
     /// operations up to `applied`; `None` if the trace does not say so.
     pub fn records(self, base: Generation, applied: Osn) -> Option<BTreeSet<Vec<u8>>> {
-        self.store.journal.trace().records(base, applied)
+        self.store.metadata_log.trace().records(base, applied)
     }
 }
 
@@ -74,39 +77,45 @@ impl TraceAccess<'_> {
 impl TraceAccess<'_> {
     /// A resync begins to send the namespace: of everything, or of the changes.
     pub fn begin_image(self, whole: bool) -> TraceJob {
-        self.store.journal.trace().begin_image(whole)
+        self.store.metadata_log.trace().begin_image(whole)
     }
 
     /// No metadata operation is under way, and every record that may differ is about to be sent. `whole`: the generation of a
     /// resync of everything.
     pub fn image_held(self, job: TraceJob, whole: Option<Generation>) {
         let applied = self.store.applied();
-        self.store.journal.trace().image_held(job, whole, applied);
+        self.store
+            .metadata_log
+            .trace()
+            .image_held(job, whole, applied);
     }
 
     /// The secondary has the namespace.
     pub fn image_arrived(self, job: TraceJob) {
-        self.store.journal.trace().image_arrived(job);
+        self.store.metadata_log.trace().image_arrived(job);
     }
 
     /// A resync begins to make the content equal of a copy that was equal in generation `base` and has the operations up to
     /// `applied`; `None` if the trace does not say how it differs.
     pub fn begin_walk(self, base: Generation, applied: Osn) -> Option<TracedWalk> {
-        self.store.journal.trace().begin_walk(base, applied)
+        self.store.metadata_log.trace().begin_walk(base, applied)
     }
 
     /// The walk begins with files of the rest; `rest` is what is left then.
     pub fn files_begun(self, job: TraceJob, files: &[Ino], rest: RestOfFiles) {
-        self.store.journal.trace().files_begun(job, files, rest);
+        self.store
+            .metadata_log
+            .trace()
+            .files_begun(job, files, rest);
     }
 
     /// These bytes are equal on both nodes, and no write to them is under way.
     pub fn compared(self, job: TraceJob, ino: Ino, bytes: &Range<u64>) {
-        self.store.journal.trace().compared(job, ino, bytes);
+        self.store.metadata_log.trace().compared(job, ino, bytes);
     }
 
     /// The walk is over with a file.
     pub fn file_done(self, job: TraceJob, ino: Ino) {
-        self.store.journal.trace().file_done(job, ino);
+        self.store.metadata_log.trace().file_done(job, ino);
     }
 }

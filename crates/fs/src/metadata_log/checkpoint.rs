@@ -5,7 +5,7 @@
 //! transaction; (3) only then cut the log and clear the time slots. A crash before (2) finds the old checkpoint and
 //! the whole log; after it, the new one. A slot that outlives its use says what the record already says.
 //!
-//! Locks: the caller holds `checkpointing` of the journal. Step one takes `applying`.
+//! Locks: the caller holds `checkpointing` of the metadata log. Step one takes `applying`.
 
 use std::sync::Arc;
 

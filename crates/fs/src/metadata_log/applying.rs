@@ -1,4 +1,4 @@
-//! State that changes as metadata operations are applied. The journal holds one lock around all of it.
+//! State that changes as metadata operations are applied. The metadata log holds one lock around all of it.
 
 use std::collections::VecDeque;
 

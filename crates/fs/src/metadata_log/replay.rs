@@ -7,7 +7,7 @@
 //! - The content part of an operation is carried out again only if no record of the log proves that it was carried out
 //!   before (rule P5). To repeat it after a later write would destroy the bytes of the write.
 //!
-//! Replay runs before the store is used: it takes no lock of the journal.
+//! Replay runs before the store is used: it takes no lock of the metadata log.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

@@ -1,6 +1,6 @@
-//! The journal of a store: the intent log, and the metadata operations that are applied by it.
+//! The metadata log of a store: the intent log, and the metadata operations that are applied by it.
 //!
-//! [`Journal`] owns the log and the progress of operations. It plans an operation on a [`Tree`], logs it, changes the
+//! [`MetadataLog`] owns the log and the progress of operations. It plans an operation on a [`Tree`], logs it, changes the
 //! content and installs the records. It makes checkpoints, which cut the log.
 //!
 //! Invariants:
@@ -69,7 +69,7 @@ pub struct Intent {
 }
 
 /// The log of a store, and the progress of metadata operations.
-pub struct Journal {
+pub struct MetadataLog {
     /// `None` in a store opened for reading only.
     log: Option<IntentLog>,
     applying: Mutex<Applying>,
@@ -83,8 +83,8 @@ pub struct Journal {
     boot: BootId,
 }
 
-impl Journal {
-    /// A journal that goes on from `applying`.
+impl MetadataLog {
+    /// A metadata log that goes on from `applying`.
     pub fn new(log: Option<IntentLog>, applying: Applying, boot: BootId) -> Self {
         Self {
             log,
@@ -149,7 +149,7 @@ impl Journal {
 }
 
 /// The log.
-impl Journal {
+impl MetadataLog {
     fn log(&self) -> Result<&IntentLog, StoreError> {
         self.log.as_ref().ok_or(StoreError::ReadOnly)
     }
@@ -200,7 +200,7 @@ impl Journal {
 }
 
 /// Pending operations.
-impl Journal {
+impl MetadataLog {
     /// Logs the intent of `op`, before the operation is sent to the peer (paper, section 5.1: PENDING).
     pub fn log_pending(&self, tree: Tree<'_>, op: &MetaOp) -> Result<Intent, OpError> {
         tree.disk().check_not_poisoned()?;
@@ -271,7 +271,7 @@ impl Journal {
 }
 
 /// Applying operations: the log record first, then the content, then the records of the namespace.
-impl Journal {
+impl MetadataLog {
     /// Logs and applies an operation at once: as secondary, or as a primary without a peer.
     pub fn commit(&self, tree: Tree<'_>, op: &MetaOp) -> Result<Applied, OpError> {
         self.wait_for_log(tree, may_make_room(&op.request))?;
@@ -372,7 +372,7 @@ impl Journal {
 }
 
 /// Times of files.
-impl Journal {
+impl MetadataLog {
     /// Logs the time of the last write of a file, unless the log has it; for a sync of the file. Waits for room.
     pub fn log_times(&self, tree: Tree<'_>, file: &OpenFile) -> Result<(), StoreError> {
         self.wait_for_log(tree, true)?;
@@ -434,7 +434,7 @@ impl Journal {
 }
 
 /// Checkpoints.
-impl Journal {
+impl MetadataLog {
     /// Whether a checkpoint is due.
     pub fn needs_checkpoint(&self, tree: Tree<'_>) -> bool {
         self.log.as_ref().is_some_and(IntentLog::needs_checkpoint)
