@@ -19,7 +19,7 @@ use lockstep_resync::{
 };
 use parking_lot::Mutex;
 
-use crate::durable::tables::{ranges_of, trace_writes};
+use crate::durable::tables::{add_writes_to_delta, ranges_of};
 use crate::engine::Engine;
 use crate::host::oneshot::{Promise, promise};
 use crate::ops::content::ContentOps;
@@ -178,8 +178,8 @@ impl ResyncJobs {
                         error,
                         ResyncError::Peer(PeerError::Lost) | ResyncError::Stopped { .. }
                     ) {
-                        // The copies may differ in something that the trace lacks.
-                        jobs.engine.store.trace().end();
+                        // The copies may differ in something that the delta lacks.
+                        jobs.engine.store.delta().end();
                     }
                     let reason = format!("{name} failed: {error}");
                     jobs.set_reason_on(peer.connection.id, &reason);
@@ -225,7 +225,7 @@ impl ResyncJobs {
             Ok(Some(report)) => {
                 let time = self.engine.host.time_of_day();
                 self.engine.notes.note_touched(&report, time);
-                // The core ends the trace as well, so everything is compared.
+                // The core ends the delta as well, so everything is compared.
                 if !report.is_identical() {
                     self.end_sync(connection, DIFFERED);
                 }
@@ -279,7 +279,7 @@ impl ResyncJobs {
             connection,
         };
         let store = &self.engine.store;
-        trace_writes(store, ranges_of(&peer.connection.peer_waiting));
+        add_writes_to_delta(store, ranges_of(&peer.connection.peer_waiting));
         let resync = NewResync {
             sync,
             generation: self.replication.generation(),
@@ -318,7 +318,7 @@ impl ResyncJobs {
 
     fn send_content(&self, peer: &RemotePeer) -> Result<Event, ResyncError> {
         // Writes that the core admitted before all were mirrored, and that have not begun.
-        trace_writes(&self.engine.store, self.content.admitted_writes());
+        add_writes_to_delta(&self.engine.store, self.content.admitted_writes());
         let locks = self.core_locks();
         let (store, base) = (&self.engine.store, Some(self.base_of(peer)));
         let touched = lockstep_resync::send_content(store, peer, &locks, &self.progress, base)?;
@@ -337,7 +337,7 @@ impl ResyncJobs {
     fn base_of(&self, peer: &RemotePeer) -> PeerBase {
         let store = &self.engine.store;
         let told = peer.connection.peer_base;
-        told.filter(|base| base.is_traced(store))
+        told.filter(|base| base.has_delta(store))
             .unwrap_or_else(|| PeerBase {
                 generation: self.replication.generation(),
                 applied: store.applied(),

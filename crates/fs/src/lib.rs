@@ -2,7 +2,7 @@
 //!
 //! The store stands on the disk below as a trait, and knows nothing of peers or mounts. Start with [`store`].
 //!
-//! Modules, from the bottom up: [`paths`]; `backing` (the disk); `namespace`, `content` and `metadata_log` (the state);
+//! Modules, from the bottom up: [`paths`]; `backing` (the disk); `namespace`, `content`, `delta` and `metadata_log` (the state);
 //! `tree` and [`store`] (the operations); [`export`].
 
 // Tests have threads of their own.
@@ -11,6 +11,7 @@
 mod backing;
 pub mod boot;
 mod content;
+mod delta;
 pub mod error;
 pub mod export;
 mod lost_found;

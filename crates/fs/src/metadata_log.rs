@@ -13,12 +13,11 @@
 //! - The namespace in memory is the last checkpoint plus the log since. A checkpoint is atomic ([`checkpoint`]).
 //!
 //! Locks, in the order in which they may be taken: `checkpointing`, `applying`, `applied`; then the locks of the
-//! content, of the namespace and of the trace. `applying` is held while an operation is applied, logged and carried out, and during
+//! content, of the namespace and of the delta. `applying` is held while an operation is applied, logged and carried out, and during
 //! the first step of a checkpoint. `applied` is never held during a call of the disk.
 
 mod applying;
 mod change_feed;
-mod change_trace;
 mod changed_keys;
 mod checkpoint;
 mod replay;
@@ -29,10 +28,10 @@ use lockstep_types::{AllocateMode, Attr, BootId, Generation, Ino, MetaOp, MetaRe
 use parking_lot::Mutex;
 
 use self::applying::Applying;
-use self::change_trace::ChangeTrace;
 use self::checkpoint::{CheckpointRun, MEMORY_BYTES_MAX};
 use crate::backing::disk::StoreDisk;
 use crate::content::{LastWrite, OpenFile};
+use crate::delta::DeltaTracker;
 use crate::error::{OpError, StoreError};
 use crate::namespace::plan::{self, ContentEffect, Plan, View};
 use crate::namespace::record::{self, Body};
@@ -40,7 +39,6 @@ use crate::namespace::{InoRanges, keys};
 use crate::tree::{FileTimes, Tree};
 
 pub use self::change_feed::{ChangeFeed, ImageChange};
-pub use self::change_trace::{ChangedContent, ChangedRegions, RestOfFiles, TraceJob, TracedWalk};
 pub use self::replay::{Leftover, recover};
 
 /// Inode numbers reserved at a time: each reservation costs one sync.
@@ -78,7 +76,7 @@ pub struct MetadataLog {
     /// Held by the one checkpoint that may run.
     checkpointing: Mutex<()>,
     /// The changes since both copies were equal.
-    trace: ChangeTrace,
+    delta: DeltaTracker,
     /// The run of the machine.
     boot: BootId,
 }
@@ -91,7 +89,7 @@ impl MetadataLog {
             applied: Mutex::new(applying.applied),
             applying: Mutex::new(applying),
             checkpointing: Mutex::new(()),
-            trace: ChangeTrace::default(),
+            delta: DeltaTracker::default(),
             boot,
         }
     }
@@ -132,14 +130,14 @@ impl MetadataLog {
     }
 
     /// The changes since both copies were equal.
-    pub const fn trace(&self) -> &ChangeTrace {
-        &self.trace
+    pub const fn delta(&self) -> &DeltaTracker {
+        &self.delta
     }
 
-    /// Has the trace follow the primary of generation `base`. No operation is being applied at that moment.
-    pub fn trace_primary(&self, base: Generation) {
+    /// Has the delta follow the primary of generation `base`. No operation is being applied at that moment.
+    pub fn follow_primary(&self, base: Generation) {
         let applying = self.applying.lock();
-        self.trace.follow(base, applying.applied);
+        self.delta.follow(base, applying.applied);
     }
 
     /// Whether more changes wait to be taken than the follower accepts.
@@ -253,7 +251,7 @@ impl MetadataLog {
         let mut applying = self.applying.lock();
         if applying.take_pending(osn).is_some() {
             // The peer may have the operation.
-            self.trace.end();
+            self.delta.end();
             self.log_record(disk, &Record::RolledBack { osn })?;
         }
         Ok(())
@@ -302,7 +300,7 @@ impl MetadataLog {
         taken_back: &Record,
     ) -> Result<Applied, FailedApply> {
         let plan = plan::plan(&tree, op)?;
-        self.trace.note_operation(op.osn, &plan);
+        self.delta.note_operation(op.osn, &plan);
         let changed = plan.content.map(ContentEffect::ino);
         // Until the record has the new length, other threads find the old length in the entry of the file, and do not
         // take the difference for damage. Content that is damaged already may be cut all the same.

@@ -7,7 +7,7 @@
 //! [`Store`] composes three parts, each of which owns its state and states its invariants and lock order: `namespace`
 //! owns the records, `content` the bytes of files, `metadata_log` the log and the progress of metadata operations. [`Tree`]
 //! is the clients' view of namespace and content together. Operations for one kind of caller have separate views:
-//! [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`], [`TraceAccess`].
+//! [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`], [`DeltaAccess`].
 //!
 //! Invariants:
 //! - The namespace in memory is the last checkpoint plus the log since; a checkpoint is atomic.
@@ -16,6 +16,7 @@
 
 mod capacity;
 mod create;
+mod delta_access;
 mod facade;
 mod image;
 mod intents;
@@ -23,20 +24,17 @@ mod lost_found_access;
 mod open;
 mod places;
 mod replica_access;
-mod trace_access;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
+pub use crate::delta::{ChangedContent, ChangedRegions, DeltaJob, DeltaWalk, RestOfFiles};
 pub use crate::lost_found::{KeptTotals, OwnBytes};
-pub use crate::metadata_log::{
-    Applied, ChangeFeed, ChangedContent, ChangedRegions, ImageChange, Intent, RestOfFiles,
-    TraceJob, TracedWalk,
-};
+pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent};
 pub use crate::tree::{FileTimes, Tree};
 pub use capacity::Capacity;
+pub use delta_access::DeltaAccess;
 pub use facade::Store;
 pub use image::{ImageAccess, ImageChunk, ImageRecord};
 pub use intents::Intents;
 pub use lost_found_access::LostFoundAccess;
 pub use open::{Access, Checked, OpenOptions, Opened};
 pub use replica_access::{Census, ReplicaAccess};
-pub use trace_access::TraceAccess;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockstep_fs::store::TracedWalk;
+use lockstep_fs::store::DeltaWalk;
 use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, RequestFailure, Response};
@@ -28,7 +28,7 @@ pub trait Peer: Sync {
     }
 }
 
-/// The state from which the secondary's copy can be brought up to date by a trace of the primary's store.
+/// The state from which the secondary's copy can be brought up to date by a delta of the primary's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerBase {
     /// The generation in which both copies were equal but for the operations in flight.
@@ -38,19 +38,19 @@ pub struct PeerBase {
 }
 
 impl PeerBase {
-    /// Whether the store of the primary has a trace since this base.
-    pub fn is_traced(self, store: &Store) -> bool {
-        store.trace().covers(self.generation, self.applied)
+    /// Whether the store of the primary has a delta since this base.
+    pub fn has_delta(self, store: &Store) -> bool {
+        store.delta().covers(self.generation, self.applied)
     }
 
-    /// The keys of the records that may differ, if the store of the primary has a trace since this base.
+    /// The keys of the records that may differ, if the store of the primary has a delta since this base.
     pub(crate) fn records(self, store: &Store) -> Option<BTreeSet<Vec<u8>>> {
-        store.trace().records(self.generation, self.applied)
+        store.delta().records(self.generation, self.applied)
     }
 
     /// Begins to make the content equal, under the same condition.
-    pub(crate) fn begin_walk(self, store: &Store) -> Option<TracedWalk> {
-        store.trace().begin_walk(self.generation, self.applied)
+    pub(crate) fn begin_walk(self, store: &Store) -> Option<DeltaWalk> {
+        store.delta().begin_walk(self.generation, self.applied)
     }
 }
 
@@ -122,9 +122,9 @@ pub enum ResyncError {
     /// Records could not be encoded.
     #[error("a run of records of the namespace could not be encoded: {0}")]
     Encode(#[from] postcard::Error),
-    /// The primary's trace has ended meanwhile, for example because too much has changed.
+    /// The primary's delta has ended meanwhile, for example because too much has changed.
     #[error("too much changes for a resync of what has changed; the next one compares everything")]
-    TraceEnded,
+    DeltaEnded,
     /// The node is stopping, or has another role now.
     #[error("given up: {why}")]
     Stopped {

@@ -16,10 +16,10 @@
 //! not cost the time of a round trip. Their number is small, because clients wait for the locks. The resync waits for
 //! no lock while it holds other locks: otherwise a client with the wanted lock could wait for a held lock.
 //!
-//! If the store has a trace of the changes since the copies were equal, only the files of the trace get size and
+//! If the store has a delta of the changes since the copies were equal, only the files of the delta get size and
 //! times, and only their changed regions are compared. Every other byte is equal already, or is mirrored.
 //!
-//! Bytes that have been made equal leave the trace when the secondary has answered, under their lock. So a resync that
+//! Bytes that have been made equal leave the delta when the secondary has answered, under their lock. So a resync that
 //! loses its connection goes on where it was (rule P24).
 //!
 //! A file that is created after the image needs no resync: both nodes create and write it. The inode number of such a
@@ -76,8 +76,8 @@ const TIMES_COST: JobCost = JobCost {
     bytes: 0,
 };
 
-/// Makes the content of all regular files equal: all of it, or the part that the trace has since `base`. Every operation must
-/// already be mirrored. Returns the inodes that the trace had.
+/// Makes the content of all regular files equal: all of it, or the part that the delta has since `base`. Every operation must
+/// already be mirrored. Returns the inodes that the delta had.
 pub fn send_content(
     store: &Store,
     peer: &dyn Peer,
@@ -115,7 +115,7 @@ struct TimesBatch {
     hashed: u64,
     /// The files with reserved space.
     reserved: Vec<Ino>,
-    /// The bytes that may differ, of the files of a trace.
+    /// The bytes that may differ, of the files of a delta.
     changed: ChangedContent,
 }
 
@@ -229,7 +229,7 @@ impl<'a> ContentSender<'a> {
         };
         self.under_way.requests -= job.cost.requests;
         self.under_way.bytes -= job.cost.bytes;
-        // Held until the trace knows the answer.
+        // Held until the delta knows the answer.
         let claim = job.claim;
         match job.step {
             JobStep::SettingTimes(batch, answer) => {

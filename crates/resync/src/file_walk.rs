@@ -1,13 +1,13 @@
 //! The walk of a resync over files: over those that have changed since the copies were equal, and in a resync of everything over
 //! all of them.
 //!
-//! The walk tells the trace which files it has begun, and which of them are equal: a resync that loses its connection goes on
+//! The walk tells the delta which files it has begun, and which of them are equal: a resync that loses its connection goes on
 //! there (rule P24).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use lockstep_fs::store::{ChangedContent, ChangedRegions, RestOfFiles, TraceJob, TracedWalk};
+use lockstep_fs::store::{ChangedContent, ChangedRegions, DeltaJob, DeltaWalk, RestOfFiles};
 use lockstep_fs::{OpError, Store};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, NodeKind};
@@ -28,27 +28,27 @@ pub(crate) struct FileWalk<'a> {
     /// The numbers of the files that may differ in anything. Files created from now on are mirrored from the beginning, and the
     /// walk must not chase them.
     rest: Range<u64>,
-    /// The job by which the trace hears of the walk. Without a trace the next resync begins anew.
-    job: Option<TraceJob>,
+    /// The job by which the delta hears of the walk. Without a delta the next resync begins anew.
+    job: Option<DeltaJob>,
 }
 
 impl<'a> FileWalk<'a> {
-    /// The walk over the changes that the trace has since `base`; without a trace, the walk over all files of now. Returns the inodes of the
-    /// trace, too.
+    /// The walk over the changes that the delta has since `base`; without a delta, the walk over all files of now. Returns the inodes of the
+    /// delta, too.
     pub fn begin(
         store: &'a Store,
         base: Option<PeerBase>,
         progress: &JobProgress,
     ) -> Result<(Self, BTreeSet<Ino>), ResyncError> {
         match base.and_then(|base| base.begin_walk(store)) {
-            Some(traced) => Self::of(store, traced, progress),
+            Some(since) => Self::of(store, since, progress),
             None => Ok((Self::all(store, None, progress)?, BTreeSet::new())),
         }
     }
 
     fn all(
         store: &'a Store,
-        job: Option<TraceJob>,
+        job: Option<DeltaJob>,
         progress: &JobProgress,
     ) -> Result<Self, ResyncError> {
         store.checkpoint()?;
@@ -64,16 +64,13 @@ impl<'a> FileWalk<'a> {
 
     fn of(
         store: &'a Store,
-        traced: TracedWalk,
+        since: DeltaWalk,
         progress: &JobProgress,
     ) -> Result<(Self, BTreeSet<Ino>), ResyncError> {
-        let rest = match traced.rest {
+        let rest = match since.rest {
             None => 0..0,
             Some(RestOfFiles { last: None, .. }) => {
-                return Ok((
-                    Self::all(store, Some(traced.job), progress)?,
-                    traced.touched,
-                ));
+                return Ok((Self::all(store, Some(since.job), progress)?, since.touched));
             }
             Some(RestOfFiles {
                 next,
@@ -84,9 +81,9 @@ impl<'a> FileWalk<'a> {
             store,
             changed: ChangedContent::new(),
             rest,
-            job: Some(traced.job),
+            job: Some(since.job),
         };
-        let mut bytes = walk.take_changed(traced.content)?;
+        let mut bytes = walk.take_changed(since.content)?;
         let mut files = walk.changed.len() as u64;
         if !walk.rest.is_empty() {
             store.checkpoint()?;
@@ -94,15 +91,15 @@ impl<'a> FileWalk<'a> {
             files += census.files;
             bytes = bytes.saturating_add(census.bytes);
         }
-        if traced.goes_on {
+        if since.goes_on {
             progress.go_on(files, bytes);
         } else {
             progress.start_changed(files, bytes);
         }
-        Ok((walk, traced.touched))
+        Ok((walk, since.touched))
     }
 
-    /// Takes the files of a trace. Inodes that are no files, or are gone, have no content. Returns the number of changed bytes.
+    /// Takes the files of a delta. Inodes that are no files, or are gone, have no content. Returns the number of changed bytes.
     fn take_changed(&mut self, changed: ChangedContent) -> Result<u64, ResyncError> {
         let mut bytes = 0_u64;
         for (ino, regions) in changed {
@@ -135,7 +132,7 @@ impl<'a> FileWalk<'a> {
                 next: self.rest.start,
                 last: Some(end - 1),
             };
-            self.store.trace().files_begun(job, &files, rest);
+            self.store.delta().files_begun(job, &files, rest);
         }
         Ok(Some(files.into_iter().map(|ino| (ino, None)).collect()))
     }
@@ -145,7 +142,7 @@ impl<'a> FileWalk<'a> {
         if let Some(job) = self.job {
             let end = piece.end() - piece.end() % BLOCK_BYTES as u64;
             self.store
-                .trace()
+                .delta()
                 .compared(job, ino, &(piece.offset..end.max(piece.offset)));
         }
     }
@@ -153,12 +150,12 @@ impl<'a> FileWalk<'a> {
     /// A file is equal, or gone.
     pub fn done(&self, ino: Ino) {
         if let Some(job) = self.job {
-            self.store.trace().file_done(job, ino);
+            self.store.delta().file_done(job, ino);
         }
     }
 }
 
-/// Takes the next files of a trace.
+/// Takes the next files of a delta.
 fn next_changed(changed: &mut ChangedContent) -> Vec<WalkedFile> {
     let mut files = Vec::new();
     while files.len() < FILES_MAX

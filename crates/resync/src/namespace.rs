@@ -6,8 +6,8 @@
 //! admits no more metadata operations and waits for the operations under way, and the primary sends the rest
 //! ([`send_tail`]). The waiting time of those operations therefore does not depend on the number of files.
 //!
-//! If the store has a trace of the changes since the copies were equal, only the records of the trace are sent. Records that
-//! the secondary has at the end of the image are no longer in the trace. After an image of everything the store has one (rule P24).
+//! If the store has a delta of the changes since the copies were equal, only the records of the delta are sent. Records that
+//! the secondary has at the end of the image are no longer in the delta. After an image of everything the store has one (rule P24).
 //!
 //! Before the tail, the secondary's records form no namespace that ever existed: a file may have two names, or a
 //! directory an entry without an inode. No code reads that namespace before the tail has come, and the copy is marked
@@ -15,7 +15,7 @@
 
 use lockstep_fs::Store;
 use lockstep_fs::keys::REPLICATED;
-use lockstep_fs::store::{ChangeFeed, ImageChunk, TraceJob};
+use lockstep_fs::store::{ChangeFeed, DeltaJob, ImageChunk};
 use lockstep_repl::message::Request;
 use lockstep_types::{Generation, SyncId};
 
@@ -55,13 +55,13 @@ pub struct NewResync {
 /// A namespace that was sent, except for the last changes.
 pub struct SentImage<'a> {
     changes: ChangeFeed<'a>,
-    /// The job by which the trace hears of the image.
-    job: TraceJob,
+    /// The job by which the delta hears of the image.
+    job: DeltaJob,
     /// The generation, if everything was sent.
     whole: Option<Generation>,
 }
 
-/// Carries the namespace over, except for the last changes: all of it, or the records of the trace since the base. The rest is
+/// Carries the namespace over, except for the last changes: all of it, or the records of the delta since the base. The rest is
 /// for [`send_tail`].
 pub fn send_image<'a>(
     store: &'a Store,
@@ -69,9 +69,9 @@ pub fn send_image<'a>(
     resync: NewResync,
     operations: &dyn Operations,
 ) -> Result<SentImage<'a>, ResyncError> {
-    let base = resync.base.filter(|base| base.is_traced(store));
+    let base = resync.base.filter(|base| base.has_delta(store));
     let whole = base.is_none();
-    let job = store.trace().begin_image(whole);
+    let job = store.delta().begin_image(whole);
     let begin = Request::BeginResync {
         sync: resync.sync,
         whole,
@@ -87,7 +87,7 @@ pub fn send_image<'a>(
         requests: RequestPipeline::new(peer),
     };
     if let Some(base) = base {
-        let records = base.records(store).ok_or(ResyncError::TraceEnded)?;
+        let records = base.records(store).ok_or(ResyncError::DeltaEnded)?;
         sender.changes.extend(records);
     } else {
         store.checkpoint()?;
@@ -111,8 +111,8 @@ pub fn send_image<'a>(
 
 /// Carries the last changes over. No metadata operation may be under way before the end, unless the connection is lost.
 pub fn send_tail(store: &Store, peer: &dyn Peer, image: &SentImage<'_>) -> Result<(), ResyncError> {
-    // Before the last changes are taken: every record that the trace has now is among them, or was sent before.
-    store.trace().image_held(image.job, image.whole);
+    // Before the last changes are taken: every record that the delta has now is among them, or was sent before.
+    store.delta().image_held(image.job, image.whole);
     let mut requests = RequestPipeline::new(peer);
     send_changes(&mut requests, &image.changes, usize::MAX)?;
     let end = Request::EndImage {
@@ -121,7 +121,7 @@ pub fn send_tail(store: &Store, peer: &dyn Peer, image: &SentImage<'_>) -> Resul
     };
     requests.send("end the image", end, &[])?;
     requests.finish()?;
-    store.trace().image_arrived(image.job);
+    store.delta().image_arrived(image.job);
     Ok(())
 }
 

@@ -82,14 +82,14 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::AnswerBeforePeer => &[TABLES, IDENTICAL, SURVIVES, DURABLE],
         Mutant::ResyncBySize | Mutant::IgnorePawInRecovery => &[TABLES, IDENTICAL, SURVIVES],
         // Only the end of the schedule compares everything.
-        Mutant::TraceForgetsUnapplied
+        Mutant::DeltaForgetsUnapplied
         | Mutant::RejoinWithoutPaw
         | Mutant::RejoinFromAnyCopy
         | Mutant::TrustResync
         | Mutant::ResumeTooFar
         | Mutant::ForgetLostPower => DIFFERS,
-        // A write that the trace lacks may be a durable one.
-        Mutant::TraceForgetsWrites => &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE],
+        // A write that the delta lacks may be a durable one.
+        Mutant::DeltaForgetsWrites => &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE],
         // A recovery also waits for messages that were not sent again.
         Mutant::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
         Mutant::HandOverUnsynced => &[TABLES, IDENTICAL, SURVIVES, DURABLE, IN_TIME],
@@ -223,7 +223,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::KeepNameOfSync => 1_820,
         Mutant::HideFailure => 320,
         Mutant::ForgetNames | Mutant::MarkBeforeSync | Mutant::RepeatMetadata => 100,
-        Mutant::TraceForgetsUnapplied => 7_010,
+        Mutant::DeltaForgetsUnapplied => 7_010,
         Mutant::KeepVerifierOfDemoted => 4_120,
         Mutant::PromoteWithOldVerifier => 440,
         Mutant::ForgetInDoubt => 300,

@@ -117,9 +117,9 @@ mutants! {
     /// A change begins without a check of the room on the secondary's disk (P20).
     IgnorePeerRoom,
     /// A node that is alone does not note its writes for the other copy (P21).
-    TraceForgetsWrites,
+    DeltaForgetsWrites,
     /// A new primary does not note the operations that the old one may not have applied (P21).
-    TraceForgetsUnapplied,
+    DeltaForgetsUnapplied,
     /// A resync that goes on leaves out the files that it had begun when it lost its connection (P24).
     ResumeTooFar,
     /// The inodes that a resync of the changes has touched are not compared after the resync (P21).

@@ -135,10 +135,10 @@ pub(crate) fn ranges_of(entries: &[InFlightEntry]) -> impl Iterator<Item = Write
     entries.iter().map(range)
 }
 
-/// Adds writes that may be on one node only to the trace of the store.
-pub(crate) fn trace_writes(store: &Store, writes: impl IntoIterator<Item = WriteRange>) {
+/// Adds writes that may be on one node only to the delta of the store.
+pub(crate) fn add_writes_to_delta(store: &Store, writes: impl IntoIterator<Item = WriteRange>) {
     for (ino, offset, length) in writes {
-        store.trace().add_write(ino, offset, length);
+        store.delta().add_write(ino, offset, length);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The comparison that follows a resync of the changes (rule P21).
 //!
-//! Such a resync takes the trace for complete, and the rest of the copy for equal. So, once the nodes are in sync, each inode
+//! Such a resync takes the delta for complete, and the rest of the copy for equal. So, once the nodes are in sync, each inode
 //! that it has touched is compared as a whole: its attributes, its names, and all of its content. The comparison runs beside the
 //! clients, and works a tenth of the time. A lost connection does not end it, but the end of the session does.
 //!

@@ -16,7 +16,7 @@ use super::Session;
 use super::primary::PrimarySession;
 use super::standby::StandbySession;
 use crate::config::DatastoreConfig;
-use crate::durable::tables::{Tables, ranges_of, trace_writes};
+use crate::durable::tables::{Tables, add_writes_to_delta, ranges_of};
 use crate::durable::{DatastoreError, failed, refused, table_refused};
 use crate::engine::Engine;
 use crate::host::Host;
@@ -51,9 +51,9 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
             noted.map_err(failed(config))?;
         }
         if role.lineage.power.has_lost_power {
-            store.trace().end();
+            store.delta().end();
         } else {
-            trace_lead(store, role.record.generation, is_in_sync);
+            begin_delta_of_lead(store, role.record.generation, is_in_sync);
         }
     }
     let tables = if role.has_tables() {
@@ -74,18 +74,18 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
     Ok(with(engine, tables, state))
 }
 
-/// Begins the trace of a primary, before anything changes. A node that has just taken over goes on from the operations that
+/// Begins the delta of a primary, before anything changes. A node that has just taken over goes on from the operations that
 /// it followed, and from its writes that the old primary may lack.
-fn trace_lead(store: &Store, generation: Generation, is_in_sync: bool) {
-    let trace = store.trace();
+fn begin_delta_of_lead(store: &Store, generation: Generation, is_in_sync: bool) {
+    let delta = store.delta();
     if is_in_sync {
-        trace.begin_alone(generation);
+        delta.begin_alone(generation);
         return;
     }
-    trace.take_over();
+    delta.take_over();
     match Tables::waiting(store.backing().as_ref()) {
-        Some(waiting) => trace_writes(store, ranges_of(&waiting)),
-        None => trace.end(),
+        Some(waiting) => add_writes_to_delta(store, ranges_of(&waiting)),
+        None => delta.end(),
     }
 }
 

@@ -348,7 +348,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
         } else if !welcome.in_sync {
             "the secondary's copy is not complete, or not the one that was in sync last"
         } else if !follows {
-            engine.store.trace().end();
+            engine.store.delta().end();
             "the secondary has done an operation that this node knows nothing of: the histories \
              of the two stores differ, so everything is compared"
         } else {

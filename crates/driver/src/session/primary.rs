@@ -18,7 +18,7 @@ use lockstep_types::{Errno, Ino, Osn};
 use parking_lot::Mutex;
 
 use crate::client::{Done, KeptBytes, ReadDone, WaitingRequests};
-use crate::durable::tables::{ranges_of, trace_writes};
+use crate::durable::tables::{add_writes_to_delta, ranges_of};
 use crate::engine::Engine;
 use crate::host::ThreadKind;
 use crate::ops::berths::Berths;
@@ -253,7 +253,7 @@ impl PrimarySession {
         let engine = Arc::clone(&self.engine);
         sync_mark::spawn(&self.replication, in_sync, OnFailure::Retry, move || {
             // No operation is finished alone before the mark: each write that is on one node only has its entry.
-            trace_writes(&engine.store, ranges_of(&content.paw.entries()));
+            add_writes_to_delta(&engine.store, ranges_of(&content.paw.entries()));
             // Operations that could not be applied here have not happened, and the operations behind them continue
             // (rules P6, P15).
             content.paw.release_uncompared();
@@ -481,18 +481,18 @@ impl PrimarySession {
         }
     }
 
-    /// Begins the trace of a primary without its secondary, unless the next session has begun its own.
-    fn begin_trace(&self) {
+    /// Begins the delta of a primary without its secondary, unless the next session has begun its own.
+    fn begin_delta(&self) {
         if let Some(_working) = self.replication.begin_work() {
-            let trace = self.engine.store.trace();
-            trace.begin_alone(self.replication.generation());
+            let delta = self.engine.store.delta();
+            delta.begin_alone(self.replication.generation());
         }
     }
 
-    /// Ends the trace, unless the next session has begun its own.
-    fn end_trace(&self) {
+    /// Ends the delta, unless the next session has begun its own.
+    fn end_delta(&self) {
         if let Some(_working) = self.replication.begin_work() {
-            self.engine.store.trace().end();
+            self.engine.store.delta().end();
         }
     }
 
@@ -525,14 +525,14 @@ impl CoreDriver for PrimarySession {
     fn step_locked(&self, core: &mut Core, event: Event) -> Effects {
         let mut effects = Effects::new();
         if shows_difference(&event) {
-            self.end_trace();
+            self.end_delta();
         }
         core.handle(self.engine.now_ms(), event, &mut effects);
         for effect in &effects {
             match effect {
                 // Acknowledgements wait from now on.
                 Effect::Entered(State::Paused) => {
-                    self.begin_trace();
+                    self.begin_delta();
                 }
                 Effect::Finish { op, result: Ok(()) } => {
                     self.pending.publish_write(*op, &self.engine.store);
@@ -540,7 +540,7 @@ impl CoreDriver for PrimarySession {
                 Effect::Commit { osn, op } => self.pipeline.queue(*osn, *op),
                 // Here, because the secondary hears of that only later: it may become complete then.
                 Effect::Entered(State::Synced) => {
-                    self.end_trace();
+                    self.end_delta();
                     self.engine.witness.revoke();
                 }
                 // The secondary has begun to follow a resync, so its own record says that it is not complete.

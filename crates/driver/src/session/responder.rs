@@ -136,7 +136,7 @@ impl Responder {
             role_file.take_over(self.replication.generation(), sync)?;
         }
         self.replication.engine.disk.count.begin(sync);
-        store.trace().end();
+        store.delta().end();
         let own = self.base.own_bytes();
         self.base.begin_resync(whole);
         self.happened(Trigger::MarkedOutOfSync);
@@ -162,11 +162,11 @@ impl Responder {
             store.sync_everything()?;
         }
         let generation = self.replication.generation();
-        store.trace().follow(generation);
+        store.delta().follow(generation);
         // The connection may be lost, and this node may have said meanwhile that its copy is not complete.
         let marked = role_file.enter_sync(generation, verifier, *self.greeted.lock());
         if marked.is_err() {
-            store.trace().end();
+            store.delta().end();
         }
         marked?;
         self.base.enter_sync(generation);

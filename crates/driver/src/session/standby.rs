@@ -270,7 +270,7 @@ impl StandbySession {
                 previous,
                 durable,
             } => {
-                store.trace().note_done_below(envelope.done_below);
+                store.delta().note_done_below(envelope.done_below);
                 let is_due = !self.permits.has_metadata()
                     && !store.is_checkpoint_due(&op)
                     && !store.lost_found().is_keeping();
@@ -285,7 +285,7 @@ impl StandbySession {
                 self.answer_later(sender, sync, move |failed| Message::SyncAck { id, failed })
             }
             Message::Ping { disk_silent_ms } => {
-                store.trace().note_done_below(envelope.done_below);
+                store.delta().note_done_below(envelope.done_below);
                 self.engine.disk.watch.note_peer(disk_silent_ms);
                 // Before the answer, which gives the primary a lease (rule R7).
                 self.engine.witness.promise.give(&*self.engine.host);

@@ -63,7 +63,7 @@ impl StandbySession {
         }
         let in_sync = self.is_in_sync_with(hello);
         if in_sync && hello.in_sync {
-            self.engine.store.trace().follow(generation);
+            self.engine.store.delta().follow(generation);
             if let Some(sync) = hello.sync.names.proposed {
                 self.engine.role_file.take_name(generation, sync)?;
                 self.engine.disk.count.begin(sync);

@@ -125,7 +125,7 @@ impl Store {
         length: u64,
         durable: bool,
     ) -> Result<WriteTicket, OpError> {
-        self.metadata_log.trace().note_write(ino, offset, length);
+        self.metadata_log.delta().note_write(ino, offset, length);
         let namespace = &self.namespace;
         let mut file = self.content.file_to_write(namespace, ino, offset, length)?;
         loop {

@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod converge;
 #[cfg(test)]
+mod delta;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod lost_found;
@@ -18,5 +20,3 @@ mod recover;
 mod resumed;
 #[cfg(test)]
 mod steps;
-#[cfg(test)]
-mod traced;

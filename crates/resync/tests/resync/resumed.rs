@@ -11,9 +11,9 @@ use lockstep_types::limits::BLOCK_BYTES;
 use proptest::prelude::*;
 
 use super::converge::{BusyLocks, assert_equal, steps};
+use super::delta::write_alone;
 use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node, new_resync};
 use super::steps::take_all;
-use super::traced::write_alone;
 
 /// A secondary whose connection is lost at a request, and the requests that it got.
 struct LossyPeer<'a> {
@@ -208,7 +208,7 @@ fn a_resync_of_what_has_changed_goes_on() {
     let progress = JobProgress::default();
     let peer = LossyPeer::new(&secondary, &has_namespace, u64::MAX);
     connect(&primary, &peer, &FreeLocks, &progress).unwrap();
-    primary.store().trace().begin_alone(Generation::FIRST);
+    primary.store().delta().begin_alone(Generation::FIRST);
     primary.file("second", &long(249));
     let [first, second] = in_two_parts(&primary, &secondary, &has_namespace, 60);
     assert_equal(&primary, &secondary);

@@ -1,7 +1,7 @@
-//! The trace: the records and the bytes that this store has changed since both copies of the datastore were last equal
+//! The delta: the records and the bytes that this store has changed since both copies of the datastore were last equal
 //! (rule P21).
 //!
-//! With a trace, the other copy is brought up to date without a comparison of everything. A trace has a *base*, the
+//! With a delta, the other copy is brought up to date without a comparison of everything. A delta has a *base*, the
 //! generation in which the copies were equal but for the operations in flight. It is kept in two ways:
 //!
 //! - A secondary in sync *follows*: it remembers the operations of its primary that the primary may not have applied yet.
@@ -9,12 +9,12 @@
 //! - A primary without its secondary, and a secondary that has become the primary, is *alone*: everything that changes is
 //!   noted, from the moment at which the connection was lost.
 //!
-//! A trace lives in memory: a process that starts has none. A trace over its limits is dropped.
+//! A delta lives in memory: a process that starts has none. A delta over its limits is dropped.
 //!
-//! A resync takes from the trace what it has sent and the other copy has ([`resync_part`]), so that a resync that loses its
-//! connection goes on where it was. A resync of everything has a trace from the end of its namespace on.
+//! A resync takes from the delta what it has sent and the other copy has ([`resync_part`]), so that a resync that loses its
+//! connection goes on where it was. A resync of everything has a delta from the end of its namespace on.
 //!
-//! Invariants: a change is noted before it is made. What a trace lacks is equal in both copies, unless the other copy has
+//! Invariants: a change is noted before it is made. What a delta lacks is equal in both copies, unless the other copy has
 //! changed it; the other copy names its own writes in flight.
 
 mod changes;
@@ -32,13 +32,13 @@ use crate::namespace::plan::Plan;
 use changes::Changes;
 pub use changes::{ChangedContent, ChangedRegions};
 use resync_part::ResyncPart;
-pub use resync_part::{RestOfFiles, TraceJob, TracedWalk};
+pub use resync_part::{DeltaJob, DeltaWalk, RestOfFiles};
 
 /// The operations that the primary may not have applied.
 struct Following {
     base: Generation,
     /// The primary has applied every operation up to this one; `None` until the primary has said so of the operations
-    /// before the trace.
+    /// before the delta.
     applied: Option<Osn>,
     /// The last operation in `older`.
     split: Osn,
@@ -47,17 +47,17 @@ struct Following {
 }
 
 impl Following {
-    /// The trace of the next primary.
-    fn alone(self) -> Trace {
+    /// The delta of the next primary.
+    fn alone(self) -> Delta {
         let Some(applied) = self.applied else {
-            return Trace::Off;
+            return Delta::Off;
         };
         let mut changes = self.older;
         changes.join(self.newer);
-        if is_active(Mutant::TraceForgetsUnapplied) {
+        if is_active(Mutant::DeltaForgetsUnapplied) {
             changes = Changes::default();
         }
-        Trace::Alone(Alone {
+        Delta::Alone(Alone {
             base: self.base,
             applied,
             changes,
@@ -69,7 +69,7 @@ impl Following {
 /// The changes of a node that is alone.
 struct Alone {
     base: Generation,
-    /// The other copy has every operation up to this one, or it does not belong to this trace.
+    /// The other copy has every operation up to this one, or it does not belong to this delta.
     applied: Osn,
     changes: Changes,
     resync: ResyncPart,
@@ -77,33 +77,33 @@ struct Alone {
 
 /// See the head of this file.
 #[derive(Default)]
-enum Trace {
+enum Delta {
     #[default]
     Off,
     Following(Following),
     Alone(Alone),
 }
 
-/// The trace of a store.
+/// The delta of a store.
 #[derive(Default)]
-pub struct ChangeTrace {
+pub struct DeltaTracker {
     /// Whether writes are noted, for threads that must not wait for the lock.
     notes_writes: AtomicBool,
-    trace: Mutex<TraceState>,
+    delta: Mutex<DeltaState>,
 }
 
-/// The trace, and the job of a resync that may take from it.
+/// The delta, and the job of a resync that may take from it.
 #[derive(Default)]
-struct TraceState {
-    trace: Trace,
+struct DeltaState {
+    delta: Delta,
     job: u64,
 }
 
 /// Begin and end.
-impl ChangeTrace {
+impl DeltaTracker {
     /// A secondary in sync begins to follow, in generation `base`. `applied`: its last operation.
-    pub(super) fn follow(&self, base: Generation, applied: Osn) {
-        self.set(Trace::Following(Following {
+    pub fn follow(&self, base: Generation, applied: Osn) {
+        self.set(Delta::Following(Following {
             base,
             applied: None,
             split: applied,
@@ -114,7 +114,7 @@ impl ChangeTrace {
 
     /// A primary has lost the connection with its secondary, with which it was in sync. `applied`: its last operation.
     pub fn begin_alone(&self, base: Generation, applied: Osn) {
-        self.set(Trace::Alone(Alone {
+        self.set(Delta::Alone(Alone {
             base,
             applied,
             changes: Changes::default(),
@@ -122,83 +122,83 @@ impl ChangeTrace {
         }));
     }
 
-    /// A secondary becomes the primary, without the other node. A trace that does not know yet which operations the old
+    /// A secondary becomes the primary, without the other node. A delta that does not know yet which operations the old
     /// primary has applied ends.
     pub fn take_over(&self) {
-        let mut kept = self.trace.lock();
-        let next = match std::mem::take(&mut kept.trace) {
-            Trace::Following(following) => following.alone(),
-            Trace::Off | Trace::Alone(_) => Trace::Off,
+        let mut kept = self.delta.lock();
+        let next = match std::mem::take(&mut kept.delta) {
+            Delta::Following(following) => following.alone(),
+            Delta::Off | Delta::Alone(_) => Delta::Off,
         };
         self.store(&mut kept, next);
     }
 
-    /// The copies are equal again, or the trace says nothing about the other copy any more.
+    /// The copies are equal again, or the delta says nothing about the other copy any more.
     pub fn end(&self) {
-        self.set(Trace::Off);
+        self.set(Delta::Off);
     }
 
-    fn set(&self, next: Trace) {
-        self.store(&mut self.trace.lock(), next);
+    fn set(&self, next: Delta) {
+        self.store(&mut self.delta.lock(), next);
     }
 
-    /// No job of a resync that began before takes anything from the next trace.
-    fn store(&self, kept: &mut TraceState, next: Trace) {
-        let is_alone = matches!(next, Trace::Alone(_));
-        kept.trace = next;
+    /// No job of a resync that began before takes anything from the next delta.
+    fn store(&self, kept: &mut DeltaState, next: Delta) {
+        let is_alone = matches!(next, Delta::Alone(_));
+        kept.delta = next;
         kept.job += 1;
         self.notes_writes.store(is_alone, Ordering::Release);
     }
 }
 
 /// Notes.
-impl ChangeTrace {
+impl DeltaTracker {
     /// An operation is about to change records, and perhaps content.
-    pub(super) fn note_operation(&self, osn: Osn, plan: &Plan) {
-        let mut kept = self.trace.lock();
-        match &mut kept.trace {
-            Trace::Off => return,
-            Trace::Following(following) => following.newer.note(osn, plan),
-            Trace::Alone(alone) => alone.changes.note(osn, plan),
+    pub fn note_operation(&self, osn: Osn, plan: &Plan) {
+        let mut kept = self.delta.lock();
+        match &mut kept.delta {
+            Delta::Off => return,
+            Delta::Following(following) => following.newer.note(osn, plan),
+            Delta::Alone(alone) => alone.changes.note(osn, plan),
         }
         self.end_if_too_long(&mut kept);
     }
 
     /// Bytes of a file are about to be written.
     pub fn note_write(&self, ino: Ino, offset: u64, length: u64) {
-        if self.notes_writes.load(Ordering::Acquire) && !is_active(Mutant::TraceForgetsWrites) {
+        if self.notes_writes.load(Ordering::Acquire) && !is_active(Mutant::DeltaForgetsWrites) {
             self.add_write(ino, offset, length);
         }
     }
 
     /// Adds bytes that may differ. A node that is not alone notes none.
     pub fn add_write(&self, ino: Ino, offset: u64, length: u64) {
-        let mut kept = self.trace.lock();
-        if let Trace::Alone(alone) = &mut kept.trace {
+        let mut kept = self.delta.lock();
+        if let Delta::Alone(alone) = &mut kept.delta {
             let end = offset.saturating_add(length);
             alone.changes.note_bytes(ino, &(offset..end));
             self.end_if_too_long(&mut kept);
         }
     }
 
-    fn end_if_too_long(&self, kept: &mut TraceState) {
-        let is_too_long = match &kept.trace {
-            Trace::Off => false,
-            Trace::Following(Following { older, newer, .. }) => {
+    fn end_if_too_long(&self, kept: &mut DeltaState) {
+        let is_too_long = match &kept.delta {
+            Delta::Off => false,
+            Delta::Following(Following { older, newer, .. }) => {
                 older.are_too_many() || newer.are_too_many()
             }
-            Trace::Alone(alone) => alone.changes.are_too_many() || alone.resync.is_too_long(),
+            Delta::Alone(alone) => alone.changes.are_too_many() || alone.resync.is_too_long(),
         };
         if is_too_long {
-            tracing::info!("too many changes for a trace: the next resync compares everything");
-            self.store(kept, Trace::Off);
+            tracing::info!("too many changes for a delta: the next resync compares everything");
+            self.store(kept, Delta::Off);
         }
     }
 
-    /// The primary has done every operation below `below`. Operations that it has applied need no trace.
+    /// The primary has done every operation below `below`. Operations that it has applied need no delta.
     pub fn note_done_below(&self, below: Osn) {
-        let mut kept = self.trace.lock();
-        if let Trace::Following(following) = &mut kept.trace
+        let mut kept = self.delta.lock();
+        if let Delta::Following(following) = &mut kept.delta
             && below > following.split
         {
             following.applied = Some(following.split);
@@ -211,13 +211,13 @@ impl ChangeTrace {
 }
 
 /// Questions.
-impl ChangeTrace {
-    /// Whether the trace says how a copy differs that was equal in generation `base` and has `applied` now.
+impl DeltaTracker {
+    /// Whether the delta says how a copy differs that was equal in generation `base` and has `applied` now.
     pub fn covers(&self, base: Generation, applied: Osn) -> bool {
         self.alone(base, applied, |_| ()).is_some()
     }
 
-    /// The keys of the changed records, if the trace says how a copy differs that was equal in generation `base` and has
+    /// The keys of the changed records, if the delta says how a copy differs that was equal in generation `base` and has
     /// `applied` now.
     pub fn records(&self, base: Generation, applied: Osn) -> Option<BTreeSet<Vec<u8>>> {
         self.alone(base, applied, |alone| {
@@ -231,13 +231,13 @@ impl ChangeTrace {
         applied: Osn,
         get: impl FnOnce(&mut Alone) -> T,
     ) -> Option<T> {
-        alone_since(&mut self.trace.lock(), base, applied).map(get)
+        alone_since(&mut self.delta.lock(), base, applied).map(get)
     }
 }
 
-/// The trace, if it says how a copy differs that was equal in generation `base` and has `applied` now.
-fn alone_since(kept: &mut TraceState, base: Generation, applied: Osn) -> Option<&mut Alone> {
-    let Trace::Alone(alone) = &mut kept.trace else {
+/// The delta, if it says how a copy differs that was equal in generation `base` and has `applied` now.
+fn alone_since(kept: &mut DeltaState, base: Generation, applied: Osn) -> Option<&mut Alone> {
+    let Delta::Alone(alone) = &mut kept.delta else {
         return None;
     };
     let is_since = alone.base == base && alone.applied <= applied;
@@ -245,21 +245,21 @@ fn alone_since(kept: &mut TraceState, base: Generation, applied: Osn) -> Option<
 }
 
 /// The jobs of a resync.
-impl ChangeTrace {
-    /// A resync begins to send the namespace. `whole`: the copies may differ in anything, and a trace from before says
+impl DeltaTracker {
+    /// A resync begins to send the namespace. `whole`: the copies may differ in anything, and a delta from before says
     /// nothing.
-    pub fn begin_image(&self, whole: bool) -> TraceJob {
-        let mut kept = self.trace.lock();
+    pub fn begin_image(&self, whole: bool) -> DeltaJob {
+        let mut kept = self.delta.lock();
         if whole {
-            self.store(&mut kept, Trace::Off);
+            self.store(&mut kept, Delta::Off);
         }
         begin_job(&mut kept)
     }
 
     /// No metadata operation is under way, and every record that may differ is about to be sent. `whole`: the generation of a
-    /// resync of everything. From here on its trace notes what changes; `applied`: the last operation.
-    pub fn image_held(&self, job: TraceJob, whole: Option<Generation>, applied: Osn) {
-        let mut kept = self.trace.lock();
+    /// resync of everything. From here on its delta notes what changes; `applied`: the last operation.
+    pub fn image_held(&self, job: DeltaJob, whole: Option<Generation>, applied: Osn) {
+        let mut kept = self.delta.lock();
         if job.0 != kept.job {
             return;
         }
@@ -270,10 +270,10 @@ impl ChangeTrace {
                 changes: Changes::default(),
                 resync: ResyncPart::of_everything(),
             };
-            self.store(&mut kept, Trace::Alone(alone));
+            self.store(&mut kept, Delta::Alone(alone));
             // It is the same job still.
             kept.job = job.0;
-        } else if let Trace::Alone(alone) = &mut kept.trace {
+        } else if let Delta::Alone(alone) = &mut kept.delta {
             let records = std::mem::take(&mut alone.changes.records);
             alone.resync.send(records);
             self.end_if_too_long(&mut kept);
@@ -281,14 +281,14 @@ impl ChangeTrace {
     }
 
     /// The secondary has every record that was sent before.
-    pub fn image_arrived(&self, job: TraceJob) {
+    pub fn image_arrived(&self, job: DeltaJob) {
         self.with_job(job, |alone| alone.resync.arrived());
     }
 
     /// A resync begins to make the content equal of a copy that was equal in generation `base` and has `applied` now; `None`
-    /// if the trace does not say how it differs.
-    pub fn begin_walk(&self, base: Generation, applied: Osn) -> Option<TracedWalk> {
-        let mut kept = self.trace.lock();
+    /// if the delta does not say how it differs.
+    pub fn begin_walk(&self, base: Generation, applied: Osn) -> Option<DeltaWalk> {
+        let mut kept = self.delta.lock();
         let job = begin_job(&mut kept);
         let alone = alone_since(&mut kept, base, applied)?;
         let noted = alone.changes.take_content();
@@ -297,39 +297,39 @@ impl ChangeTrace {
         alone.resync.open_files_of(&records);
         let walk = alone.resync.begin_walk(job);
         if walk.is_none() {
-            self.store(&mut kept, Trace::Off);
+            self.store(&mut kept, Delta::Off);
         }
         walk
     }
 
     /// The walk begins with files of the rest; `rest` is what is left then.
-    pub fn files_begun(&self, job: TraceJob, files: &[Ino], rest: RestOfFiles) {
+    pub fn files_begun(&self, job: DeltaJob, files: &[Ino], rest: RestOfFiles) {
         self.with_job(job, |alone| alone.resync.files_begun(files, rest));
     }
 
     /// These bytes are equal on both nodes, and no write to them is under way.
-    pub fn compared(&self, job: TraceJob, ino: Ino, bytes: &Range<u64>) {
+    pub fn compared(&self, job: DeltaJob, ino: Ino, bytes: &Range<u64>) {
         self.with_job(job, |alone| alone.resync.compared(ino, bytes));
     }
 
     /// The walk is over with a file.
-    pub fn file_done(&self, job: TraceJob, ino: Ino) {
+    pub fn file_done(&self, job: DeltaJob, ino: Ino) {
         self.with_job(job, |alone| alone.resync.file_done(ino));
     }
 
-    fn with_job(&self, job: TraceJob, change: impl FnOnce(&mut Alone)) {
-        let mut kept = self.trace.lock();
+    fn with_job(&self, job: DeltaJob, change: impl FnOnce(&mut Alone)) {
+        let mut kept = self.delta.lock();
         if job.0 == kept.job
-            && let Trace::Alone(alone) = &mut kept.trace
+            && let Delta::Alone(alone) = &mut kept.delta
         {
             change(alone);
         }
     }
 }
 
-fn begin_job(kept: &mut TraceState) -> TraceJob {
+fn begin_job(kept: &mut DeltaState) -> DeltaJob {
     kept.job += 1;
-    TraceJob(kept.job)
+    DeltaJob(kept.job)
 }
 
 #[cfg(test)]
@@ -348,46 +348,46 @@ mod tests {
     }
 
     /// Notes an operation that resizes a file, whose number is that of the operation.
-    fn note(trace: &ChangeTrace, sequence: u64) {
-        let mut kept = trace.trace.lock();
-        if let Trace::Following(following) = &mut kept.trace {
+    fn note(delta: &DeltaTracker, sequence: u64) {
+        let mut kept = delta.delta.lock();
+        if let Delta::Following(following) = &mut kept.delta {
             following.newer.note_bytes(ino(sequence), &(0..1));
             following.newer.last = Some(osn(sequence));
         }
     }
 
-    fn files(trace: &ChangeTrace) -> Option<Vec<u64>> {
-        let walk = trace.begin_walk(Generation::FIRST, osn(1000))?;
+    fn files(delta: &DeltaTracker) -> Option<Vec<u64>> {
+        let walk = delta.begin_walk(Generation::FIRST, osn(1000))?;
         Some(walk.content.keys().map(|ino| ino.get()).collect())
     }
 
     #[test]
     fn a_follower_forgets_what_its_primary_has_applied_and_nothing_else() {
-        let trace = ChangeTrace::default();
-        trace.follow(Generation::FIRST, osn(10));
-        note(&trace, 11);
-        trace.note_done_below(osn(11));
-        note(&trace, 12);
-        trace.note_done_below(osn(12));
-        note(&trace, 13);
+        let delta = DeltaTracker::default();
+        delta.follow(Generation::FIRST, osn(10));
+        note(&delta, 11);
+        delta.note_done_below(osn(11));
+        note(&delta, 12);
+        delta.note_done_below(osn(12));
+        note(&delta, 13);
         // Operation 12 is not done, and 13 neither.
-        trace.take_over();
-        let kept = files(&trace).unwrap();
+        delta.take_over();
+        let kept = files(&delta).unwrap();
         assert!(kept.contains(&12) && kept.contains(&13), "{kept:?}");
         assert!(
-            !trace.covers(Generation::FIRST, osn(9)),
+            !delta.covers(Generation::FIRST, osn(9)),
             "it lacks operations"
         );
     }
 
     #[test]
-    fn a_follower_that_does_not_know_its_primary_has_no_trace() {
-        let trace = ChangeTrace::default();
-        trace.follow(Generation::FIRST, osn(10));
-        note(&trace, 11);
-        trace.note_done_below(osn(10));
-        trace.take_over();
-        assert_eq!(files(&trace), None);
+    fn a_follower_that_does_not_know_its_primary_has_no_delta() {
+        let delta = DeltaTracker::default();
+        delta.follow(Generation::FIRST, osn(10));
+        note(&delta, 11);
+        delta.note_done_below(osn(10));
+        delta.take_over();
+        assert_eq!(files(&delta), None);
     }
 
     const REGION: u64 = changes::REGION_BYTES;
@@ -398,24 +398,24 @@ mod tests {
         regions.iter().map(|run| (run.start, run.end)).collect()
     }
 
-    fn walk(trace: &ChangeTrace) -> TracedWalk {
-        trace.begin_walk(BASE, Osn::ZERO).unwrap()
+    fn walk(delta: &DeltaTracker) -> DeltaWalk {
+        delta.begin_walk(BASE, Osn::ZERO).unwrap()
     }
 
     #[test]
     fn a_walk_goes_on_with_what_was_not_compared_and_with_what_has_changed_since() {
-        let trace = ChangeTrace::default();
-        trace.begin_alone(BASE, Osn::ZERO);
-        trace.note_write(ino(5), 0, 4 * REGION);
-        trace.note_write(ino(6), 0, 1);
-        let first = walk(&trace);
+        let delta = DeltaTracker::default();
+        delta.begin_alone(BASE, Osn::ZERO);
+        delta.note_write(ino(5), 0, 4 * REGION);
+        delta.note_write(ino(6), 0, 1);
+        let first = walk(&delta);
         assert!(!first.goes_on);
-        trace.compared(first.job, ino(5), &(0..REGION));
-        trace.file_done(first.job, ino(6));
+        delta.compared(first.job, ino(5), &(0..REGION));
+        delta.file_done(first.job, ino(6));
         // A write that is mirrored, and perhaps not on both nodes at the loss.
-        trace.note_write(ino(5), 0, 1);
-        trace.compared(first.job, ino(5), &(REGION..2 * REGION));
-        let second = walk(&trace);
+        delta.note_write(ino(5), 0, 1);
+        delta.compared(first.job, ino(5), &(REGION..2 * REGION));
+        let second = walk(&delta);
         assert!(second.goes_on);
         assert_eq!(
             runs(&second.content, 5),
@@ -424,38 +424,38 @@ mod tests {
         assert_eq!(second.content.len(), 1);
         assert_eq!(second.touched, BTreeSet::from([ino(5), ino(6)]));
         // Late words of the first walk.
-        trace.file_done(first.job, ino(5));
-        assert!(!walk(&trace).content.is_empty());
+        delta.file_done(first.job, ino(5));
+        assert!(!walk(&delta).content.is_empty());
     }
 
     #[test]
     fn a_resync_of_everything_goes_on_once_its_namespace_has_arrived() {
-        let trace = ChangeTrace::default();
-        trace.begin_alone(BASE, Osn::ZERO);
-        let image = trace.begin_image(true);
-        assert!(!trace.covers(BASE, Osn::ZERO), "of an earlier trace");
-        trace.image_held(image, Some(BASE), Osn::ZERO);
+        let delta = DeltaTracker::default();
+        delta.begin_alone(BASE, Osn::ZERO);
+        let image = delta.begin_image(true);
+        assert!(!delta.covers(BASE, Osn::ZERO), "of an earlier delta");
+        delta.image_held(image, Some(BASE), Osn::ZERO);
         assert!(
-            !trace.covers(BASE, Osn::ZERO),
+            !delta.covers(BASE, Osn::ZERO),
             "the namespace may not be there"
         );
-        trace.image_arrived(image);
-        let first = walk(&trace);
+        delta.image_arrived(image);
+        let first = walk(&delta);
         let rest = |next| RestOfFiles {
             next,
             last: Some(9),
         };
-        trace.files_begun(first.job, &[ino(2), ino(3)], rest(4));
-        trace.file_done(first.job, ino(2));
-        trace.note_write(ino(8), 0, 1);
-        trace.note_write(ino(12), 0, 1);
-        let second = walk(&trace);
+        delta.files_begun(first.job, &[ino(2), ino(3)], rest(4));
+        delta.file_done(first.job, ino(2));
+        delta.note_write(ino(8), 0, 1);
+        delta.note_write(ino(12), 0, 1);
+        let second = walk(&delta);
         assert_eq!(second.rest, Some(rest(4)));
         assert_eq!(runs(&second.content, 3), [(0, u64::MAX)]);
         let files: Vec<u64> = second.content.keys().map(|ino| ino.get()).collect();
         assert_eq!(files, [3, 12], "the rest has 8");
-        trace.end();
-        trace.image_arrived(image);
-        assert!(!trace.covers(BASE, Osn::ZERO));
+        delta.end();
+        delta.image_arrived(image);
+        assert!(!delta.covers(BASE, Osn::ZERO));
     }
 }

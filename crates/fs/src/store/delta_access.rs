@@ -1,4 +1,4 @@
-//! The trace of a store, for a driver and for a resync: what has changed since both copies were equal.
+//! The delta of a store, for a driver and for a resync: what has changed since both copies were equal.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -6,116 +6,116 @@ use std::ops::Range;
 use lockstep_types::{Generation, Ino, Osn};
 
 use super::facade::Store;
-use crate::metadata_log::{RestOfFiles, TraceJob, TracedWalk};
+use crate::delta::{DeltaJob, DeltaWalk, RestOfFiles};
 
-/// The trace of one store (rule P21).
+/// The delta of one store (rule P21).
 #[derive(Clone, Copy)]
-pub struct TraceAccess<'a> {
+pub struct DeltaAccess<'a> {
     store: &'a Store,
 }
 
 impl Store {
     /// What has changed since both copies were equal.
-    pub const fn trace(&self) -> TraceAccess<'_> {
-        TraceAccess { store: self }
+    pub const fn delta(&self) -> DeltaAccess<'_> {
+        DeltaAccess { store: self }
     }
 }
 
 /// Begin and end.
-impl TraceAccess<'_> {
+impl DeltaAccess<'_> {
     /// This secondary is in sync with the primary of generation `base`.
     pub fn follow(self, base: Generation) {
-        self.store.metadata_log.trace_primary(base);
+        self.store.metadata_log.follow_primary(base);
     }
 
     /// The primary has done every operation below `below`.
     pub fn note_done_below(self, below: Osn) {
-        self.store.metadata_log.trace().note_done_below(below);
+        self.store.metadata_log.delta().note_done_below(below);
     }
 
     /// This secondary becomes the primary, without the other node.
     pub fn take_over(self) {
-        self.store.metadata_log.trace().take_over();
+        self.store.metadata_log.delta().take_over();
     }
 
     /// This primary has lost the connection with its secondary. The nodes were in sync, in generation `base`.
     pub fn begin_alone(self, base: Generation) {
         let applied = self.store.applied_lately();
-        self.store.metadata_log.trace().begin_alone(base, applied);
+        self.store.metadata_log.delta().begin_alone(base, applied);
     }
 
-    /// The copies are equal again, or the trace says nothing about the other copy any more.
+    /// The copies are equal again, or the delta says nothing about the other copy any more.
     pub fn end(self) {
-        self.store.metadata_log.trace().end();
+        self.store.metadata_log.delta().end();
     }
 }
 
 /// Changes.
-impl TraceAccess<'_> {
+impl DeltaAccess<'_> {
     /// Adds a write that may be on one node only.
     pub fn add_write(self, ino: Ino, offset: u64, length: u64) {
         self.store
             .metadata_log
-            .trace()
+            .delta()
             .add_write(ino, offset, length);
     }
 
-    /// Whether the trace says in what a copy may differ that was equal in generation `base` and has the operations up to
+    /// Whether the delta says in what a copy may differ that was equal in generation `base` and has the operations up to
     /// `applied`.
     pub fn covers(self, base: Generation, applied: Osn) -> bool {
-        self.store.metadata_log.trace().covers(base, applied)
+        self.store.metadata_log.delta().covers(base, applied)
     }
 
     /// The keys of the records that may differ from those of a copy that was equal in generation `base` and has the
-    /// operations up to `applied`; `None` if the trace does not say so.
+    /// operations up to `applied`; `None` if the delta does not say so.
     pub fn records(self, base: Generation, applied: Osn) -> Option<BTreeSet<Vec<u8>>> {
-        self.store.metadata_log.trace().records(base, applied)
+        self.store.metadata_log.delta().records(base, applied)
     }
 }
 
 /// The progress of a resync, which goes on from there when it has lost its connection.
-impl TraceAccess<'_> {
+impl DeltaAccess<'_> {
     /// A resync begins to send the namespace: of everything, or of the changes.
-    pub fn begin_image(self, whole: bool) -> TraceJob {
-        self.store.metadata_log.trace().begin_image(whole)
+    pub fn begin_image(self, whole: bool) -> DeltaJob {
+        self.store.metadata_log.delta().begin_image(whole)
     }
 
     /// No metadata operation is under way, and every record that may differ is about to be sent. `whole`: the generation of a
     /// resync of everything.
-    pub fn image_held(self, job: TraceJob, whole: Option<Generation>) {
+    pub fn image_held(self, job: DeltaJob, whole: Option<Generation>) {
         let applied = self.store.applied();
         self.store
             .metadata_log
-            .trace()
+            .delta()
             .image_held(job, whole, applied);
     }
 
     /// The secondary has the namespace.
-    pub fn image_arrived(self, job: TraceJob) {
-        self.store.metadata_log.trace().image_arrived(job);
+    pub fn image_arrived(self, job: DeltaJob) {
+        self.store.metadata_log.delta().image_arrived(job);
     }
 
     /// A resync begins to make the content equal of a copy that was equal in generation `base` and has the operations up to
-    /// `applied`; `None` if the trace does not say how it differs.
-    pub fn begin_walk(self, base: Generation, applied: Osn) -> Option<TracedWalk> {
-        self.store.metadata_log.trace().begin_walk(base, applied)
+    /// `applied`; `None` if the delta does not say how it differs.
+    pub fn begin_walk(self, base: Generation, applied: Osn) -> Option<DeltaWalk> {
+        self.store.metadata_log.delta().begin_walk(base, applied)
     }
 
     /// The walk begins with files of the rest; `rest` is what is left then.
-    pub fn files_begun(self, job: TraceJob, files: &[Ino], rest: RestOfFiles) {
+    pub fn files_begun(self, job: DeltaJob, files: &[Ino], rest: RestOfFiles) {
         self.store
             .metadata_log
-            .trace()
+            .delta()
             .files_begun(job, files, rest);
     }
 
     /// These bytes are equal on both nodes, and no write to them is under way.
-    pub fn compared(self, job: TraceJob, ino: Ino, bytes: &Range<u64>) {
-        self.store.metadata_log.trace().compared(job, ino, bytes);
+    pub fn compared(self, job: DeltaJob, ino: Ino, bytes: &Range<u64>) {
+        self.store.metadata_log.delta().compared(job, ino, bytes);
     }
 
     /// The walk is over with a file.
-    pub fn file_done(self, job: TraceJob, ino: Ino) {
-        self.store.metadata_log.trace().file_done(job, ino);
+    pub fn file_done(self, job: DeltaJob, ino: Ino) {
+        self.store.metadata_log.delta().file_done(job, ino);
     }
 }

@@ -68,7 +68,7 @@ fn parted(common: &[Step]) -> (Node, Node) {
     let (primary, secondary) = (Node::new(), Node::new());
     take_all(&primary, common);
     resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
-    primary.store().trace().begin_alone(Generation::FIRST);
+    primary.store().delta().begin_alone(Generation::FIRST);
     (primary, secondary)
 }
 
@@ -96,7 +96,7 @@ pub fn write_alone(primary: &Node, secondary: &Node, writes: &[Step]) {
         {
             secondary.write(ino, offset, &data);
             let length = data.len() as u64;
-            primary.store().trace().add_write(ino, offset, length);
+            primary.store().delta().add_write(ino, offset, length);
         }
     }
 }
@@ -154,7 +154,7 @@ fn only_what_has_changed_is_compared() {
     }
     let long = primary.file("long", &vec![5; 32 << 20]);
     resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
-    primary.store().trace().begin_alone(Generation::FIRST);
+    primary.store().delta().begin_alone(Generation::FIRST);
     primary.write(long, 10 << 20, &[7; 5000]);
     primary.file("new", &[8; 100]);
     let peer = CountedPeer::new(&primary, &secondary, &[]);
@@ -177,7 +177,7 @@ fn a_record_is_sent_with_the_unflushed_size() {
         let data = vec![6; 1 << 20];
         node.store().write(ino, 1 << 20, &data, osn, time).unwrap();
     }
-    primary.store().trace().begin_alone(Generation::FIRST);
+    primary.store().delta().begin_alone(Generation::FIRST);
     assert!(primary.meta(MetaRequest::SetAttr {
         ino,
         mode: Some(0o600),
@@ -192,7 +192,7 @@ fn a_record_is_sent_with_the_unflushed_size() {
 }
 
 #[test]
-fn another_base_or_too_many_changes_are_no_trace() {
+fn another_base_or_too_many_changes_are_no_delta() {
     let (primary, secondary) = parted(&[]);
     let other = PeerBase {
         generation: Generation::FIRST.next(),
@@ -201,15 +201,15 @@ fn another_base_or_too_many_changes_are_no_trace() {
     let whole = |base: PeerBase| {
         let seen = primary
             .store()
-            .trace()
+            .delta()
             .records(base.generation, base.applied);
         seen.is_none()
     };
     assert!(whole(other) && !whole(base(&secondary)));
     let behind = base(&secondary);
     primary.create(Ino::ROOT, "directory", NodeKind::Directory);
-    primary.store().trace().begin_alone(Generation::FIRST);
-    assert!(whole(behind), "it lacks an operation from before the trace");
+    primary.store().delta().begin_alone(Generation::FIRST);
+    assert!(whole(behind), "it lacks an operation from before the delta");
     let caught_up = PeerBase {
         applied: primary.store().applied(),
         ..behind
@@ -217,7 +217,7 @@ fn another_base_or_too_many_changes_are_no_trace() {
     let file = primary.file("scattered", &[1]);
     assert!(!whole(caught_up));
     for region in 0..300_000 {
-        primary.store().trace().add_write(file, region << 17, 1);
+        primary.store().delta().add_write(file, region << 17, 1);
     }
     assert!(whole(caught_up), "it is over its limit");
 }

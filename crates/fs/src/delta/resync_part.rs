@@ -1,10 +1,10 @@
-//! The part of the trace that a resync has taken, and the rest of that part: a resync that loses its connection goes on there.
+//! The part of the delta that a resync has taken, and the rest of that part: a resync that loses its connection goes on there.
 //!
 //! A resync first moves the notes that it is about to send to a place of their own, and removes them when the secondary has their
-//! data. A change meanwhile is noted in the trace as ever, and stays there: an answer takes no newer note away.
+//! data. A change meanwhile is noted in the delta as ever, and stays there: an answer takes no newer note away.
 //!
 //! Each resync has a job for its namespace, and one for its content. A job whose connection was lost may be late: its word
-//! counts only while no other job has begun, and no other trace.
+//! counts only while no other job has begun, and no other delta.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,9 +15,9 @@ use lockstep_types::mutants::{Mutant, is_active};
 use super::changes::{ChangedContent, ChangedRegions, RECORDS_MAX, RUNS_MAX};
 use crate::namespace::keys;
 
-/// A part of a resync that takes from the trace what the secondary has.
+/// A part of a resync that takes from the delta what the secondary has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceJob(pub(super) u64);
+pub struct DeltaJob(pub(super) u64);
 
 /// The files that a resync of everything has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +36,9 @@ impl RestOfFiles {
 
 /// The content that a resync has to make equal.
 #[derive(Clone, Debug)]
-pub struct TracedWalk {
+pub struct DeltaWalk {
     /// The job that tells what is equal.
-    pub job: TraceJob,
+    pub job: DeltaJob,
     /// The bytes that may differ. A file without bytes may differ in its times.
     pub content: ChangedContent,
     /// In a resync of everything: the files that may differ in anything, besides.
@@ -113,7 +113,7 @@ impl ResyncPart {
         }
     }
 
-    pub fn begin_walk(&mut self, job: TraceJob) -> Option<TracedWalk> {
+    pub fn begin_walk(&mut self, job: DeltaJob) -> Option<DeltaWalk> {
         let is_new = self.rest.is_some_and(|rest| rest.last.is_none());
         if let Some(rest) = self.rest {
             self.open.retain(|ino, _| !rest.has(*ino));
@@ -126,7 +126,7 @@ impl ResyncPart {
         if is_new {
             self.touched.clear();
         }
-        Some(TracedWalk {
+        Some(DeltaWalk {
             job,
             content: self.open.clone(),
             rest: self.rest,

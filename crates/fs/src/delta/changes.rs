@@ -10,9 +10,9 @@ use crate::namespace::plan::{ContentEffect, Plan};
 
 /// Bytes are noted in regions of this size, which start at multiples of it.
 pub const REGION_BYTES: u64 = 64 << 10;
-/// Most records of a trace.
+/// Most records of a delta.
 pub const RECORDS_MAX: usize = 64 << 10;
-/// Most runs of regions of a trace, over all files.
+/// Most runs of regions of a delta, over all files.
 pub const RUNS_MAX: usize = 256 << 10;
 
 /// Runs of changed regions of one file, apart from each other: start and end.
