@@ -120,13 +120,13 @@ impl ContentStore {
         &self.lost_found
     }
 
-    /// Keeps bytes that are about to change, while a keeping is under way. A failure is listed, and stops nothing.
-    pub fn keep(&self, loss: &LostBytes<'_>) {
-        if !self.lost_found.is_keeping() {
+    /// Preserves bytes that are about to change, while a preservation is under way. A failure is listed, and stops nothing.
+    pub fn preserve(&self, loss: &LostBytes<'_>) {
+        if !self.lost_found.is_preserving() {
             return;
         }
         match self.open_content_once(loss.ino) {
-            Ok(Some(content)) => self.lost_found.keep_range(&*content, loss),
+            Ok(Some(content)) => self.lost_found.preserve_range(&*content, loss),
             Ok(None) => {}
             Err(error) => tracing::warn!(%error, "old bytes are not kept"),
         }
@@ -386,7 +386,7 @@ impl ContentStore {
         if let Some(loss) = loss_of(effect)
             && self.lost_found.is_unsettled(loss.ino, &loss.range)
         {
-            self.keep(&loss);
+            self.preserve(&loss);
         }
         match effect {
             ContentEffect::Resize(ino, size) => match self.open_content(ino)? {

@@ -3,16 +3,16 @@
 //! Each generation in which the node was deposed has a directory (`docs/on-disk.md`): a list for people, whole content
 //! files that were removed, and sparse files with the old bytes of overwritten ranges, each byte at its old offset.
 //!
-//! Prohibitions: nothing here fails the caller's work. What cannot be kept is named in the list. Nothing here takes the
-//! reserve, or more than a part of the room that is free when the keeping begins.
+//! Prohibitions: nothing here fails the caller's work. What cannot be preserved is named in the list. Nothing here takes the
+//! reserve, or more than a part of the room that is free when the preservation begins.
 //!
 //! Invariants:
-//! - The list names a range before its bytes are kept, and the bytes are kept before the caller overwrites them. So a
+//! - The list names a range before its bytes are preserved, and the bytes are preserved before the caller overwrites them. So a
 //!   killed process loses nothing of either.
-//! - Of several changes of one block, the bytes before the first are kept.
+//! - Of several changes of one block, the bytes before the first are preserved.
 //!
-//! Locks: `keeping`, then `progress` or `totals`. No other lock is taken under them but those of the namespace. Only
-//! `keeping` is held for calls of the disk, but for the noting of records, in which no operation runs beside.
+//! Locks: `preservation`, then `progress` or `totals`. No other lock is taken under them but those of the namespace. Only
+//! `preservation` is held for calls of the disk, but for the noting of records, in which no operation runs beside.
 
 mod list;
 mod names;
@@ -30,7 +30,7 @@ use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Generation, Ino};
 use parking_lot::Mutex;
 
-use self::list::{Entry, KeptList, Path};
+use self::list::{Entry, Path, PreservedList};
 pub use self::progress::OwnBytes;
 use self::progress::ResyncProgress;
 use crate::backing::disk::StoreDisk;
@@ -38,11 +38,11 @@ use crate::error::StoreError;
 use crate::namespace::Namespace;
 use crate::paths::{content_path, lost_found_dir};
 
-pub use self::totals::KeptTotals;
+pub use self::totals::PreservedTotals;
 
-/// The part of the free room, in bytes and in files, that one keeping may take: one in this number.
+/// The part of the free room, in bytes and in files, that one preservation may take: one in this number.
 const ROOM_SHARE: u64 = 4;
-/// Bytes that are read and kept at once.
+/// Bytes that are read and preserved at once.
 const PIECE_BYTES: u64 = 256 << 10;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -53,7 +53,7 @@ pub struct LostBytes<'a> {
     pub ino: Ino,
     /// The bytes; the end of the content bounds them.
     pub range: Range<u64>,
-    /// The bytes that come in their place, if they are known: blocks that stay equal are not kept.
+    /// The bytes that come in their place, if they are known: blocks that stay equal are not preserved.
     pub new: Option<&'a [u8]>,
     /// The change.
     pub kind: LostKind,
@@ -71,53 +71,53 @@ pub enum LostKind {
 /// What is set aside of one store. Does nothing until [`Self::begin`].
 #[derive(Default)]
 pub struct LostFound {
-    /// Whether a keeping is under way, for callers that must not wait.
-    is_keeping: AtomicBool,
-    keeping: Mutex<Option<Keeping>>,
-    /// Apart from `keeping`, which is held while the disk works.
+    /// Whether a preservation is under way, for callers that must not wait.
+    is_preserving: AtomicBool,
+    preservation: Mutex<Option<Preservation>>,
+    /// Apart from `preservation`, which is held while the disk works.
     progress: Mutex<ResyncProgress>,
-    totals: Mutex<BTreeMap<Generation, KeptTotals>>,
+    totals: Mutex<BTreeMap<Generation, PreservedTotals>>,
 }
 
-/// A keeping under way.
-struct Keeping {
+/// A preservation under way.
+struct Preservation {
     generation: Generation,
     backing: Arc<dyn Backing>,
-    list: KeptList,
+    list: PreservedList,
     /// Room that may still be taken.
     left: Room,
 }
 
 /// Begin and end.
 impl LostFound {
-    /// Keeps what changes from now on. `generation` is the one in which this node was deposed. A keeping of the same
+    /// Preserves what changes from now on. `generation` is the one in which this node was deposed. A preservation of the same
     /// generation that was interrupted is continued; its limit is counted anew.
     /// `own`: this node had nothing alone but these bytes.
     pub fn begin(&self, disk: &StoreDisk, generation: Generation, own: Option<OwnBytes>) {
-        let mut keeping = self.keeping.lock();
-        *keeping = Some(Keeping::open(disk, generation));
+        let mut preservation = self.preservation.lock();
+        *preservation = Some(Preservation::open(disk, generation));
         *self.progress.lock() = ResyncProgress::of(own);
-        self.is_keeping.store(true, Ordering::Release);
+        self.is_preserving.store(true, Ordering::Release);
     }
 
-    /// Keeps nothing from now on.
+    /// Preserves nothing from now on.
     pub fn end(&self) {
-        let mut keeping = self.keeping.lock();
-        self.is_keeping.store(false, Ordering::Release);
-        *keeping = None;
+        let mut preservation = self.preservation.lock();
+        self.is_preserving.store(false, Ordering::Release);
+        *preservation = None;
     }
 
-    /// Whether a keeping is under way.
-    pub fn is_keeping(&self) -> bool {
-        self.is_keeping.load(Ordering::Acquire)
+    /// Whether a preservation is under way.
+    pub fn is_preserving(&self) -> bool {
+        self.is_preserving.load(Ordering::Acquire)
     }
 
-    /// The generation of the keeping under way.
+    /// The generation of the preservation under way.
     pub fn generation(&self) -> Option<Generation> {
-        self.keeping
+        self.preservation
             .lock()
             .as_ref()
-            .map(|keeping| keeping.generation)
+            .map(|preservation| preservation.generation)
     }
 }
 
@@ -143,7 +143,7 @@ impl LostFound {
         self.note_progress(|progress| progress.namespace_loaded(first_new));
     }
 
-    /// The generation of the keeping under way, if this node may have had something of the file alone.
+    /// The generation of the preservation under way, if this node may have had something of the file alone.
     pub fn generation_of(&self, ino: Ino) -> Option<Generation> {
         self.generation()
             .filter(|_| self.progress.lock().concerns(ino, &(0..u64::MAX)))
@@ -151,37 +151,37 @@ impl LostFound {
 
     /// Whether a mirrored change of these bytes may change some that only this node has.
     pub fn is_unsettled(&self, ino: Ino, bytes: &Range<u64>) -> bool {
-        self.is_keeping() && self.progress.lock().is_unsettled(ino, bytes)
+        self.is_preserving() && self.progress.lock().is_unsettled(ino, bytes)
     }
 
     fn note_progress(&self, note: impl FnOnce(&mut ResyncProgress)) {
-        if self.is_keeping() {
+        if self.is_preserving() {
             note(&mut self.progress.lock());
         }
     }
 
-    fn with(&self, change: impl FnOnce(&mut Keeping)) {
-        if self.is_keeping()
-            && let Some(keeping) = &mut *self.keeping.lock()
+    fn with(&self, change: impl FnOnce(&mut Preservation)) {
+        if self.is_preserving()
+            && let Some(preservation) = &mut *self.preservation.lock()
         {
-            change(keeping);
+            change(preservation);
         }
     }
 }
 
-/// Keeping.
+/// Preserving.
 impl LostFound {
-    /// Keeps bytes of `content` that are about to change.
-    pub fn keep_range(&self, content: &dyn BackingFile, loss: &LostBytes<'_>) {
+    /// Preserves bytes of `content` that are about to change.
+    pub fn preserve_range(&self, content: &dyn BackingFile, loss: &LostBytes<'_>) {
         if !self.progress.lock().concerns(loss.ino, &loss.range) {
             return;
         }
-        self.with(|keeping| {
-            let mut kept = KeptTotals::default();
-            if let Err(error) = keeping.keep_range(content, loss, &mut kept) {
-                keeping.list_failure(loss.ino, &error);
+        self.with(|preservation| {
+            let mut preserved = PreservedTotals::default();
+            if let Err(error) = preservation.preserve_range(content, loss, &mut preserved) {
+                preservation.list_failure(loss.ino, &error);
             }
-            self.add(keeping.generation, kept);
+            self.add(preservation.generation, preserved);
         });
     }
 
@@ -192,17 +192,17 @@ impl LostFound {
         changes: &BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     ) -> Result<(), StoreError> {
         let mut noted = Ok(());
-        self.with(|keeping| {
+        self.with(|preservation| {
             let progress = self.progress.lock();
             let changes = changes.iter().filter(|(key, _)| !progress.is_loaded(key));
-            noted = names::note(namespace, changes, &mut keeping.list);
+            noted = names::note(namespace, changes, &mut preservation.list);
         });
         noted
     }
 
     /// Notes an operation that the store drops because its outcome is not known.
     pub fn note_dropped(disk: &StoreDisk, generation: Generation, operation: &str) {
-        let mut keeping = Keeping::open(disk, generation);
+        let mut preservation = Preservation::open(disk, generation);
         let entry = Entry {
             what: "in doubt",
             ino: None,
@@ -210,7 +210,7 @@ impl LostFound {
             detail: operation,
             place: "",
         };
-        keeping.list.add(&entry);
+        preservation.list.add(&entry);
     }
 
     /// Moves the content of a removed file out of the way. Returns the directory that has it now, whose names are to be
@@ -224,28 +224,28 @@ impl LostFound {
         generation: Generation,
         ino: Ino,
     ) -> io::Result<Option<String>> {
-        let mut keeping = self.keeping.lock();
+        let mut preservation = self.preservation.lock();
         let mut other;
-        let keeping = match &mut *keeping {
-            Some(keeping) if keeping.generation == generation => keeping,
+        let preservation = match &mut *preservation {
+            Some(preservation) if preservation.generation == generation => preservation,
             _ => {
-                other = Keeping::open(disk, generation);
+                other = Preservation::open(disk, generation);
                 &mut other
             }
         };
-        let (directory, moved) = keeping.move_content(ino)?;
+        let (directory, moved) = preservation.move_content(ino)?;
         self.add(generation, moved);
         Ok(directory)
     }
 
-    /// Makes room on a full disk: removes the content that is kept of this generation, says so in the list, and keeps no
+    /// Makes room on a full disk: removes the content that is preserved of this generation, says so in the list, and preserves no
     /// more. Returns whether there was any.
     pub fn give_room_back(&self) -> bool {
         let mut given = false;
-        self.with(|keeping| {
-            keeping.left = Room::NONE;
-            let directory = format!("{}/content", lost_found_dir(keeping.generation));
-            let removed = totals::remove_all(&*keeping.backing, &directory);
+        self.with(|preservation| {
+            preservation.left = Room::NONE;
+            let directory = format!("{}/content", lost_found_dir(preservation.generation));
+            let removed = totals::remove_all(&*preservation.backing, &directory);
             given = removed.files > 0;
             if given {
                 let detail = format!("{} bytes in {} files", removed.bytes, removed.files);
@@ -256,31 +256,31 @@ impl LostFound {
                     detail: &detail,
                     place: "NOT KEPT: the disk got full, and the resync needs the room",
                 };
-                keeping.list.add(&entry);
-                self.totals.lock().remove(&keeping.generation);
+                preservation.list.add(&entry);
+                self.totals.lock().remove(&preservation.generation);
             }
         });
         given
     }
 
-    fn add(&self, generation: Generation, kept: KeptTotals) {
-        if kept == KeptTotals::default() {
+    fn add(&self, generation: Generation, preserved: PreservedTotals) {
+        if preserved == PreservedTotals::default() {
             return;
         }
         if let Some(totals) = self.totals.lock().get_mut(&generation) {
-            *totals = totals.plus(kept);
+            *totals = totals.plus(preserved);
         }
     }
 }
 
 /// For operators.
 impl LostFound {
-    /// What is kept, by generation, as of the last [`Self::refresh`]. Asks no disk.
-    pub fn totals(&self) -> Vec<(Generation, KeptTotals)> {
+    /// What is preserved, by generation, as of the last [`Self::refresh`]. Asks no disk.
+    pub fn totals(&self) -> Vec<(Generation, PreservedTotals)> {
         let totals = self.totals.lock();
         totals
             .iter()
-            .map(|(generation, kept)| (*generation, *kept))
+            .map(|(generation, preserved)| (*generation, *preserved))
             .collect()
     }
 
@@ -301,28 +301,28 @@ impl LostFound {
         Ok(())
     }
 
-    /// The inodes in the list of the keeping under way whose paths are not known yet.
+    /// The inodes in the list of the preservation under way whose paths are not known yet.
     pub fn without_path(&self) -> io::Result<Vec<Ino>> {
         let mut found = Ok(Vec::new());
-        self.with(|keeping| found = keeping.list.without_path());
+        self.with(|preservation| found = preservation.list.without_path());
         found
     }
 
-    /// Writes the list of the keeping under way anew, with these paths.
+    /// Writes the list of the preservation under way anew, with these paths.
     pub fn add_paths(&self, paths: &BTreeMap<Ino, String>) -> io::Result<()> {
         let mut written = Ok(());
-        self.with(|keeping| written = keeping.list.add_paths(paths));
+        self.with(|preservation| written = preservation.list.add_paths(paths));
         written
     }
 }
 
-impl Keeping {
+impl Preservation {
     fn open(disk: &StoreDisk, generation: Generation) -> Self {
         let backing = Arc::clone(disk.backing());
         let room = disk.space().map_or(Room::NONE, |space| Room::of(&space));
         Self {
             generation,
-            list: KeptList::open(Arc::clone(&backing), generation),
+            list: PreservedList::open(Arc::clone(&backing), generation),
             backing,
             left: Room {
                 bytes: room.bytes / ROOM_SHARE,
@@ -351,18 +351,18 @@ impl Keeping {
         });
     }
 
-    /// The path of a kept file. `suffix` tells several files of one inode apart.
+    /// The path of a preserved file. `suffix` tells several files of one inode apart.
     fn place(&self, ino: Ino, suffix: &str) -> String {
         let directory = lost_found_dir(self.generation);
         format!("{directory}/{}{suffix}", content_path(ino))
     }
 
-    /// Keeps the blocks of a range that hold data.
-    fn keep_range(
+    /// Preserves the blocks of a range that hold data.
+    fn preserve_range(
         &mut self,
         content: &dyn BackingFile,
         loss: &LostBytes<'_>,
-        kept: &mut KeptTotals,
+        preserved: &mut PreservedTotals,
     ) -> io::Result<()> {
         let length = content.stat()?.length;
         // A file that becomes no shorter loses nothing, although its last block may be a part of one.
@@ -380,18 +380,18 @@ impl Keeping {
             let hole = content.seek_hole(data)?.unwrap_or(end);
             let stop = hole.max(data + 1).next_multiple_of(BLOCK);
             let stop = stop.min(start + PIECE_BYTES).min(end);
-            self.keep_piece(content, loss, start..stop, kept)?;
+            self.preserve_piece(content, loss, start..stop, preserved)?;
             at = stop;
         }
         Ok(())
     }
 
-    fn keep_piece(
+    fn preserve_piece(
         &mut self,
         content: &dyn BackingFile,
         loss: &LostBytes<'_>,
         piece: Range<u64>,
-        kept: &mut KeptTotals,
+        preserved: &mut PreservedTotals,
     ) -> io::Result<()> {
         let length = usize::try_from(piece.end - piece.start).unwrap_or(0);
         let mut bytes = vec![0; length];
@@ -418,19 +418,19 @@ impl Keeping {
         for run in runs {
             let offset = piece.start + run.start as u64;
             let data = bytes.get(run).unwrap_or_default();
-            self.keep_run(loss, &place, offset, data, kept)?;
+            self.preserve_run(loss, &place, offset, data, preserved)?;
         }
         Ok(())
     }
 
-    /// Lists and keeps old bytes, whose blocks are not kept yet.
-    fn keep_run(
+    /// Lists and preserves old bytes, whose blocks are not preserved yet.
+    fn preserve_run(
         &mut self,
         loss: &LostBytes<'_>,
         place: &str,
         offset: u64,
         data: &[u8],
-        kept: &mut KeptTotals,
+        preserved: &mut PreservedTotals,
     ) -> io::Result<()> {
         let is_new = !self.backing.exists(place)?;
         let taken = Room {
@@ -452,7 +452,7 @@ impl Keeping {
         });
         if has_room {
             self.backing.open_or_create(place)?.write_at(offset, data)?;
-            *kept = kept.plus(KeptTotals {
+            *preserved = preserved.plus(PreservedTotals {
                 files: u64::from(is_new),
                 bytes: data.len() as u64,
             });
@@ -460,8 +460,8 @@ impl Keeping {
         Ok(())
     }
 
-    fn move_content(&mut self, ino: Ino) -> io::Result<(Option<String>, KeptTotals)> {
-        let nothing = (None, KeptTotals::default());
+    fn move_content(&mut self, ino: Ino) -> io::Result<(Option<String>, PreservedTotals)> {
+        let nothing = (None, PreservedTotals::default());
         let from = content_path(ino);
         let stat = match self.backing.stat(&from) {
             // The file never had content, or it was moved before.
@@ -489,7 +489,10 @@ impl Keeping {
             return Ok(nothing);
         }
         let directory = place.rsplit_once('/').map_or(".", |(above, _)| above);
-        Ok((Some(directory.to_owned()), KeptTotals { files: 1, bytes }))
+        Ok((
+            Some(directory.to_owned()),
+            PreservedTotals { files: 1, bytes },
+        ))
     }
 
     /// A path for a whole content file. An empty file there is left from a stop in the middle of a move.
@@ -528,7 +531,7 @@ fn changes(loss: &LostBytes<'_>, offset: u64, old: &[u8]) -> bool {
     from < to && part(old, offset) != part(new, loss.range.start)
 }
 
-/// Whether a kept file has the block at `offset`.
+/// Whether a preserved file has the block at `offset`.
 fn has_data(file: Option<&dyn BackingFile>, offset: u64) -> io::Result<bool> {
     let Some(file) = file else {
         return Ok(false);

@@ -27,7 +27,7 @@ mod replica_access;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
 pub use crate::delta::{ChangedContent, ChangedRegions, DeltaJob, DeltaWalk, RestOfFiles};
-pub use crate::lost_found::{KeptTotals, OwnBytes};
+pub use crate::lost_found::{OwnBytes, PreservedTotals};
 pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent};
 pub use crate::tree::{FileTimes, Tree};
 pub use capacity::Capacity;

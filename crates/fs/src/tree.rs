@@ -211,7 +211,7 @@ impl<'a> Tree<'a> {
                     self.content.record_written(ino, size, flags);
                 }
                 None if freed => {
-                    self.keep_freed(ino);
+                    self.preserve_freed(ino);
                     self.content.forget_file(ino);
                 }
                 _ => {}
@@ -220,7 +220,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Marks the content of a freed inode to be kept, if it may have bytes that only this node has.
-    fn keep_freed(self, ino: Ino) {
+    fn preserve_freed(self, ino: Ino) {
         let lost_found = self.content.lost_found();
         if lost_found.is_unsettled(ino, &(0..u64::MAX))
             && let Some(generation) = lost_found.generation()

@@ -140,7 +140,7 @@ impl Responder {
         let own = self.base.own_bytes();
         self.base.begin_resync(whole);
         self.happened(Trigger::MarkedOutOfSync);
-        let goes_on = !whole && store.lost_found().is_keeping();
+        let goes_on = !whole && store.lost_found().is_preserving();
         if let Some(generation) = role_file.state().lineage.deposed.filter(|_| !goes_on) {
             store
                 .lost_found()
@@ -179,7 +179,7 @@ impl Responder {
 /// Completes the list of the data that the resync has set aside. A list without paths is no reason to stay out of sync.
 fn complete_lost_found(store: &Store) {
     let lost_found = store.lost_found();
-    if !lost_found.is_keeping() {
+    if !lost_found.is_preserving() {
         return;
     }
     let completed = lost_found.complete();

@@ -273,7 +273,7 @@ impl StandbySession {
                 store.delta().note_done_below(envelope.done_below);
                 let is_due = !self.permits.has_metadata()
                     && !store.is_checkpoint_due(&op)
-                    && !store.lost_found().is_keeping();
+                    && !store.lost_found().is_preserving();
                 if is_due {
                     self.handle_meta(sender, &op, previous, durable, Store::commit_at_once)
                 } else {
@@ -312,7 +312,7 @@ impl StandbySession {
         let store = &self.engine.store;
         let keeps = store
             .lost_found()
-            .keeps(write.ino, write.offset, length as u64);
+            .preserves(write.ino, write.offset, length as u64);
         store.has_room_for_writes(write.ino) && !keeps
     }
 

@@ -96,7 +96,7 @@ impl ContentRemoval {
         let mut kept = BTreeMap::new();
         let mut failed = Ok(());
         for (done, ino) in freed.iter().enumerate() {
-            let moved = keep(disk, namespace, lost_found, *ino);
+            let moved = preserve(disk, namespace, lost_found, *ino);
             let removed = match moved {
                 Ok(Some(directory)) => {
                     kept.insert(*ino, directory);
@@ -114,13 +114,13 @@ impl ContentRemoval {
                 break;
             }
         }
-        let settled = self.settle_kept(disk, namespace, &kept);
+        let settled = self.settle_preserved(disk, namespace, &kept);
         failed.and(settled)?;
         Ok(freed.len())
     }
 
     /// Makes the names of kept content durable, by directory, and drops the marks of its inodes.
-    fn settle_kept(
+    fn settle_preserved(
         &self,
         disk: &StoreDisk,
         namespace: &Namespace,
@@ -226,7 +226,7 @@ impl ContentRemoval {
 }
 
 /// Moves content into the lost+found, if its mark says so and there is room. Returns the directory that has it then.
-fn keep(
+fn preserve(
     disk: &StoreDisk,
     namespace: &Namespace,
     lost_found: &LostFound,

@@ -46,7 +46,7 @@ pub enum Path<'a> {
 }
 
 /// The list of one generation. The file is made with the first entry.
-pub struct KeptList {
+pub struct PreservedList {
     backing: Arc<dyn Backing>,
     generation: Generation,
     file: Option<Arc<dyn BackingFile>>,
@@ -57,7 +57,7 @@ pub struct KeptList {
     paths: HashMap<Ino, String>,
 }
 
-impl KeptList {
+impl PreservedList {
     /// The list of a generation, which may exist.
     pub fn open(backing: Arc<dyn Backing>, generation: Generation) -> Self {
         let mut list = Self {

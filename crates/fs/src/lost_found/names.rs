@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use lockstep_types::{Ino, InodeFlags, NodeKind};
 
-use super::list::{Entry, KeptList, NAME_ENTRY, Path};
+use super::list::{Entry, NAME_ENTRY, Path, PreservedList};
 use crate::error::StoreError;
 use crate::namespace::record::{self, Body, EntryRecord, Inode};
 use crate::namespace::{Namespace, keys};
@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 1000;
 pub fn note<'a>(
     namespace: &Namespace,
     changes: impl Iterator<Item = (&'a Vec<u8>, &'a Option<Vec<u8>>)>,
-    list: &mut KeptList,
+    list: &mut PreservedList,
 ) -> Result<(), StoreError> {
     for (key, new) in changes {
         let (Some(table), Some(ino)) = (key.first(), keys::ino_of(key)) else {
@@ -47,7 +47,7 @@ fn note_name(
     (directory, key): (Ino, &[u8]),
     old: &[u8],
     new: Option<&[u8]>,
-    list: &mut KeptList,
+    list: &mut PreservedList,
 ) -> Result<(), StoreError> {
     let old: Option<EntryRecord> = record::decode(old);
     let new: Option<EntryRecord> = new.and_then(record::decode);
@@ -75,7 +75,7 @@ fn note_name(
 fn directory_path(
     namespace: &Namespace,
     directory: Ino,
-    list: &KeptList,
+    list: &PreservedList,
     depth: usize,
 ) -> Result<String, StoreError> {
     if directory == Ino::ROOT {
@@ -107,7 +107,7 @@ fn directory_path(
     }
 }
 
-fn note_inode(ino: Ino, old: &[u8], new: Option<&[u8]>, list: &mut KeptList) {
+fn note_inode(ino: Ino, old: &[u8], new: Option<&[u8]>, list: &mut PreservedList) {
     let Some(old) = record::decode::<Inode>(old).map(|inode| shown(&inode)) else {
         return;
     };
@@ -175,7 +175,7 @@ fn shown(inode: &Inode) -> BTreeMap<&'static str, String> {
     shown
 }
 
-fn note_xattr((ino, key): (Ino, &[u8]), old: &[u8], new: Option<&[u8]>, list: &mut KeptList) {
+fn note_xattr((ino, key): (Ino, &[u8]), old: &[u8], new: Option<&[u8]>, list: &mut PreservedList) {
     let fate = if new.is_some() { "changed" } else { "removed" };
     let name = escaped(keys::rest_of(key));
     let detail = format!("{name} {fate}, before: {}", escaped(old));

@@ -43,7 +43,7 @@ impl Site {
         self.store.backing().open_or_create(&path).unwrap()
     }
 
-    fn keep(&self, range: Range<u64>, new: Option<&[u8]>) {
+    fn preserve(&self, range: Range<u64>, new: Option<&[u8]>) {
         let loss = LostBytes {
             ino: ino(),
             range,
@@ -52,7 +52,7 @@ impl Site {
         };
         // A killed process has no content to keep.
         if let Ok(content) = self.store.backing().open(&content_path(ino())) {
-            self.lost_found.keep_range(&*content, &loss);
+            self.lost_found.preserve_range(&*content, &loss);
         }
     }
 
@@ -95,7 +95,7 @@ fn a_file_that_becomes_no_shorter_is_not_cut_off() {
             new: None,
             kind: LostKind::Cut,
         };
-        site.lost_found.keep_range(&*site.content(), &loss);
+        site.lost_found.preserve_range(&*site.content(), &loss);
     };
     cut_at(end);
     cut_at(end + PAGE);
@@ -107,10 +107,10 @@ fn a_file_that_becomes_no_shorter_is_not_cut_off() {
 #[test]
 fn nothing_is_kept_before_the_begin_and_after_the_end() {
     let site = Site::new(400);
-    site.keep(0..PAGE, None);
+    site.preserve(0..PAGE, None);
     site.lost_found.begin(&site.store, generation(), None);
     site.lost_found.end();
-    site.keep(0..PAGE, None);
+    site.preserve(0..PAGE, None);
     assert!(site.read("list.txt").is_none());
     assert!(
         !site
@@ -129,9 +129,9 @@ fn a_block_is_kept_once_and_only_if_it_changes() {
     let mut new = vec![1; 3 * 4096];
     new[4096..2 * 4096].fill(99);
     new[2 * 4096..].fill(3);
-    site.keep(0..3 * PAGE, Some(&new));
+    site.preserve(0..3 * PAGE, Some(&new));
     site.content().write_at(0, &new).unwrap();
-    site.keep(PAGE + 10..PAGE + 20, Some(&[1; 10]));
+    site.preserve(PAGE + 10..PAGE + 20, Some(&[1; 10]));
     let kept = site.read("content/0/7.ranges").unwrap();
     assert_eq!(kept.len(), 2 * 4096);
     assert!(kept[..4096].iter().all(|byte| *byte == 0));
@@ -150,7 +150,7 @@ fn the_limit_is_a_quarter_of_the_room_and_the_list_names_the_rest() {
     let room = site.store.space().unwrap().available_bytes;
     site.lost_found.begin(&site.store, generation(), None);
     for page in 0..40 {
-        site.keep(page * PAGE..(page + 1) * PAGE, None);
+        site.preserve(page * PAGE..(page + 1) * PAGE, None);
     }
     let kept = site.read("content/0/7.ranges").unwrap();
     let pages = kept.len() as u64 / PAGE;
@@ -171,13 +171,13 @@ fn the_limit_is_a_quarter_of_the_room_and_the_list_names_the_rest() {
 }
 
 #[test]
-fn a_full_disk_stops_the_keeping_and_nothing_else_and_leaves_the_reserve() {
+fn a_full_disk_stops_the_preservation_and_nothing_else_and_leaves_the_reserve() {
     let site = Site::new(100);
     site.lost_found.begin(&site.store, generation(), None);
-    site.keep(0..PAGE, None);
+    site.preserve(0..PAGE, None);
     site.fill_up();
     for page in 1..40 {
-        site.keep(page * PAGE..(page + 1) * PAGE, None);
+        site.preserve(page * PAGE..(page + 1) * PAGE, None);
     }
     let moved = site
         .lost_found
@@ -191,27 +191,27 @@ fn a_full_disk_stops_the_keeping_and_nothing_else_and_leaves_the_reserve() {
 fn a_resync_without_room_gets_the_room_of_what_is_kept() {
     let site = Site::new(400);
     site.lost_found.begin(&site.store, generation(), None);
-    site.keep(0..10 * PAGE, None);
+    site.preserve(0..10 * PAGE, None);
     let before = site.store.space().unwrap().available_bytes;
     assert!(site.lost_found.give_room_back());
     assert!(site.store.space().unwrap().available_bytes >= before + 10 * PAGE);
     assert!(!site.lost_found.give_room_back(), "nothing is left");
     assert!(site.list().contains("REMOVED AGAIN"), "{}", site.list());
-    site.keep(10 * PAGE..11 * PAGE, None);
+    site.preserve(10 * PAGE..11 * PAGE, None);
     assert!(site.read("content/0/7.ranges").is_none());
 }
 
 #[test]
-fn a_keeping_goes_on_after_a_stop_of_the_process() {
+fn a_preservation_goes_on_after_a_stop_of_the_process() {
     let site = Site::new(400);
     site.lost_found.begin(&site.store, generation(), None);
-    site.keep(0..PAGE, None);
+    site.preserve(0..PAGE, None);
     let path = ".lockstep/lost+found/2/list.txt";
     site.disk
         .edit(path, |bytes| bytes.truncate(bytes.len() - 3))
         .unwrap();
     site.lost_found.begin(&site.store, generation(), None);
-    site.keep(0..2 * PAGE, None);
+    site.preserve(0..2 * PAGE, None);
     let list = site.list();
     let entries: Vec<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
     assert_eq!(entries.len(), 2, "{list}");
@@ -279,7 +279,7 @@ fn kill_at_each_call(verdict: Verdict) {
 
 /// Overwrites three pages, as a resync does.
 fn overwrite(site: &Site, at: u64) -> io::Result<()> {
-    site.keep(at..at + 3 * PAGE, None);
+    site.preserve(at..at + 3 * PAGE, None);
     let content = site.store.backing().open(&content_path(ino()))?;
     content.write_at(at, &[77; 3 * 4096])
 }

@@ -9,16 +9,16 @@ use crate::backing::disk::StoreDisk;
 use crate::error::StoreError;
 use crate::paths::{LOST_FOUND_DIR, lost_found_dir};
 
-/// Files and bytes that are kept of one generation, without the list.
+/// Files and bytes that are preserved of one generation, without the list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeptTotals {
+pub struct PreservedTotals {
     /// Files.
     pub files: u64,
     /// Bytes of data in them.
     pub bytes: u64,
 }
 
-impl KeptTotals {
+impl PreservedTotals {
     /// The sum of both.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
@@ -29,21 +29,21 @@ impl KeptTotals {
     }
 }
 
-/// The generations of which something is kept.
+/// The generations of which something is preserved.
 pub fn generations(disk: &StoreDisk) -> Result<Vec<Generation>, StoreError> {
     let names = disk.list(LOST_FOUND_DIR)?;
     let numbers = names.iter().filter_map(|name| name.parse().ok());
     Ok(numbers.filter_map(Generation::new).collect())
 }
 
-/// Counts what is kept of a generation.
-pub fn count(disk: &StoreDisk, generation: Generation) -> Result<KeptTotals, StoreError> {
-    let mut totals = KeptTotals::default();
+/// Counts what is preserved of a generation.
+pub fn count(disk: &StoreDisk, generation: Generation) -> Result<PreservedTotals, StoreError> {
+    let mut totals = PreservedTotals::default();
     let directory = format!("{}/content", lost_found_dir(generation));
     let counted = each_file(&**disk.backing(), &directory, &mut |backing, path| {
         // An operator may remove files meanwhile.
         if let Ok(stat) = backing.stat(path) {
-            totals = totals.plus(KeptTotals {
+            totals = totals.plus(PreservedTotals {
                 files: 1,
                 bytes: stat.blocks.saturating_mul(512),
             });
@@ -54,20 +54,20 @@ pub fn count(disk: &StoreDisk, generation: Generation) -> Result<KeptTotals, Sto
     Ok(totals)
 }
 
-/// Removes all files in a directory of kept content, as far as possible. Returns what was removed.
-pub fn remove_all(backing: &dyn Backing, directory: &str) -> KeptTotals {
-    let mut removed = KeptTotals::default();
+/// Removes all files in a directory of preserved content, as far as possible. Returns what was removed.
+pub fn remove_all(backing: &dyn Backing, directory: &str) -> PreservedTotals {
+    let mut removed = PreservedTotals::default();
     let done = each_file(backing, directory, &mut |backing, path| {
         let stat = backing.stat(path)?;
         backing.remove(path)?;
-        removed = removed.plus(KeptTotals {
+        removed = removed.plus(PreservedTotals {
             files: 1,
             bytes: stat.blocks.saturating_mul(512),
         });
         Ok(())
     });
     if let Err(error) = done {
-        tracing::warn!(%error, directory, "kept content stays");
+        tracing::warn!(%error, directory, "preserved content stays");
     }
     removed
 }

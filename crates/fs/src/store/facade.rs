@@ -170,7 +170,7 @@ impl Store {
         let ticket = self.begin_write(ino, offset, data.len() as u64, false)?;
         let end = offset.saturating_add(data.len() as u64);
         if self.content.lost_found().is_unsettled(ino, &(offset..end)) {
-            self.content.keep(&LostBytes {
+            self.content.preserve(&LostBytes {
                 ino,
                 range: offset..end,
                 new: Some(data),

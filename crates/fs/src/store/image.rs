@@ -236,7 +236,7 @@ impl ImageAccess<'_> {
                 if let Some(file) = self.store.content.file_in_use(ino) {
                     file.set_flags(flags);
                 }
-                self.store.content.keep(&LostBytes {
+                self.store.content.preserve(&LostBytes {
                     ino,
                     range: size..u64::MAX,
                     new: None,

@@ -7,7 +7,7 @@ use lockstep_types::{Generation, Ino, Osn};
 
 use super::facade::Store;
 use crate::error::{OpError, StoreError};
-use crate::lost_found::{KeptTotals, LostFound, OwnBytes};
+use crate::lost_found::{LostFound, OwnBytes, PreservedTotals};
 use crate::text::escaped;
 
 /// What a resync sets aside of one store.
@@ -62,8 +62,8 @@ impl LostFoundAccess<'_> {
     }
 
     /// Whether a resync sets aside what it overwrites.
-    pub fn is_keeping(self) -> bool {
-        self.inner().is_keeping()
+    pub fn is_preserving(self) -> bool {
+        self.inner().is_preserving()
     }
 
     /// The generation for which a resync sets aside what it overwrites, if one does.
@@ -72,7 +72,7 @@ impl LostFoundAccess<'_> {
     }
 
     /// Whether a mirrored write has to set something aside, which takes calls of the disk.
-    pub fn keeps(self, ino: Ino, offset: u64, length: u64) -> bool {
+    pub fn preserves(self, ino: Ino, offset: u64, length: u64) -> bool {
         let bytes = offset..offset.saturating_add(length);
         self.inner().is_unsettled(ino, &bytes)
     }
@@ -86,7 +86,7 @@ impl LostFoundAccess<'_> {
     }
 
     /// What is kept, by generation, as of the last [`Self::refresh`]. Asks no disk.
-    pub fn totals(self) -> Vec<(Generation, KeptTotals)> {
+    pub fn totals(self) -> Vec<(Generation, PreservedTotals)> {
         self.inner().totals()
     }
 

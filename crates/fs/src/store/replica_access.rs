@@ -158,7 +158,7 @@ impl ReplicaAccess<'_> {
             return Ok(false);
         };
         if old != *new || self.store.content.length(ino)? != new.size {
-            self.store.content.keep(&LostBytes {
+            self.store.content.preserve(&LostBytes {
                 ino,
                 range: new.size..u64::MAX,
                 new: None,
@@ -181,7 +181,7 @@ impl ReplicaAccess<'_> {
         let ticket = self
             .store
             .begin_write(ino, offset, data.len() as u64, false)?;
-        self.keep_overwritten(ino, offset, data.len() as u64, Some(data));
+        self.preserve_overwritten(ino, offset, data.len() as u64, Some(data));
         if let Err(error) = self.store.write_begun(&ticket, offset, data) {
             ticket.abandon();
             return Err(error.into());
@@ -191,9 +191,9 @@ impl ReplicaAccess<'_> {
         Ok(())
     }
 
-    /// Keeps the bytes of a range that the other node's replace, if this node was deposed.
-    fn keep_overwritten(self, ino: Ino, offset: u64, length: u64, new: Option<&[u8]>) {
-        self.store.content.keep(&LostBytes {
+    /// Preserves the bytes of a range that the other node's replace, if this node was deposed.
+    fn preserve_overwritten(self, ino: Ino, offset: u64, length: u64, new: Option<&[u8]>) {
+        self.store.content.preserve(&LostBytes {
             ino,
             range: offset..offset.saturating_add(length),
             new,
@@ -265,7 +265,7 @@ impl ReplicaAccess<'_> {
     /// Makes a range of a file zeros with space reserved; the size stays.
     pub fn zero(self, ino: Ino, offset: u64, length: u64) -> Result<(), OpError> {
         let _ticket = self.store.begin_write(ino, offset, length, false)?;
-        self.keep_overwritten(ino, offset, length, None);
+        self.preserve_overwritten(ino, offset, length, None);
         self.store.content.change(ino, "zero", |content| {
             content.zero_range(offset, length, true)
         })?;
@@ -298,7 +298,7 @@ impl ReplicaAccess<'_> {
             return Ok(false);
         }
         let _ticket = self.store.begin_write(ino, offset, length, false)?;
-        self.keep_overwritten(ino, offset, length, None);
+        self.preserve_overwritten(ino, offset, length, None);
         self.store
             .content
             .change(ino, "punch", |content| content.punch_hole(offset, length))?;
