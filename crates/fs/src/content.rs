@@ -39,13 +39,13 @@ use self::file_table::FileTable;
 use self::removal::ContentRemoval;
 use self::reservation::allocate_whole;
 use self::sync::ContentSync;
-use crate::backing::disk::StoreDisk;
 use crate::error::{OpError, StoreError};
 use crate::lost_found::{LostBytes, LostFound, LostKind};
 use crate::namespace::Namespace;
 use crate::namespace::plan::ContentEffect;
 use crate::namespace::record::Body;
 use crate::paths::content_path;
+use crate::store_disk::StoreDisk;
 
 pub use self::open_file::{LastWrite, OpenFile, SyncPoint, open_content};
 pub use self::unflushed_table::{LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};

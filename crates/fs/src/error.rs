@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::backing::os_backing::{BackingFailure, errno_of};
 use crate::backing::poison::was_tried;
-use crate::namespace::kv::KvError;
+use crate::kv::KvError;
 use crate::paths::content_path;
 
 /// Why an operation on a store did not happen.

@@ -2,8 +2,9 @@
 //!
 //! The store stands on the disk below as a trait, and knows nothing of peers or mounts. Start with [`store`].
 //!
-//! Modules, from the bottom up: [`paths`]; `backing` (the disk); `namespace`, `content`, `delta` and `metadata_log` (the state);
-//! `tree` and [`store`] (the operations); [`export`].
+//! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; `store_disk` and
+//! `namespace`; `lost_found`, `delta`, `content`, `tree` and `metadata_log` (the state); [`store`] (the operations);
+//! [`export`]. No module uses one further up.
 
 // Tests have threads of their own.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
@@ -14,16 +15,18 @@ mod content;
 mod delta;
 pub mod error;
 pub mod export;
+pub mod kv;
 mod lost_found;
 mod metadata_log;
 mod namespace;
 pub mod paths;
 pub mod store;
+mod store_disk;
 mod text;
 mod tree;
 
 pub use backing::overlay::Overlay;
 pub use backing::{os_backing, poison, reserve};
 pub use error::{OpError, StoreError};
-pub use namespace::{InoRanges, keys, kv, plan, record};
+pub use namespace::{InoRanges, keys, plan, record};
 pub use store::Store;

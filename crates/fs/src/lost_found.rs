@@ -33,10 +33,10 @@ use parking_lot::Mutex;
 use self::list::{Entry, Path, PreservedList};
 pub use self::progress::OwnBytes;
 use self::progress::ResyncProgress;
-use crate::backing::disk::StoreDisk;
 use crate::error::StoreError;
 use crate::namespace::Namespace;
 use crate::paths::{content_path, lost_found_dir};
+use crate::store_disk::StoreDisk;
 
 pub use self::totals::PreservedTotals;
 

@@ -29,13 +29,13 @@ use parking_lot::Mutex;
 
 use self::applying::Applying;
 use self::checkpoint::{CheckpointRun, MEMORY_BYTES_MAX};
-use crate::backing::disk::StoreDisk;
 use crate::content::{LastWrite, OpenFile};
 use crate::delta::DeltaTracker;
 use crate::error::{OpError, StoreError};
 use crate::namespace::plan::{self, ContentEffect, Plan, View};
 use crate::namespace::record::{self, Body};
 use crate::namespace::{InoRanges, keys};
+use crate::store_disk::StoreDisk;
 use crate::tree::{FileTimes, Tree};
 
 pub use self::change_feed::{ChangeFeed, ImageChange};

@@ -1,7 +1,7 @@
 //! The namespace of a store: the records of inodes, directory entries and extended attributes, and the counter of
 //! inode numbers.
 //!
-//! [`keys`] and [`record`] give the form of records, [`kv`] stores them, [`plan`] works out the records that an
+//! [`keys`] and [`record`] give the form of records, [`crate::kv`] stores them, [`plan`] works out the records that an
 //! operation changes.
 //!
 //! Records are read and written here without their meaning to a client: a record of a file with unflushed writes
@@ -13,7 +13,6 @@
 pub mod acl;
 mod ino_numbers;
 pub mod keys;
-pub mod kv;
 pub mod plan;
 pub mod record;
 
@@ -25,11 +24,11 @@ use lockstep_types::backing::Backing;
 use self::ino_numbers::InoNumbers;
 pub use self::ino_numbers::InoRanges;
 use self::keys::KeyRange;
-use self::kv::memtable::Memtable;
-use self::kv::redb::{RedbKv, RedbOptions};
-use self::kv::{Each, KvError};
 use self::record::{Checkpoint, Inode};
 use crate::error::StoreError;
+use crate::kv::memtable::Memtable;
+use crate::kv::redb::{RedbKv, RedbOptions};
+use crate::kv::{Each, KvError};
 use crate::paths::NAMESPACE_FILE;
 
 /// A record to write (`Some`) or to delete (`None`), under its key.

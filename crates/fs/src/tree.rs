@@ -12,13 +12,13 @@ use lockstep_types::{
     Timestamp,
 };
 
-use crate::backing::disk::StoreDisk;
 use crate::content::ContentStore;
 use crate::error::{OpError, StoreError};
 use crate::namespace::Namespace;
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::plan::{self, ContentEffect, Plan, View};
 use crate::namespace::record::{self, Body, EntryRecord, Inode, NamedEntry};
+use crate::store_disk::StoreDisk;
 
 /// Namespace and content of one store, together.
 #[derive(Clone, Copy)]

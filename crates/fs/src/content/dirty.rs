@@ -17,9 +17,9 @@ use std::hash::Hash;
 use lockstep_types::Ino;
 use parking_lot::Mutex;
 
-use crate::backing::disk::StoreDisk;
 use crate::error::StoreError;
 use crate::paths::{CONTENT_DIR, content_dir};
+use crate::store_disk::StoreDisk;
 
 /// Content and names that were not synced since they were changed.
 #[derive(Default)]

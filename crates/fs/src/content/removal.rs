@@ -23,11 +23,11 @@ use lockstep_types::{Generation, Ino};
 use parking_lot::Mutex;
 
 use super::dirty::DirtySet;
-use crate::backing::disk::StoreDisk;
 use crate::error::StoreError;
 use crate::lost_found::LostFound;
 use crate::namespace::{Namespace, keys, record};
 use crate::paths::{CONTENT_DIR, content_dir, content_owner, content_path, is_content_dir};
+use crate::store_disk::StoreDisk;
 
 /// Directories that one call tries to remove. After a large store was opened, every directory is noted, and each may
 /// cost a read from the disk.

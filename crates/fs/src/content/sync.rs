@@ -14,9 +14,9 @@ use lockstep_types::mutants::{Mutant, is_active};
 
 use super::dirty::DirtySet;
 use super::sync_coalescer::SyncCoalescer;
-use crate::backing::disk::StoreDisk;
 use crate::error::StoreError;
 use crate::paths::{CONTENT_DIR, content_dir};
+use crate::store_disk::StoreDisk;
 
 /// With more files than this, the whole disk is synced at once rather than each file.
 const SYNC_EACH_MAX: usize = 256;

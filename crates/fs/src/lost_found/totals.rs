@@ -5,9 +5,9 @@ use std::io;
 use lockstep_types::Generation;
 use lockstep_types::backing::Backing;
 
-use crate::backing::disk::StoreDisk;
 use crate::error::StoreError;
 use crate::paths::{LOST_FOUND_DIR, lost_found_dir};
+use crate::store_disk::StoreDisk;
 
 /// Files and bytes that are preserved of one generation, without the list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

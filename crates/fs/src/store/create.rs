@@ -15,10 +15,10 @@ use super::open::{FORMAT, Format};
 use crate::backing::os_backing::LOCK_FILE;
 use crate::backing::overlay::Overlay;
 use crate::error::StoreError;
+use crate::kv::Kv;
+use crate::kv::memtable::Memtable;
+use crate::kv::redb::{RedbKv, RedbOptions};
 use crate::namespace::keys;
-use crate::namespace::kv::Kv;
-use crate::namespace::kv::memtable::Memtable;
-use crate::namespace::kv::redb::{RedbKv, RedbOptions};
 use crate::namespace::record::{self, Body, Checkpoint, FIRST_COOKIE, Inode, ModeAndFlags};
 use crate::paths::{FORMAT_FILE, LOG_DIR, NAMESPACE_FILE};
 

@@ -13,7 +13,6 @@ use lockstep_types::{BootId, DatastoreUuid};
 use serde::{Deserialize, Serialize};
 
 use super::facade::Store;
-use crate::backing::disk::StoreDisk;
 use crate::backing::overlay::Overlay;
 use crate::content::{ContentStore, LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
 use crate::error::StoreError;
@@ -21,6 +20,7 @@ use crate::metadata_log::{self, Leftover, MetadataLog};
 use crate::namespace::Namespace;
 use crate::namespace::record::Checkpoint;
 use crate::paths::{CONTENT_DIR, FORMAT_FILE, LOG_DIR, TIMES_FILE};
+use crate::store_disk::StoreDisk;
 use crate::tree::Tree;
 
 /// The format that this program makes, and the only one that it opens.

@@ -14,9 +14,9 @@ use lockstep_types::{Errno, Ino, NodeKind, limits};
 
 use super::facade::Store;
 use crate::error::{OpError, StoreError};
+use crate::kv::Each;
 use crate::lost_found::{LostBytes, LostKind};
 use crate::namespace::keys;
-use crate::namespace::kv::Each;
 use crate::namespace::plan::View;
 use crate::namespace::record::{self, Body, Inode, NamedEntry};
 use crate::tree::FileTimes;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, Range};
 
-use crate::namespace::kv::{Direction, Each, Kv, KvError};
+use crate::kv::{Direction, Each, Kv, KvError};
 
 /// Most bytes of one layer in a chunk; at least one entry is taken, of any size.
 const CHUNK_BYTES_MAX: usize = 256 << 10;
