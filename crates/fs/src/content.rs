@@ -13,12 +13,14 @@
 //! Invariants:
 //! - A slot of the [`UnflushedTable`] is stored before the first byte of a write reaches the content.
 //! - Content is noted as dirty after it was changed: a sync that ran before has not covered the change.
+//! - Bytes change by [`before_change`] only, which announces each change.
 //!
 //! Locks, in the order in which they may be taken: `collecting` of [`removal`]; the lock of a sync in [`dirty`]; a
 //! shard of [`file_table`]; the state of a file, then its content ([`open_file`]); the notes of [`dirty`] and
 //! [`removal`], the slots of [`unflushed_table`]. A thread that holds a lock of this module takes no lock of the
 //! metadata log, but for `collecting`.
 
+pub mod before_change;
 mod dirty;
 mod file_table;
 mod open_file;
@@ -34,13 +36,12 @@ use std::sync::Arc;
 use lockstep_types::backing::{BackingFile, BackingStat};
 use lockstep_types::{AllocateMode, Errno, Ino, InodeFlags, Osn, StateVersion, Timestamp, limits};
 
+use self::before_change::{ByteChange, ByteEdit, ChangeOrigin, Observers};
 use self::dirty::DirtySet;
 use self::file_table::FileTable;
 use self::removal::ContentRemoval;
-use self::reservation::allocate_whole;
 use self::sync::ContentSync;
 use crate::error::{OpError, StoreError};
-use crate::lost_found::{LostBytes, LostFound, LostKind};
 use crate::namespace::Namespace;
 use crate::namespace::plan::ContentEffect;
 use crate::namespace::record::Body;
@@ -94,19 +95,25 @@ pub struct ContentStore {
     unflushed: UnflushedTable,
     sync: ContentSync,
     removal: ContentRemoval,
-    lost_found: LostFound,
+    observers: Observers,
 }
 
 impl ContentStore {
-    /// The content on `disk`. An unclean predecessor is a process that was killed while it used the store.
-    pub fn new(disk: StoreDisk, unflushed: UnflushedTable, unclean_predecessor: bool) -> Self {
+    /// The content on `disk`, with those who are told before it changes. An unclean predecessor is a process that was
+    /// killed while it used the store.
+    pub fn new(
+        disk: StoreDisk,
+        unflushed: UnflushedTable,
+        unclean_predecessor: bool,
+        observers: Observers,
+    ) -> Self {
         Self {
             disk,
             files: FileTable::default(),
             unflushed,
             sync: ContentSync::new(unclean_predecessor),
             removal: ContentRemoval::default(),
-            lost_found: LostFound::default(),
+            observers,
         }
     }
 
@@ -115,21 +122,15 @@ impl ContentStore {
         &self.disk
     }
 
-    /// The place for what a resync overwrites.
-    pub const fn lost_found(&self) -> &LostFound {
-        &self.lost_found
+    /// Those who are told before bytes change.
+    pub const fn observers(&self) -> &Observers {
+        &self.observers
     }
 
-    /// Preserves bytes that are about to change, while a preservation is under way. A failure is listed, and stops nothing.
-    pub fn preserve(&self, loss: &LostBytes<'_>) {
-        if !self.lost_found.is_preserving() {
-            return;
-        }
-        match self.open_content_once(loss.ino) {
-            Ok(Some(content)) => self.lost_found.preserve_range(&*content, loss),
-            Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "old bytes are not kept"),
-        }
+    /// The same, to add one.
+    #[cfg(test)]
+    pub const fn observers_mut(&mut self) -> &mut Observers {
+        &mut self.observers
     }
 }
 
@@ -318,13 +319,19 @@ impl ContentStore {
     }
 
     /// Puts the bytes of a write in place. They are not yet durable. A size beyond the old one does not show yet.
-    pub fn write(&self, ticket: &WriteTicket, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+    pub fn write(
+        &self,
+        ticket: &WriteTicket,
+        offset: u64,
+        data: &[u8],
+        origin: ChangeOrigin,
+    ) -> Result<(), StoreError> {
         let file = &ticket.file;
         let ino = file.ino();
         let content = self.content_file_to_write(file)?;
-        let written = content
-            .write_at(offset, data)
-            .map_err(StoreError::content("write", ino));
+        let edit = ByteEdit::Write { offset, data };
+        let change = ByteChange { ino, origin, edit };
+        let written = self.observers.carry_out(&change, &*content);
         self.sync.dirty().content_changed(ino);
         if !ticket.is_durable {
             file.nondurable_bytes_written(|| self.files.number_write());
@@ -354,16 +361,11 @@ impl ContentStore {
 /// Changes of content besides writes.
 impl ContentStore {
     /// Changes the content file of an inode, which is created if it does not exist.
-    pub fn change(
-        &self,
-        ino: Ino,
-        operation: &'static str,
-        change: impl FnOnce(&dyn BackingFile) -> io::Result<()>,
-    ) -> Result<(), StoreError> {
-        let content = self.content_to_change(ino)?;
-        let changed = change(&*content);
-        self.sync.dirty().content_changed(ino);
-        changed.map_err(StoreError::content(operation, ino))
+    pub fn change(&self, change: &ByteChange<'_>) -> Result<(), StoreError> {
+        let content = self.content_to_change(change.ino)?;
+        let changed = self.observers.carry_out(change, &*content);
+        self.sync.dirty().content_changed(change.ino);
+        changed
     }
 
     fn content_to_change(&self, ino: Ino) -> Result<Arc<dyn BackingFile>, StoreError> {
@@ -383,50 +385,41 @@ impl ContentStore {
 
     /// Carries out the content part of a metadata operation.
     pub fn apply(&self, effect: ContentEffect) -> Result<(), StoreError> {
-        if let Some(loss) = loss_of(effect)
-            && self.lost_found.is_unsettled(loss.ino, &loss.range)
+        let ino = effect.ino();
+        if let ContentEffect::Resize(_, 0) = effect
+            && self.open_content(ino)?.is_none()
         {
-            self.preserve(&loss);
+            return Ok(());
         }
-        match effect {
-            ContentEffect::Resize(ino, size) => match self.open_content(ino)? {
-                None if size == 0 => Ok(()),
-                _ => self.change(ino, "resize", |content| content.set_len(size)),
-            },
-            ContentEffect::Allocate(ino, mode, offset, length) => {
-                let change = |content: &dyn BackingFile| match mode {
-                    AllocateMode::PunchHole => content.punch_hole(offset, length),
-                    AllocateMode::ZeroRange => content.zero_range(offset, length, false),
-                    _ => content.zero_range(offset, length, true),
-                };
-                match mode {
-                    AllocateMode::Allocate => self.allocate(ino, offset, length, false),
-                    AllocateMode::AllocateKeepSize => self.allocate(ino, offset, length, true),
-                    _ => self.change(ino, "allocate", change),
-                }
-            }
-        }
-    }
-
-    /// Reserves space for a range of a file. If the disk has too little, none of it stays reserved.
-    pub fn allocate(
-        &self,
-        ino: Ino,
-        offset: u64,
-        length: u64,
-        keep_size: bool,
-    ) -> Result<(), StoreError> {
-        self.change(ino, "allocate", |content| {
-            allocate_whole(content, offset, length, keep_size)
+        self.change(&ByteChange {
+            ino,
+            origin: ChangeOrigin::Operation,
+            edit: edit_of(effect),
         })
     }
 
-    /// Gives the content of a file the length that its record says.
+    /// Gives the content of a file the length that the record of the other node says.
     pub fn fit_length(&self, ino: Ino, size: u64) -> Result<(), StoreError> {
         if self.length(ino)? == size {
             return Ok(());
         }
-        self.change(ino, "resize", |content| content.set_len(size))
+        self.change(&ByteChange {
+            ino,
+            origin: ChangeOrigin::Resync,
+            edit: ByteEdit::Resize { size },
+        })
+    }
+
+    /// Takes back the bytes that a failed change of content has left beyond the size of its file.
+    pub fn take_back(&self, ino: Ino, size: u64) -> Result<(), StoreError> {
+        if self.length(ino)? == size {
+            return Ok(());
+        }
+        self.change(&ByteChange {
+            ino,
+            origin: ChangeOrigin::Operation,
+            edit: ByteEdit::TakeBack { size },
+        })
     }
 }
 
@@ -571,9 +564,9 @@ impl ContentStore {
         namespace: &Namespace,
         sync_log: impl FnOnce() -> Result<(), StoreError>,
     ) -> Result<usize, StoreError> {
-        let lists = (namespace, &self.lost_found);
+        let told = (namespace, &self.observers);
         self.removal
-            .collect(&self.disk, self.sync.dirty(), lists, sync_log)
+            .collect(&self.disk, self.sync.dirty(), told, sync_log)
     }
 
     /// Removes empty directories of content, at most 256; returns how many.
@@ -583,23 +576,27 @@ impl ContentStore {
     }
 }
 
-/// The bytes that the content part of a metadata operation changes.
-fn loss_of(effect: ContentEffect) -> Option<LostBytes<'static>> {
-    let (ino, range, kind) = match effect {
-        ContentEffect::Resize(ino, size) => (ino, size..u64::MAX, LostKind::Cut),
-        ContentEffect::Allocate(ino, mode, offset, length) => match mode {
-            AllocateMode::Allocate | AllocateMode::AllocateKeepSize => return None,
-            _ => (
-                ino,
-                offset..offset.saturating_add(length),
-                LostKind::Overwritten,
-            ),
-        },
+/// The content part of a metadata operation, as a change of bytes. A reservation is taken whole or not at all.
+const fn edit_of(effect: ContentEffect) -> ByteEdit<'static> {
+    let (mode, offset, length) = match effect {
+        ContentEffect::Resize(_, size) => return ByteEdit::Resize { size },
+        ContentEffect::Allocate(_, mode, offset, length) => (mode, offset, length),
     };
-    Some(LostBytes {
-        ino,
-        range,
-        new: None,
-        kind,
-    })
+    let keep_size = matches!(
+        mode,
+        AllocateMode::AllocateKeepSize | AllocateMode::ZeroRangeKeepSize
+    );
+    match mode {
+        AllocateMode::PunchHole => ByteEdit::Punch { offset, length },
+        AllocateMode::ZeroRange | AllocateMode::ZeroRangeKeepSize => ByteEdit::Zero {
+            offset,
+            length,
+            keep_size,
+        },
+        AllocateMode::Allocate | AllocateMode::AllocateKeepSize => ByteEdit::Reserve {
+            offset,
+            length,
+            keep_size,
+        },
+    }
 }

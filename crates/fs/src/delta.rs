@@ -24,10 +24,13 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockstep_types::backing::BackingFile;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Generation, Ino, Osn};
 use parking_lot::Mutex;
 
+use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver};
+use crate::error::StoreError;
 use crate::namespace::plan::Plan;
 use changes::Changes;
 pub use changes::{ChangedContent, ChangedRegions};
@@ -87,8 +90,8 @@ enum Delta {
 /// The delta of a store.
 #[derive(Default)]
 pub struct DeltaTracker {
-    /// Whether writes are noted, for threads that must not wait for the lock.
-    notes_writes: AtomicBool,
+    /// Whether changes of bytes are noted, for threads that must not wait for the lock.
+    notes_bytes: AtomicBool,
     delta: Mutex<DeltaState>,
 }
 
@@ -147,7 +150,7 @@ impl DeltaTracker {
         let is_alone = matches!(next, Delta::Alone(_));
         kept.delta = next;
         kept.job += 1;
-        self.notes_writes.store(is_alone, Ordering::Release);
+        self.notes_bytes.store(is_alone, Ordering::Release);
     }
 }
 
@@ -164,19 +167,11 @@ impl DeltaTracker {
         self.end_if_too_long(&mut kept);
     }
 
-    /// Bytes of a file are about to be written.
-    pub fn note_write(&self, ino: Ino, offset: u64, length: u64) {
-        if self.notes_writes.load(Ordering::Acquire) && !is_active(Mutant::DeltaForgetsWrites) {
-            self.add_write(ino, offset, length);
-        }
-    }
-
     /// Adds bytes that may differ. A node that is not alone notes none.
-    pub fn add_write(&self, ino: Ino, offset: u64, length: u64) {
+    pub fn add_bytes(&self, ino: Ino, bytes: &Range<u64>) {
         let mut kept = self.delta.lock();
         if let Delta::Alone(alone) = &mut kept.delta {
-            let end = offset.saturating_add(length);
-            alone.changes.note_bytes(ino, &(offset..end));
+            alone.changes.note_bytes(ino, bytes);
             self.end_if_too_long(&mut kept);
         }
     }
@@ -207,6 +202,24 @@ impl DeltaTracker {
                 following.split = following.split.max(last);
             }
         }
+    }
+}
+
+/// Of a node that is alone, every change of bytes. The bytes of a metadata operation are noted with its records as well: a
+/// follower has to tell the operations apart.
+impl ByteObserver for DeltaTracker {
+    fn before_change(
+        &self,
+        change: &ByteChange<'_>,
+        _: &dyn BackingFile,
+    ) -> Result<(), StoreError> {
+        let is_forgotten = || {
+            matches!(change.edit, ByteEdit::Write { .. }) && is_active(Mutant::DeltaForgetsWrites)
+        };
+        if self.notes_bytes.load(Ordering::Acquire) && !is_forgotten() {
+            self.add_bytes(change.ino, &change.edit.range());
+        }
+        Ok(())
     }
 }
 
@@ -406,14 +419,14 @@ mod tests {
     fn a_walk_goes_on_with_what_was_not_compared_and_with_what_has_changed_since() {
         let delta = DeltaTracker::default();
         delta.begin_alone(BASE, Osn::ZERO);
-        delta.note_write(ino(5), 0, 4 * REGION);
-        delta.note_write(ino(6), 0, 1);
+        delta.add_bytes(ino(5), &(0..4 * REGION));
+        delta.add_bytes(ino(6), &(0..1));
         let first = walk(&delta);
         assert!(!first.goes_on);
         delta.compared(first.job, ino(5), &(0..REGION));
         delta.file_done(first.job, ino(6));
         // A write that is mirrored, and perhaps not on both nodes at the loss.
-        delta.note_write(ino(5), 0, 1);
+        delta.add_bytes(ino(5), &(0..1));
         delta.compared(first.job, ino(5), &(REGION..2 * REGION));
         let second = walk(&delta);
         assert!(second.goes_on);
@@ -447,8 +460,8 @@ mod tests {
         };
         delta.files_begun(first.job, &[ino(2), ino(3)], rest(4));
         delta.file_done(first.job, ino(2));
-        delta.note_write(ino(8), 0, 1);
-        delta.note_write(ino(12), 0, 1);
+        delta.add_bytes(ino(8), &(0..1));
+        delta.add_bytes(ino(12), &(0..1));
         let second = walk(&delta);
         assert_eq!(second.rest, Some(rest(4)));
         assert_eq!(runs(&second.content, 3), [(0, u64::MAX)]);

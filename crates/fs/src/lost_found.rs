@@ -33,8 +33,9 @@ use parking_lot::Mutex;
 use self::list::{Entry, Path, PreservedList};
 pub use self::progress::OwnBytes;
 use self::progress::ResyncProgress;
+use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver, ChangeOrigin, Removal};
 use crate::error::StoreError;
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, record};
 use crate::paths::{content_path, lost_found_dir};
 use crate::store_disk::StoreDisk;
 
@@ -143,12 +144,6 @@ impl LostFound {
         self.note_progress(|progress| progress.namespace_loaded(first_new));
     }
 
-    /// The generation of the preservation under way, if this node may have had something of the file alone.
-    pub fn generation_of(&self, ino: Ino) -> Option<Generation> {
-        self.generation()
-            .filter(|_| self.progress.lock().concerns(ino, &(0..u64::MAX)))
-    }
-
     /// Whether a mirrored change of these bytes may change some that only this node has.
     pub fn is_unsettled(&self, ino: Ino, bytes: &Range<u64>) -> bool {
         self.is_preserving() && self.progress.lock().is_unsettled(ino, bytes)
@@ -166,6 +161,45 @@ impl LostFound {
         {
             change(preservation);
         }
+    }
+}
+
+/// Of a change by a resync, every byte that this node may have had alone; of a mirrored operation, the bytes that the
+/// resync has not come to. No failure stops the change.
+impl ByteObserver for LostFound {
+    fn before_change(
+        &self,
+        change: &ByteChange<'_>,
+        old: &dyn BackingFile,
+    ) -> Result<(), StoreError> {
+        if !self.is_preserving() {
+            return Ok(());
+        }
+        if let Some(loss) = loss_of(change)
+            && (change.origin == ChangeOrigin::Resync || self.is_unsettled(loss.ino, &loss.range))
+        {
+            self.preserve_range(old, &loss);
+        }
+        Ok(())
+    }
+
+    /// The mark is the generation.
+    fn freed(&self, ino: Ino, origin: ChangeOrigin) -> Option<Vec<u8>> {
+        let whole = 0..u64::MAX;
+        let may_be_own = match origin {
+            ChangeOrigin::Operation => self.is_unsettled(ino, &whole),
+            ChangeOrigin::Resync => self.progress.lock().concerns(ino, &whole),
+        };
+        let generation = may_be_own.then(|| self.generation())??;
+        Some(record::encode(&generation))
+    }
+
+    fn before_removal(&self, removal: &Removal<'_>) -> Result<Option<String>, StoreError> {
+        let Some(generation) = record::decode(removal.mark) else {
+            return Ok(None);
+        };
+        let moved = self.move_content(removal.disk, generation, removal.ino);
+        moved.map_err(StoreError::disk("keep", content_path(removal.ino)))
     }
 }
 
@@ -515,6 +549,22 @@ impl Preservation {
 }
 
 const NO_ROOM: &str = "NOT KEPT: the limit is reached (a quarter of the room that was free)";
+
+/// The bytes that a change loses; `None` if it loses none.
+fn loss_of<'a>(change: &ByteChange<'a>) -> Option<LostBytes<'a>> {
+    let (new, kind) = match change.edit {
+        ByteEdit::Write { data, .. } => (Some(data), LostKind::Overwritten),
+        ByteEdit::Resize { .. } => (None, LostKind::Cut),
+        ByteEdit::Punch { .. } | ByteEdit::Zero { .. } => (None, LostKind::Overwritten),
+        ByteEdit::TakeBack { .. } | ByteEdit::Reserve { .. } => return None,
+    };
+    Some(LostBytes {
+        ino: change.ino,
+        range: change.edit.range(),
+        new,
+        kind,
+    })
+}
 
 /// Whether a change changes a block of old bytes at `offset`.
 fn changes(loss: &LostBytes<'_>, offset: u64, old: &[u8]) -> bool {

@@ -22,6 +22,8 @@ mod changed_keys;
 mod checkpoint;
 mod replay;
 
+use std::sync::Arc;
+
 use lockstep_intentlog::{IntentLog, Position, Record, Usage};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{AllocateMode, Attr, BootId, Generation, Ino, MetaOp, MetaRequest, Osn};
@@ -76,20 +78,25 @@ pub struct MetadataLog {
     /// Held by the one checkpoint that may run.
     checkpointing: Mutex<()>,
     /// The changes since both copies were equal.
-    delta: DeltaTracker,
+    delta: Arc<DeltaTracker>,
     /// The run of the machine.
     boot: BootId,
 }
 
 impl MetadataLog {
     /// A metadata log that goes on from `applying`.
-    pub fn new(log: Option<IntentLog>, applying: Applying, boot: BootId) -> Self {
+    pub fn new(
+        log: Option<IntentLog>,
+        applying: Applying,
+        boot: BootId,
+        delta: Arc<DeltaTracker>,
+    ) -> Self {
         Self {
             log,
             applied: Mutex::new(applying.applied),
             applying: Mutex::new(applying),
             checkpointing: Mutex::new(()),
-            delta: DeltaTracker::default(),
+            delta,
             boot,
         }
     }
@@ -130,7 +137,7 @@ impl MetadataLog {
     }
 
     /// The changes since both copies were equal.
-    pub const fn delta(&self) -> &DeltaTracker {
+    pub fn delta(&self) -> &DeltaTracker {
         &self.delta
     }
 

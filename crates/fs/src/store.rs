@@ -14,6 +14,8 @@
 //! - Once a sync has failed the store is poisoned: it refuses to promise durability ever again. Over a
 //!   [fenced](crate::backing::poison) disk it stays poisoned when it is opened again.
 
+#[cfg(test)]
+mod announced;
 mod capacity;
 mod create;
 mod delta_access;

@@ -13,6 +13,7 @@ use lockstep_types::{
 };
 
 use crate::content::ContentStore;
+use crate::content::before_change::{ByteChange, ByteEdit, ChangeOrigin};
 use crate::error::{OpError, StoreError};
 use crate::namespace::Namespace;
 use crate::namespace::keys::{self, KeyRange};
@@ -174,7 +175,15 @@ impl<'a> Tree<'a> {
         if let Some(ContentEffect::Allocate(ino, mode, offset, length)) = plan.content
             && mode != AllocateMode::PunchHole
         {
-            self.content.allocate(ino, offset, length, true)?;
+            self.content.change(&ByteChange {
+                ino,
+                origin: ChangeOrigin::Operation,
+                edit: ByteEdit::Reserve {
+                    offset,
+                    length,
+                    keep_size: true,
+                },
+            })?;
         }
         Ok(())
     }
@@ -211,7 +220,7 @@ impl<'a> Tree<'a> {
                     self.content.record_written(ino, size, flags);
                 }
                 None if freed => {
-                    self.preserve_freed(ino);
+                    self.mark_freed(ino);
                     self.content.forget_file(ino);
                 }
                 _ => {}
@@ -219,13 +228,10 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Marks the content of a freed inode to be kept, if it may have bytes that only this node has.
-    fn preserve_freed(self, ino: Ino) {
-        let lost_found = self.content.lost_found();
-        if lost_found.is_unsettled(ino, &(0..u64::MAX))
-            && let Some(generation) = lost_found.generation()
-        {
-            let mark = record::encode(&generation);
+    /// Marks the content of a freed inode if an observer needs that content.
+    fn mark_freed(self, ino: Ino) {
+        let observers = self.content.observers();
+        if let Some(mark) = observers.freed(ino, ChangeOrigin::Operation) {
             self.namespace.apply([(keys::garbage(ino), Some(mark))]);
         }
     }
@@ -236,7 +242,7 @@ impl<'a> Tree<'a> {
             Ok(Some(Inode {
                 body: Body::File { size },
                 ..
-            })) => self.content.fit_length(ino, size),
+            })) => self.content.take_back(ino, size),
             _ => Ok(()),
         };
         if let Err(error) = restored {

@@ -6,7 +6,8 @@
 //! creates it again ([`Backing::open_or_create`]).
 //!
 //! Invariants:
-//! - Content that only this node has is moved into the lost+found, and its mark goes only once its new name is durable.
+//! - The removal of content is announced before. Content that an observer has moved away loses its mark only once its new
+//!   name is durable.
 //! - Content is removed only after the freeing of its inode is durable. Otherwise a power loss could bring back a
 //!   name, by a rename that was never synced, without the content.
 //! - A note of the [`DirtySet`] on a directory goes only if the directory was removed after the note was made.
@@ -18,14 +19,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{Generation, Ino};
 use parking_lot::Mutex;
 
+use super::before_change::{Observers, Removal};
 use super::dirty::DirtySet;
 use crate::error::StoreError;
-use crate::lost_found::LostFound;
-use crate::namespace::{Namespace, keys, record};
+use crate::namespace::{Namespace, keys};
 use crate::paths::{CONTENT_DIR, content_dir, content_owner, content_path, is_content_dir};
 use crate::store_disk::StoreDisk;
 
@@ -81,7 +82,7 @@ impl ContentRemoval {
         &self,
         disk: &StoreDisk,
         dirty: &DirtySet,
-        (namespace, lost_found): (&Namespace, &LostFound),
+        (namespace, observers): (&Namespace, &Observers),
         sync_log: impl FnOnce() -> Result<(), StoreError>,
     ) -> Result<usize, StoreError> {
         let _alone = self.collecting.lock();
@@ -93,13 +94,13 @@ impl ContentRemoval {
             self.note_freed(freed);
             return Err(error);
         }
-        let mut kept = BTreeMap::new();
+        let mut preserved = BTreeMap::new();
         let mut failed = Ok(());
         for (done, ino) in freed.iter().enumerate() {
-            let moved = preserve(disk, namespace, lost_found, *ino);
+            let moved = announce(disk, namespace, observers, *ino);
             let removed = match moved {
                 Ok(Some(directory)) => {
-                    kept.insert(*ino, directory);
+                    preserved.insert(*ino, directory);
                     self.is_gone(dirty, *ino);
                     Ok(())
                 }
@@ -114,25 +115,25 @@ impl ContentRemoval {
                 break;
             }
         }
-        let settled = self.settle_preserved(disk, namespace, &kept);
+        let settled = self.settle_preserved(disk, namespace, &preserved);
         failed.and(settled)?;
         Ok(freed.len())
     }
 
-    /// Makes the names of kept content durable, by directory, and drops the marks of its inodes.
+    /// Makes the names of preserved content durable, by directory, and drops the marks of its inodes.
     fn settle_preserved(
         &self,
         disk: &StoreDisk,
         namespace: &Namespace,
-        kept: &BTreeMap<Ino, String>,
+        preserved: &BTreeMap<Ino, String>,
     ) -> Result<(), StoreError> {
-        let directories: BTreeSet<&String> = kept.values().collect();
+        let directories: BTreeSet<&String> = preserved.values().collect();
         let mut synced = directories.into_iter().map(|path| disk.sync_dir(path));
         if let Some(error) = synced.find_map(Result::err) {
-            self.note_freed(kept.keys().copied());
+            self.note_freed(preserved.keys().copied());
             return Err(error);
         }
-        namespace.apply(kept.keys().map(|ino| (keys::garbage(*ino), None)));
+        namespace.apply(preserved.keys().map(|ino| (keys::garbage(*ino), None)));
         Ok(())
     }
 
@@ -167,7 +168,7 @@ impl ContentRemoval {
                 let Some(ino) = content_owner(&path) else {
                     continue;
                 };
-                // A mark that exists may say that the content is to be kept.
+                // A mark that exists may say that the content is needed.
                 let is_lost = namespace.inode(ino)?.is_none();
                 if is_lost && namespace.get(&keys::garbage(ino))?.is_none() {
                     namespace.apply([(keys::garbage(ino), Some(Vec::new()))]);
@@ -225,20 +226,19 @@ impl ContentRemoval {
     }
 }
 
-/// Moves content into the lost+found, if its mark says so and there is room. Returns the directory that has it then.
-fn preserve(
+/// Announces the removal of content. Returns the directory that has the content then, if an observer needs it.
+fn announce(
     disk: &StoreDisk,
     namespace: &Namespace,
-    lost_found: &LostFound,
+    observers: &Observers,
     ino: Ino,
 ) -> Result<Option<String>, StoreError> {
-    let mark = namespace.get(&keys::garbage(ino))?;
-    let generation: Option<Generation> = mark.and_then(|mark| record::decode(&mark));
-    let Some(generation) = generation else {
-        return Ok(None);
-    };
-    let moved = lost_found.move_content(disk, generation, ino);
-    moved.map_err(StoreError::disk("keep", content_path(ino)))
+    let mark = namespace.get(&keys::garbage(ino))?.unwrap_or_default();
+    observers.before_removal(&Removal {
+        disk,
+        ino,
+        mark: &mark,
+    })
 }
 
 fn remove_if_empty(disk: &StoreDisk, dirty: &DirtySet, path: &str) -> Result<bool, StoreError> {

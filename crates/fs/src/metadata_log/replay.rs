@@ -10,15 +10,14 @@
 //! Replay runs before the store is used: it takes no lock of the metadata log.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use lockstep_intentlog::{LogError, Position, Record, Replay};
-use lockstep_types::backing::BackingFile;
 use lockstep_types::{AllocateMode, Errno, Ino, MetaOp, Osn, Timestamp};
 
 use super::applying::Applying;
-use crate::content::UnflushedSlot;
+use crate::content::before_change::{ByteChange, ByteEdit, ChangeOrigin};
+use crate::content::{ContentStore, UnflushedSlot};
 use crate::error::{OpError, StoreError};
 use crate::namespace::keys;
 use crate::namespace::plan::{self, ContentEffect, Plan};
@@ -177,9 +176,7 @@ impl Replayer<'_> {
                 if error.errno() == Errno::NoSpace =>
             {
                 tracing::warn!(%ino, %error, "space that the file had reserved is lost");
-                content.change(ino, "allocate", |content| {
-                    change_unreserved(content, mode, offset, length)
-                })
+                change_unreserved(content, ino, mode, offset..offset.saturating_add(length))
             }
             (applied, _) => applied,
         }
@@ -270,23 +267,32 @@ impl Replayer<'_> {
 
 /// Gives a file the bytes and the length of an allocation that reserves nothing.
 fn change_unreserved(
-    content: &dyn BackingFile,
+    content: &ContentStore,
+    ino: Ino,
     mode: AllocateMode,
-    offset: u64,
-    length: u64,
-) -> io::Result<()> {
+    range: Range<u64>,
+) -> Result<(), StoreError> {
     use AllocateMode::{Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
-    let end = offset.saturating_add(length);
+    let change = |edit: ByteEdit<'_>| {
+        content.change(&ByteChange {
+            ino,
+            origin: ChangeOrigin::Operation,
+            edit,
+        })
+    };
     let is_cleared = matches!(mode, PunchHole | ZeroRange | ZeroRangeKeepSize);
     let is_extended = match mode {
-        Allocate | ZeroRange => content.stat()?.length < end,
+        Allocate | ZeroRange => content.length(ino)? < range.end,
         AllocateKeepSize | ZeroRangeKeepSize | PunchHole => false,
     };
     if is_cleared {
-        content.punch_hole(offset, length)?;
+        change(ByteEdit::Punch {
+            offset: range.start,
+            length: range.end - range.start,
+        })?;
     }
     if is_extended {
-        content.set_len(end)?;
+        change(ByteEdit::Resize { size: range.end })?;
     }
     Ok(())
 }

@@ -54,10 +54,11 @@ impl DeltaAccess<'_> {
 impl DeltaAccess<'_> {
     /// Adds a write that may be on one node only.
     pub fn add_write(self, ino: Ino, offset: u64, length: u64) {
+        let end = offset.saturating_add(length);
         self.store
             .metadata_log
             .delta()
-            .add_write(ino, offset, length);
+            .add_bytes(ino, &(offset..end));
     }
 
     /// Whether the delta says in what a copy may differ that was equal in generation `base` and has the operations up to

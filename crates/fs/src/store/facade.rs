@@ -9,9 +9,10 @@ use lockstep_intentlog::Usage;
 use lockstep_types::backing::{Backing, BackingFile};
 use lockstep_types::{DatastoreUuid, Ino, MetaOp, Osn, StateVersion, Timestamp};
 
+use crate::content::before_change::ChangeOrigin;
 use crate::content::{ContentStore, SeekFor, SyncPoint, WriteTicket};
 use crate::error::{OpError, StoreError};
-use crate::lost_found::{LostBytes, LostKind};
+use crate::lost_found::LostFound;
 use crate::metadata_log::{Applied, MetadataLog};
 use crate::namespace::{InoRanges, Namespace};
 use crate::tree::Tree;
@@ -22,6 +23,7 @@ pub struct Store {
     pub(super) namespace: Namespace,
     pub(super) content: ContentStore,
     pub(super) metadata_log: MetadataLog,
+    pub(super) lost_found: Arc<LostFound>,
 }
 
 /// Identity and state.
@@ -125,7 +127,6 @@ impl Store {
         length: u64,
         durable: bool,
     ) -> Result<WriteTicket, OpError> {
-        self.metadata_log.delta().note_write(ino, offset, length);
         let namespace = &self.namespace;
         let mut file = self.content.file_to_write(namespace, ino, offset, length)?;
         loop {
@@ -149,7 +150,8 @@ impl Store {
         offset: u64,
         data: &[u8],
     ) -> Result<(), StoreError> {
-        self.content.write(ticket, offset, data)
+        self.content
+            .write(ticket, offset, data, ChangeOrigin::Operation)
     }
 
     /// Makes size and time of a write visible. The time of the write with the highest OSN stays, in any order of
@@ -169,14 +171,6 @@ impl Store {
     ) -> Result<(), OpError> {
         let ticket = self.begin_write(ino, offset, data.len() as u64, false)?;
         let end = offset.saturating_add(data.len() as u64);
-        if self.content.lost_found().is_unsettled(ino, &(offset..end)) {
-            self.content.preserve(&LostBytes {
-                ino,
-                range: offset..end,
-                new: Some(data),
-                kind: LostKind::Overwritten,
-            });
-        }
         if let Err(error) = self.write_begun(&ticket, offset, data) {
             ticket.abandon();
             return Err(error.into());

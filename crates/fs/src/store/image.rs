@@ -17,8 +17,8 @@ use lockstep_types::{Ino, Osn};
 use serde::{Deserialize, Serialize};
 
 use super::facade::Store;
+use crate::content::before_change::ChangeOrigin;
 use crate::error::StoreError;
-use crate::lost_found::{LostBytes, LostKind};
 use crate::metadata_log::{ChangeFeed, ImageChange};
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::record::{self, Body, Inode};
@@ -129,7 +129,7 @@ impl ImageAccess<'_> {
     pub fn load_chunk(self, chunk: &ImageChunk) -> Result<usize, StoreError> {
         let mut differing = self.records_to_change(chunk)?;
         let changed = differing.len();
-        let lost_found = self.store.content.lost_found();
+        let lost_found = &self.store.lost_found;
         lost_found.note_records(&self.store.namespace, &differing)?;
         if chunk.table == keys::INODES {
             self.drop_freed_content(&mut differing);
@@ -161,7 +161,7 @@ impl ImageAccess<'_> {
                 batch.insert(change.key.clone(), change.value.clone());
             }
         }
-        let lost_found = self.store.content.lost_found();
+        let lost_found = &self.store.lost_found;
         lost_found.note_records(&self.store.namespace, &batch)?;
         let mut inodes = batch.split_off([keys::INODES].as_slice());
         let mut behind = inodes.split_off([keys::INODES + 1].as_slice());
@@ -211,18 +211,17 @@ impl ImageAccess<'_> {
         Ok(changes)
     }
 
-    /// Notes the content of deleted inodes for removal, or for the lost+found.
+    /// Notes the content of deleted inodes for removal, with the marks of observers that need it.
     fn drop_freed_content(self, changes: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
         let freed: Vec<Ino> = changes
             .iter()
             .filter(|(_, value)| value.is_none())
             .filter_map(|(key, _)| keys::ino_of(key))
             .collect();
-        let lost_found = self.store.content.lost_found();
+        let observers = self.store.content.observers();
         for ino in &freed {
-            let generation = lost_found.generation_of(*ino);
-            let mark = generation.map_or_else(Vec::new, |kept| record::encode(&kept));
-            changes.insert(keys::garbage(*ino), Some(mark));
+            let mark = observers.freed(*ino, ChangeOrigin::Resync);
+            changes.insert(keys::garbage(*ino), Some(mark.unwrap_or_default()));
         }
         self.store.content.removal().note_freed(freed);
     }
@@ -236,12 +235,6 @@ impl ImageAccess<'_> {
                 if let Some(file) = self.store.content.file_in_use(ino) {
                     file.set_flags(flags);
                 }
-                self.store.content.preserve(&LostBytes {
-                    ino,
-                    range: size..u64::MAX,
-                    new: None,
-                    kind: LostKind::Cut,
-                });
                 self.store.content.fit_length(ino, size)
             }
             _ => Ok(()),
@@ -263,7 +256,7 @@ impl ImageAccess<'_> {
     pub fn finish(self, applied: Osn, inos_below: u64) -> Result<(), StoreError> {
         self.store.metadata_log.set_applied(applied);
         self.store.namespace.numbers().skip_below(inos_below);
-        let lost_found = self.store.content.lost_found();
+        let lost_found = &self.store.lost_found;
         lost_found.namespace_loaded(inos_below);
         self.store.checkpoint()
     }

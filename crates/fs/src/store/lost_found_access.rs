@@ -26,7 +26,7 @@ impl Store {
 /// For the driver.
 impl LostFoundAccess<'_> {
     fn inner(&self) -> &LostFound {
-        self.store.content.lost_found()
+        &self.store.lost_found
     }
 
     /// A resync begins of a copy whose node was deposed in `generation`: what the resync overwrites is set aside from now

@@ -14,8 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use super::facade::Store;
 use crate::backing::overlay::Overlay;
+use crate::content::before_change::{ByteObserver, Observers};
 use crate::content::{ContentStore, LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
+use crate::delta::DeltaTracker;
 use crate::error::StoreError;
+use crate::lost_found::LostFound;
 use crate::metadata_log::{self, Leftover, MetadataLog};
 use crate::namespace::Namespace;
 use crate::namespace::record::Checkpoint;
@@ -142,7 +145,17 @@ fn open_on(
         .open_table(TIMES_FILE, TABLE_BYTES)
         .map_err(StoreError::disk("open", TIMES_FILE))?;
     let (unflushed, leftover) = UnflushedTable::open(table);
-    let content = ContentStore::new(StoreDisk::new(backing), unflushed, was_killed);
+    let delta = Arc::new(DeltaTracker::default());
+    let lost_found = Arc::new(LostFound::default());
+    let content = ContentStore::new(
+        StoreDisk::new(backing),
+        unflushed,
+        was_killed,
+        Observers::new(vec![
+            Arc::clone(&delta) as Arc<dyn ByteObserver>,
+            Arc::clone(&lost_found) as Arc<dyn ByteObserver>,
+        ]),
+    );
     // Unless the previous process of this run of the machine was killed, the table is of some earlier moment: it would
     // put older times over newer ones that were synced.
     if !was_killed {
@@ -167,9 +180,10 @@ fn open_on(
     )?;
     let store = Store {
         uuid,
-        metadata_log: MetadataLog::new(log, recovered, options.boot),
+        metadata_log: MetadataLog::new(log, recovered, options.boot, delta),
         namespace,
         content,
+        lost_found,
     };
     if options.access == Access::Write {
         start_use(&store, &checkpoint, options, &leftover)?;

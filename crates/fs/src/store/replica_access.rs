@@ -13,9 +13,9 @@ use lockstep_types::limits::FILE_BYTES_MAX;
 use lockstep_types::{Errno, Ino, NodeKind, limits};
 
 use super::facade::Store;
+use crate::content::before_change::{ByteChange, ByteEdit, ChangeOrigin};
 use crate::error::{OpError, StoreError};
 use crate::kv::Each;
-use crate::lost_found::{LostBytes, LostKind};
 use crate::namespace::keys;
 use crate::namespace::plan::View;
 use crate::namespace::record::{self, Body, Inode, NamedEntry};
@@ -158,12 +158,6 @@ impl ReplicaAccess<'_> {
             return Ok(false);
         };
         if old != *new || self.store.content.length(ino)? != new.size {
-            self.store.content.preserve(&LostBytes {
-                ino,
-                range: new.size..u64::MAX,
-                new: None,
-                kind: LostKind::Cut,
-            });
             // A write, so that the file owns a slot.
             let ticket = self.store.begin_write(ino, 0, 0, false)?;
             let (log, tree) = (&self.store.metadata_log, self.store.tree());
@@ -181,24 +175,14 @@ impl ReplicaAccess<'_> {
         let ticket = self
             .store
             .begin_write(ino, offset, data.len() as u64, false)?;
-        self.preserve_overwritten(ino, offset, data.len() as u64, Some(data));
-        if let Err(error) = self.store.write_begun(&ticket, offset, data) {
+        let content = &self.store.content;
+        if let Err(error) = content.write(&ticket, offset, data, ChangeOrigin::Resync) {
             ticket.abandon();
             return Err(error.into());
         }
         let end = offset.saturating_add(data.len() as u64);
         ticket.file().grow_to(end);
         Ok(())
-    }
-
-    /// Preserves the bytes of a range that the other node's replace, if this node was deposed.
-    fn preserve_overwritten(self, ino: Ino, offset: u64, length: u64, new: Option<&[u8]>) {
-        self.store.content.preserve(&LostBytes {
-            ino,
-            range: offset..offset.saturating_add(length),
-            new,
-            kind: LostKind::Overwritten,
-        });
     }
 
     /// Reads the content on disk, past its end as zeros. The record may say anything of it.
@@ -259,17 +243,31 @@ impl ReplicaAccess<'_> {
     /// Reserves space for a range of a file, whose size and bytes stay.
     pub fn reserve(self, ino: Ino, offset: u64, length: u64) -> Result<(), OpError> {
         self.store.content.disk().check_not_poisoned()?;
-        Ok(self.store.content.allocate(ino, offset, length, true)?)
+        let edit = ByteEdit::Reserve {
+            offset,
+            length,
+            keep_size: true,
+        };
+        Ok(self.change(ino, edit)?)
+    }
+
+    fn change(self, ino: Ino, edit: ByteEdit<'_>) -> Result<(), StoreError> {
+        self.store.content.change(&ByteChange {
+            ino,
+            origin: ChangeOrigin::Resync,
+            edit,
+        })
     }
 
     /// Makes a range of a file zeros with space reserved; the size stays.
     pub fn zero(self, ino: Ino, offset: u64, length: u64) -> Result<(), OpError> {
         let _ticket = self.store.begin_write(ino, offset, length, false)?;
-        self.preserve_overwritten(ino, offset, length, None);
-        self.store.content.change(ino, "zero", |content| {
-            content.zero_range(offset, length, true)
-        })?;
-        Ok(())
+        let edit = ByteEdit::Zero {
+            offset,
+            length,
+            keep_size: true,
+        };
+        Ok(self.change(ino, edit)?)
     }
 
     /// Whether all bytes of a range are zeros on the disk. Reads no holes.
@@ -298,10 +296,7 @@ impl ReplicaAccess<'_> {
             return Ok(false);
         }
         let _ticket = self.store.begin_write(ino, offset, length, false)?;
-        self.preserve_overwritten(ino, offset, length, None);
-        self.store
-            .content
-            .change(ino, "punch", |content| content.punch_hole(offset, length))?;
+        self.change(ino, ByteEdit::Punch { offset, length })?;
         Ok(true)
     }
 }

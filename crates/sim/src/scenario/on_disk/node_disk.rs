@@ -80,7 +80,7 @@ pub struct NodeDisk {
 
 impl Drop for NodeDisk {
     fn drop(&mut self) {
-        // A process that ended inside redb never releases redb or the file (see `fs/namespace/kv/redb.rs`).
+        // A process that ended inside redb never releases redb or the file (see `fs/kv/redb.rs`).
         self.disk.discard();
         if let Some(unmounted) = &self.unmounted {
             unmounted.discard();
