@@ -7,7 +7,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::thread;
 
-use lockstep_types::limits::{BLOCK_BYTES, BYTES_IN_FLIGHT_MAX, KEPT_BYTES_MAX, KEPT_SPARE_BYTES};
+use lockstep_types::limits::{
+    BLOCK_BYTES, BYTES_IN_FLIGHT_MAX, SPILL_MEMORY_BYTES_MAX, SPILL_SPARE_BYTES,
+};
 use rustix::mount::UnmountFlags;
 
 use crate::check;
@@ -33,18 +35,20 @@ const SLACK_BYTES: u64 = 32 << 20;
 
 /// Most memory beyond that of an idle node: the kept bytes, the bytes in flight with their read copy and their copy
 /// in the queue of the connection, and the buffers of the threads.
-const BOUND_BYTES: u64 =
-    KEPT_BYTES_MAX + 2 * BYTES_IN_FLIGHT_MAX + 2 * THREADS * (WRITE_BYTES as u64) + SLACK_BYTES;
+const BOUND_BYTES: u64 = SPILL_MEMORY_BYTES_MAX
+    + 2 * BYTES_IN_FLIGHT_MAX
+    + 2 * THREADS * (WRITE_BYTES as u64)
+    + SLACK_BYTES;
 
 /// Bytes on the disk when all writes wait: neither kept in memory nor in flight.
 const ON_DISK_BYTES: u64 = (RIVALS + OWNERS) as u64 * BYTES as u64
-    - KEPT_BYTES_MAX
+    - SPILL_MEMORY_BYTES_MAX
     - BYTES_IN_FLIGHT_MAX
     - THREADS * WRITE_BYTES as u64;
 
-/// Free space that the first test needs: the space that stays available while the waiting file grows to this size, as
+/// Free space that the first test needs: the space that stays available while the spill file grows to this size, as
 /// much for the content of all waiting writes, and the content of both nodes.
-const NEEDED_BYTES: u64 = KEPT_SPARE_BYTES + 3 * (RIVALS + OWNERS) as u64 * BYTES as u64;
+const NEEDED_BYTES: u64 = SPILL_SPARE_BYTES + 3 * (RIVALS + OWNERS) as u64 * BYTES as u64;
 
 /// Memory that remains when no write waits any more.
 const REST_BYTES: u64 = 64 << 20;
@@ -155,7 +159,7 @@ pub fn of_writes_that_find_no_room_to_wait() {
     let disk = SmallDisk::make();
     let mut pair = start(SILENT, [disk.environment(), NodeEnvironment::default()]);
     drop(open_contended(&pair));
-    let ballast = disk.leave(KEPT_SPARE_BYTES / 2);
+    let ballast = disk.leave(SPILL_SPARE_BYTES / 2);
     let mut before = pair.primary.resident_bytes();
     for end in [End::Thaw, End::Unmount, End::Stop] {
         let contended = open_contended(&pair);
@@ -166,7 +170,7 @@ pub fn of_writes_that_find_no_room_to_wait() {
             "memory to be full, and all threads of the mount to wait",
             || {
                 let status = pair.primary.status().unwrap();
-                status.work.kept_bytes >= KEPT_BYTES_MAX
+                status.work.kept_bytes >= SPILL_MEMORY_BYTES_MAX
                     && pair.primary.threads_in("fuser-", "futex") == MOUNT_THREADS
             },
         );

@@ -30,7 +30,7 @@ pub type ReadDone = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
 pub type AskKernel = Box<dyn Fn(Ino) + Send + Sync>;
 
 /// The bytes of a write that begins later. Dropped, they give their memory or disk space back.
-pub trait KeptBytes: Send + Sync {
+pub trait SpilledBytes: Send + Sync {
     /// Number of bytes.
     fn length(&self) -> usize;
 
@@ -42,7 +42,7 @@ pub trait KeptBytes: Send + Sync {
 }
 
 /// Bytes in memory.
-impl KeptBytes for Arc<[u8]> {
+impl SpilledBytes for Arc<[u8]> {
     fn length(&self) -> usize {
         self.len()
     }
@@ -198,7 +198,7 @@ pub trait FileService: Send + Sync + 'static {
         _offset: u64,
         _data: &[u8],
         _options: WriteOptions<'_>,
-    ) -> Result<Option<Arc<dyn KeptBytes>>, Errno> {
+    ) -> Result<Option<Arc<dyn SpilledBytes>>, Errno> {
         Ok(None)
     }
 
@@ -211,12 +211,12 @@ pub trait FileService: Send + Sync + 'static {
         &self,
         data: &[u8],
         _waiting: Option<&dyn WaitingRequests>,
-    ) -> Result<Arc<dyn KeptBytes>, Errno> {
+    ) -> Result<Arc<dyn SpilledBytes>, Errno> {
         Ok(self.keep_admitted(data))
     }
 
     /// Keeps the bytes of an admitted write in memory. Never waits.
-    fn keep_admitted(&self, data: &[u8]) -> Arc<dyn KeptBytes> {
+    fn keep_admitted(&self, data: &[u8]) -> Arc<dyn SpilledBytes> {
         let bytes: Arc<[u8]> = data.into();
         Arc::new(bytes)
     }
@@ -300,7 +300,7 @@ pub trait FileService: Send + Sync + 'static {
         &self,
         ino: Ino,
         offset: u64,
-        kept: Arc<dyn KeptBytes>,
+        kept: Arc<dyn SpilledBytes>,
         options: WriteOptions<'_>,
         done: Done<()>,
     ) {

@@ -11,5 +11,5 @@ pub(crate) mod tables;
 pub use error::DatastoreError;
 pub(crate) use error::{failed, refused, table_refused};
 
-/// Begins the names of files in the directory of the store that lose their name at once. A waiting file is one of them.
+/// Begins the names of files in the directory of the store that lose their name at once. A spill file is one of them.
 pub(crate) const SCRATCH_PREFIX: &str = "waiting.";

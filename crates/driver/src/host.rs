@@ -22,10 +22,10 @@ pub type Job = Box<dyn FnOnce() + Send>;
 
 /// Limits for the bytes of waiting writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptLimits {
+pub struct SpillLimits {
     /// Most bytes in memory.
     pub memory_bytes: u64,
-    /// Most bytes that the waiting file takes of the disk.
+    /// Most bytes that the spill file takes of the disk.
     pub file_bytes: u64,
     /// Bytes that stay available on the disk when that file grows, besides the content of the waiting writes.
     pub spare_bytes: u64,
@@ -90,11 +90,11 @@ pub trait Host: Send + Sync {
     }
 
     /// Limits for the bytes of waiting writes.
-    fn kept_limits(&self) -> KeptLimits {
-        KeptLimits {
-            memory_bytes: limits::KEPT_BYTES_MAX,
-            file_bytes: limits::KEPT_FILE_BYTES_MAX,
-            spare_bytes: limits::KEPT_SPARE_BYTES,
+    fn spill_limits(&self) -> SpillLimits {
+        SpillLimits {
+            memory_bytes: limits::SPILL_MEMORY_BYTES_MAX,
+            file_bytes: limits::SPILL_FILE_BYTES_MAX,
+            spare_bytes: limits::SPILL_SPARE_BYTES,
         }
     }
 

@@ -27,7 +27,7 @@
 //!   hands such work to the courier thread if the work has an order, and to the worker pool otherwise.
 //! - Some of the threads that serve clients are never inside a change (`berths`), so reads and lookups continue whatever
 //!   the disk does.
-//! - A thread that brings a write waits for room for the bytes, if at all, where it holds nothing (`write_admission`).
+//! - A thread that brings a write waits for room for the bytes, if at all, where it holds nothing (`write_backpressure`).
 
 // Tests have threads of their own.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
@@ -69,10 +69,10 @@ pub use durable::copy_status::caveats;
 pub use durable::machine_count::MACHINE_COUNT_BYTES;
 pub use durable::role_file::marks::RoleMarks;
 pub use durable::tables::TableError;
-pub use host::{Gate, Host, Job, KeptLimits, OsHost, RoomLimits};
+pub use host::{Gate, Host, Job, OsHost, RoomLimits, SpillLimits};
 pub use open::clear_poison::{ClearError, Cleared, Repair, clear_poison};
 pub use open::{Place, Prepared, make_store, make_store_on_this_machine, prepare};
-pub use ops::kept::KeptLoad;
+pub use ops::spill::SpillLoad;
 pub use peer::dial::{Dial, DialError, Dialer, Halves};
 pub use replication::greeting::refuse;
 pub use role::keeper::RoleKeeper;

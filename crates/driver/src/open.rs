@@ -36,7 +36,7 @@ use crate::durable::{DatastoreError, failed, machine_count, refused, table_refus
 use crate::engine::{Engine, EngineDisk};
 use crate::failure_log::FailureLog;
 use crate::host::{Host, OsHost};
-use crate::ops::kept;
+use crate::ops::spill;
 use crate::service_gate::ServiceGate;
 use crate::session::build::{self, SessionPart};
 use crate::status_notes::StatusNotes;
@@ -388,7 +388,7 @@ impl Prepared {
             None => count,
         };
         let opened = checked.open().map_err(refused(&config))?;
-        kept::remove_left(backing.as_ref()).map_err(failed(&config))?;
+        spill::remove_left(backing.as_ref()).map_err(failed(&config))?;
         // The previous process may have used some of the reserve. A disk without room is no reason not to start.
         if let Err(error) = reserve.fill() {
             tracing::warn!(datastore = config.name, %error, "the reserve is not filled");

@@ -2,7 +2,6 @@
 
 pub(crate) mod berths;
 pub(crate) mod content;
-pub(crate) mod kept;
 pub(crate) mod lock_plan;
 pub(crate) mod locks;
 pub(crate) mod meta_pipeline;
@@ -10,4 +9,5 @@ pub(crate) mod paw;
 pub(crate) mod pending;
 pub(crate) mod reap_queue;
 pub(crate) mod space;
-pub(crate) mod write_admission;
+pub(crate) mod spill;
+pub(crate) mod write_backpressure;

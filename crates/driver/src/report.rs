@@ -283,7 +283,7 @@ pub struct LostFoundStatus {
     pub generation: u64,
     /// Number of files with kept bytes.
     pub files: u64,
-    /// Kept bytes.
+    /// Spilled bytes.
     pub bytes: u64,
     /// The directory, with the list.
     pub path: String,

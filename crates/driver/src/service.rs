@@ -17,8 +17,8 @@ use lockstep_types::backing::{Room, Space};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, limits};
 
 use crate::client::{
-    AskKernel, DirEntry, Done, FileService, Inside, KeptBytes, LeaseBoard, ReadDone, RequestKind,
-    RoleObserver, Seek, Standing, Tenure, WaitingRequests, WriteOptions,
+    AskKernel, DirEntry, Done, FileService, Inside, LeaseBoard, ReadDone, RequestKind,
+    RoleObserver, Seek, SpilledBytes, Standing, Tenure, WaitingRequests, WriteOptions,
 };
 use crate::datastore::Datastore;
 use crate::host::Job;
@@ -242,7 +242,7 @@ impl FileService for DatastoreHandle {
 
     fn closing(&self) {
         if let Ok(session) = self.session() {
-            session.keeper.close();
+            session.spill.close();
         }
     }
 
@@ -252,9 +252,9 @@ impl FileService for DatastoreHandle {
         offset: u64,
         data: &[u8],
         options: WriteOptions<'_>,
-    ) -> Result<Option<Arc<dyn KeptBytes>>, Errno> {
+    ) -> Result<Option<Arc<dyn SpilledBytes>>, Errno> {
         let session = self.session()?;
-        if !session.keeper.is_full() {
+        if !session.spill.is_full() {
             return Ok(None);
         }
         let admission = &session.admission;
@@ -267,15 +267,15 @@ impl FileService for DatastoreHandle {
         &self,
         data: &[u8],
         waiting: Option<&dyn WaitingRequests>,
-    ) -> Result<Arc<dyn KeptBytes>, Errno> {
+    ) -> Result<Arc<dyn SpilledBytes>, Errno> {
         let session = self.session()?;
         let kept = session.admission.admit(data, waiting, || false)?;
-        Ok(kept.unwrap_or_else(|| session.keeper.keep_here(data)))
+        Ok(kept.unwrap_or_else(|| session.spill.put_in_memory(data)))
     }
 
-    fn keep_admitted(&self, data: &[u8]) -> Arc<dyn KeptBytes> {
+    fn keep_admitted(&self, data: &[u8]) -> Arc<dyn SpilledBytes> {
         match self.session() {
-            Ok(session) => session.keeper.keep_here(data),
+            Ok(session) => session.spill.put_in_memory(data),
             Err(_) => Arc::new(Arc::<[u8]>::from(data)),
         }
     }
@@ -288,11 +288,11 @@ impl FileService for DatastoreHandle {
         &self,
         ino: Ino,
         offset: u64,
-        kept: Arc<dyn KeptBytes>,
+        kept: Arc<dyn SpilledBytes>,
         options: WriteOptions<'_>,
         done: Done<()>,
     ) {
-        self.begin_write(ino, offset, Bytes::Kept(kept), options, done);
+        self.begin_write(ino, offset, Bytes::Spilled(kept), options, done);
     }
 
     fn change(&self, request: MetaRequest, done: Done<Option<Attr>>) {
@@ -441,16 +441,16 @@ impl DatastoreHandle {
                     drop_set_id,
                     ..WriteOptions::default()
                 };
-                let (bytes, done) = (Bytes::Kept(kept), charge.until_done(done));
+                let (bytes, done) = (Bytes::Spilled(kept), charge.until_done(done));
                 handle.begin_admitted(&session, write, bytes, options, done);
             }
             Err(errno) => done(Err(errno)),
         });
     }
 
-    fn kept(&self, bytes: Bytes<'_>) -> Arc<dyn KeptBytes> {
+    fn kept(&self, bytes: Bytes<'_>) -> Arc<dyn SpilledBytes> {
         match bytes {
-            Bytes::Kept(kept) => kept,
+            Bytes::Spilled(kept) => kept,
             Bytes::Here(data) => self.keep_admitted(data),
         }
     }
@@ -481,7 +481,7 @@ impl DatastoreHandle {
         let handle = self.clone();
         let ino = write.message.ino;
         let then = move |dropped: Result<_, Errno>| match dropped.and_then(|_| handle.session()) {
-            Ok(session) => session.submit_write(write, Bytes::Kept(kept), None, done),
+            Ok(session) => session.submit_write(write, Bytes::Spilled(kept), None, done),
             Err(errno) => done(Err(errno)),
         };
         self.change(MetaRequest::DropPrivileges { ino }, Box::new(then));

@@ -5,7 +5,7 @@ use lockstep_intentlog::Usage;
 use lockstep_repl::core::{InFlight, LockCounts};
 
 use crate::engine::Engine;
-use crate::ops::kept::KeptLoad;
+use crate::ops::spill::SpillLoad;
 use crate::session::Session;
 
 /// The work in flight at one moment.
@@ -26,7 +26,7 @@ pub struct DatastoreUsage {
     /// Locks of the core.
     pub locks: LockCounts,
     /// Bytes of waiting writes.
-    pub kept: KeptLoad,
+    pub kept: SpillLoad,
     /// How full the intent log is; `None` for a store that is only read.
     pub log: Option<Usage>,
 }

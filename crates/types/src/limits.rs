@@ -44,15 +44,15 @@ pub const REAPED_MAX: usize = 128;
 
 /// Most bytes in memory of writes that cannot begin yet, per datastore; each thread that submits writes may add one
 /// write. The bytes of further writes are kept in a file on the store's disk.
-pub const KEPT_BYTES_MAX: u64 = 64 << 20;
+pub const SPILL_MEMORY_BYTES_MAX: u64 = 64 << 20;
 
 /// Most bytes of disk space for the file that keeps the bytes of waiting writes, per datastore. Threads that submit
 /// more writes wait.
-pub const KEPT_FILE_BYTES_MAX: u64 = 1 << 30;
+pub const SPILL_FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// The file of the waiting writes grows only while so many bytes stay available on the store's disk, beyond the bytes
 /// that the content of the waiting writes needs.
-pub const KEPT_SPARE_BYTES: u64 = 256 << 20;
+pub const SPILL_SPARE_BYTES: u64 = 256 << 20;
 
 /// Space that Lockstep reserves on a store's disk for its own bookkeeping and for deletion (rule P20).
 pub const RESERVE_BYTES: u64 = 64 << 20;

@@ -110,7 +110,7 @@ mutants! {
     SendWithoutRoom,
     /// A thread that serves clients waits until the secondary reads (P19).
     WaitToSend,
-    /// All waiting writes store their bytes at the same place of the waiting file (P19).
+    /// All waiting writes store their bytes at the same place of the spill file (P19).
     OneSlot,
     /// All waiting writes keep their bytes in memory (P19).
     KeepWithoutLimit,

@@ -16,12 +16,12 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Osn};
 
 use super::berths::Berths;
-use super::kept::Keeper;
 use super::paw::PawEntries;
 use super::pending::{
     LocalChange, LocalPart, PendingOp, PendingOps, PendingRead, PendingSync, PendingWrite,
     WriteParams,
 };
+use super::spill::SpillBuffer;
 use crate::client::WaitingRequests;
 use crate::durable::tables::{WriteRange, entry_of};
 use crate::engine::Engine;
@@ -44,7 +44,7 @@ pub(crate) struct ContentOps {
     pending: Arc<PendingOps>,
     pub paw: PawEntries,
     berths: Arc<Berths>,
-    keeper: Arc<Keeper>,
+    spill: Arc<SpillBuffer>,
 }
 
 impl ContentOps {
@@ -55,7 +55,7 @@ impl ContentOps {
         pending: Arc<PendingOps>,
         paw: PawEntries,
         berths: Arc<Berths>,
-        keeper: Arc<Keeper>,
+        spill: Arc<SpillBuffer>,
     ) -> Self {
         Self {
             engine,
@@ -63,7 +63,7 @@ impl ContentOps {
             pending,
             paw,
             berths,
-            keeper,
+            spill,
         }
     }
 
@@ -125,7 +125,7 @@ impl ContentOps {
         // The bytes stay in memory, because other operations wait for the locks of this write. While memory is
         // full, write admission lets no write pass that would find no berth.
         if let Some(caller) = caller.filter(|caller| caller.op == op) {
-            let keep = || self.keeper.keep_begun(caller.data);
+            let keep = || self.spill.put_begun(caller.data);
             self.pending
                 .with_write(op, |write| write.data = Some(keep()));
         }
@@ -170,7 +170,7 @@ impl ContentOps {
         Ok(())
     }
 
-    /// The bytes of a write: in the buffer of this thread, or kept. Kept bytes are read into `loaded`. A write
+    /// The bytes of a write: in the buffer of this thread, or kept. Spilled bytes are read into `loaded`. A write
     /// that is over has none.
     fn bytes_of<'a>(
         &self,

@@ -18,7 +18,7 @@ use lockstep_types::{Attr, Errno, Ino, MetaRequest, Osn, Timestamp};
 use parking_lot::Mutex;
 
 use super::lock_plan::Targets;
-use crate::client::{Done, Inside, KeptBytes, ReadDone};
+use crate::client::{Done, Inside, ReadDone, SpilledBytes};
 use crate::durable::tables::WriteRange;
 use crate::host::oneshot::Promise;
 
@@ -52,7 +52,7 @@ pub(crate) struct PendingRead {
 pub(crate) struct PendingWrite {
     pub write: WriteParams,
     /// The bytes, if the operation could not start at once on the thread that brought them.
-    pub data: Option<Arc<dyn KeptBytes>>,
+    pub data: Option<Arc<dyn SpilledBytes>>,
     /// The store's part of the write, once the bytes are in the file.
     pub ticket: Option<WriteTicket>,
     /// The slot of the PAW entry.

@@ -112,12 +112,12 @@ pub(crate) enum Admission {
     Granted(Charge),
     /// The change ends with this error.
     Refused(Errno),
-    /// [`SpaceAdmission::apply`] decides later whether there is this room.
+    /// [`SpaceCheck::apply`] decides later whether there is this room.
     Undecided(Room),
 }
 
 /// See the head of this file.
-pub(crate) struct SpaceAdmission {
+pub(crate) struct SpaceCheck {
     engine: Arc<Engine>,
     replication: Arc<Replication>,
     requests: Arc<PendingRequests>,
@@ -260,7 +260,7 @@ const fn is_reservation(request: &MetaRequest) -> bool {
     }
 }
 
-impl SpaceAdmission {
+impl SpaceCheck {
     /// The admission of one session.
     pub fn new(
         engine: Arc<Engine>,

@@ -17,13 +17,12 @@ use lockstep_repl::state::{ServiceMode, State, Trigger};
 use lockstep_types::{Errno, Ino, Osn};
 use parking_lot::Mutex;
 
-use crate::client::{Done, KeptBytes, ReadDone, WaitingRequests};
+use crate::client::{Done, ReadDone, SpilledBytes, WaitingRequests};
 use crate::durable::tables::{add_writes_to_delta, ranges_of};
 use crate::engine::Engine;
 use crate::host::ThreadKind;
 use crate::ops::berths::Berths;
 use crate::ops::content::{CallerWrite, ContentOps};
-use crate::ops::kept::Keeper;
 use crate::ops::lock_plan;
 use crate::ops::locks::InternalLocks;
 use crate::ops::meta_pipeline::MetaPipeline;
@@ -31,8 +30,9 @@ use crate::ops::paw::PawEntries;
 use crate::ops::pending::{
     PendingOp, PendingOps, PendingRead, PendingSync, PendingWrite, WriteParams,
 };
-use crate::ops::space::SpaceAdmission;
-use crate::ops::write_admission::{WriteAdmission, write_locks, write_message_bytes};
+use crate::ops::space::SpaceCheck;
+use crate::ops::spill::SpillBuffer;
+use crate::ops::write_backpressure::{WriteBackpressure, write_locks, write_message_bytes};
 use crate::peer::connection::Delivery;
 use crate::peer::requests::PendingRequests;
 use crate::replication::{CoreDriver, Replication};
@@ -46,8 +46,8 @@ use crate::sync_mark::{self, OnFailure};
 pub(crate) enum Bytes<'a> {
     /// In the buffer of the thread that submits the write.
     Here(&'a [u8]),
-    /// Kept.
-    Kept(Arc<dyn KeptBytes>),
+    /// Spilled.
+    Spilled(Arc<dyn SpilledBytes>),
 }
 
 impl Bytes<'_> {
@@ -55,7 +55,7 @@ impl Bytes<'_> {
     pub fn length(&self) -> usize {
         match self {
             Self::Here(data) => data.len(),
-            Self::Kept(kept) => kept.length(),
+            Self::Spilled(kept) => kept.length(),
         }
     }
 }
@@ -67,10 +67,10 @@ pub(crate) struct PrimarySession {
     pub pending: Arc<PendingOps>,
     pub content: Arc<ContentOps>,
     pub pipeline: Arc<MetaPipeline>,
-    pub keeper: Arc<Keeper>,
+    pub spill: Arc<SpillBuffer>,
     memory: MemoryReturn,
-    pub space: Arc<SpaceAdmission>,
-    pub admission: WriteAdmission,
+    pub space: Arc<SpaceCheck>,
+    pub admission: WriteBackpressure,
     pub requests: Arc<PendingRequests>,
     pub jobs: Arc<ResyncJobs>,
     /// Any byte here may be one that the other node lacks, until that node counts no more (rule P12).
@@ -86,10 +86,10 @@ impl PrimarySession {
             let replication = Replication::begin(&engine, core, first_osn, driver);
             let pending = Arc::new(PendingOps::new(engine.unknown_outcome()));
             let berths = Arc::new(Berths::of(engine.config.fuse_threads));
-            let keeper = Arc::new(Keeper::new(
+            let spill = Arc::new(SpillBuffer::new(
                 Arc::clone(engine.store.backing()),
                 Arc::clone(&engine.host),
-                engine.host.kept_limits(),
+                engine.host.spill_limits(),
             ));
             let requests = Arc::new(PendingRequests::default());
             let content = Arc::new(ContentOps::new(
@@ -98,10 +98,10 @@ impl PrimarySession {
                 Arc::clone(&pending),
                 PawEntries::new(paw, first_osn),
                 Arc::clone(&berths),
-                Arc::clone(&keeper),
+                Arc::clone(&spill),
             ));
             let locks = InternalLocks::new(Arc::clone(&replication), Arc::clone(&pending));
-            let space = Arc::new(SpaceAdmission::new(
+            let space = Arc::new(SpaceCheck::new(
                 Arc::clone(&engine),
                 Arc::clone(&replication),
                 Arc::clone(&requests),
@@ -121,18 +121,18 @@ impl PrimarySession {
                     locks,
                     Arc::clone(&content),
                 )),
-                admission: WriteAdmission::new(
+                admission: WriteBackpressure::new(
                     Arc::clone(&engine),
                     Arc::clone(&replication),
                     Arc::clone(&berths),
-                    Arc::clone(&keeper),
+                    Arc::clone(&spill),
                     Arc::clone(&space),
                 ),
                 engine,
                 replication,
                 pending,
                 content,
-                keeper,
+                spill,
                 memory: MemoryReturn::default(),
                 space,
                 requests,
@@ -369,7 +369,7 @@ impl PrimarySession {
     ) {
         let (here, kept) = match bytes {
             Bytes::Here(data) => (Some(data), None),
-            Bytes::Kept(kept) => (None, Some(kept)),
+            Bytes::Spilled(kept) => (None, Some(kept)),
         };
         let WriteMessage { ino, durable, .. } = write.message;
         let sync_point = || {
@@ -397,7 +397,7 @@ impl PrimarySession {
             let effects = self.step_locked(&mut core, submit);
             let starts = thread == ThreadKind::Client && starts(&effects, op);
             if let Some(data) = here.filter(|_| !starts) {
-                let keep = || self.keeper.keep_here(data);
+                let keep = || self.spill.put_in_memory(data);
                 self.pending
                     .with_write(op, |write| write.data = Some(keep()));
             }
@@ -459,12 +459,12 @@ impl PrimarySession {
     /// Gives back the space that waiting writes have taken: the file once it is unused, memory once few operations are
     /// in flight, because the allocator keeps some of it.
     pub fn give_memory_back(&self) {
-        if let Some(file) = self.keeper.unused_file() {
+        if let Some(file) = self.spill.unused_file() {
             self.engine.host.spawn(Box::new(move || drop(file)));
         }
         let operations = || self.replication.core.lock().operations();
-        if self.memory.is_due(self.keeper.kept(), operations) {
-            self.keeper.take_kept();
+        if self.memory.is_due(self.spill.kept(), operations) {
+            self.spill.take_kept();
             let engine = Arc::clone(&self.engine);
             let job = move || engine.host.give_memory_back();
             self.replication.spawn(job);
@@ -476,7 +476,7 @@ impl PrimarySession {
         SessionUsage {
             in_flight: self.content.paw.len(),
             pending: self.pending.len(),
-            kept: self.keeper.load(),
+            kept: self.spill.load(),
             oldest_metadata: self.pending.oldest_metadata(self.engine.host.now()),
         }
     }
@@ -500,7 +500,7 @@ impl PrimarySession {
     fn end_waiting(&self) {
         self.requests.abandon();
         self.pending.abandon_locks();
-        self.keeper.close();
+        self.spill.close();
     }
 
     /// Ends all waiting, and the jobs of the host.

@@ -26,7 +26,7 @@ use crate::engine::Engine;
 use crate::host::exclusive::{Exclusive, ExclusiveGuard};
 use crate::host::oneshot::promise;
 use crate::host::{Reading, ThreadKind};
-use crate::ops::kept::KeptLoad;
+use crate::ops::spill::SpillLoad;
 use crate::peer::connection::Delivery;
 use crate::peer::reply_permits::{ReplyPermits, TooMany};
 use crate::replication::greeting::{refuse, refuse_poisoned};
@@ -519,7 +519,7 @@ impl StandbySession {
         SessionUsage {
             in_flight: self.saw.len(),
             pending: 0,
-            kept: KeptLoad::default(),
+            kept: SpillLoad::default(),
             oldest_metadata: None,
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockstep_types::Ino;
 
-use crate::ops::kept::KeptLoad;
+use crate::ops::spill::SpillLoad;
 
 /// Numbers of a session, for `status` and for checks from outside.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,7 +14,7 @@ pub(crate) struct SessionUsage {
     /// Operations in flight of clients, and of the node itself.
     pub pending: usize,
     /// Bytes of waiting writes.
-    pub kept: KeptLoad,
+    pub kept: SpillLoad,
     /// The metadata operation that was submitted first, with its inode and the time since.
     pub oldest_metadata: Option<(&'static str, Option<Ino>, Duration)>,
 }

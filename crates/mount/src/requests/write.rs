@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fuser::{INodeNo, OpenFlags, ReplyWrite, WriteFlags};
-use lockstep_driver::client::{Done, FileService, KeptBytes, WriteOptions};
+use lockstep_driver::client::{Done, FileService, SpilledBytes, WriteOptions};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 use parking_lot::Mutex;
 
@@ -140,15 +140,15 @@ enum WriteBytes<'a> {
     /// The buffer of this thread.
     Borrowed(&'a [u8]),
     /// Bytes that the service keeps.
-    Kept(Arc<dyn KeptBytes>),
+    Spilled(Arc<dyn SpilledBytes>),
 }
 
 impl WriteBytes<'_> {
     /// Lets the service keep the bytes of an admitted write.
-    fn keep(self, context: &Context) -> Arc<dyn KeptBytes> {
+    fn keep(self, context: &Context) -> Arc<dyn SpilledBytes> {
         match self {
             Self::Borrowed(data) => context.service.keep_admitted(data),
-            Self::Kept(kept) => kept,
+            Self::Spilled(kept) => kept,
         }
     }
 
@@ -156,7 +156,7 @@ impl WriteBytes<'_> {
     fn part(&self, range: Range<usize>) -> Self {
         match self {
             Self::Borrowed(data) => Self::Borrowed(data.get(range).unwrap_or_default()),
-            Self::Kept(whole) => Self::Kept(Arc::new(KeptPart {
+            Self::Spilled(whole) => Self::Spilled(Arc::new(SpilledPart {
                 whole: Arc::clone(whole),
                 range,
             })),
@@ -173,18 +173,18 @@ impl WriteBytes<'_> {
     ) {
         match self {
             Self::Borrowed(data) => service.write(ino, offset, data, options, done),
-            Self::Kept(kept) => service.write_kept(ino, offset, kept, options, done),
+            Self::Spilled(kept) => service.write_kept(ino, offset, kept, options, done),
         }
     }
 }
 
 /// A part of the kept bytes of a write.
-struct KeptPart {
-    whole: Arc<dyn KeptBytes>,
+struct SpilledPart {
+    whole: Arc<dyn SpilledBytes>,
     range: Range<usize>,
 }
 
-impl KeptBytes for KeptPart {
+impl SpilledBytes for SpilledPart {
     fn length(&self) -> usize {
         self.range.len()
     }
@@ -213,7 +213,7 @@ pub(crate) fn write(
     // Nothing is registered or locked yet: this thread may wait for memory.
     let service = &context.service;
     let bytes = match service.admit_write(ino, offset, data, request.options()) {
-        Ok(Some(kept)) => WriteBytes::Kept(kept),
+        Ok(Some(kept)) => WriteBytes::Spilled(kept),
         Ok(None) => WriteBytes::Borrowed(data),
         Err(errno) => return reply.refuse(errno),
     };
@@ -251,7 +251,7 @@ fn begin_later(
     context.service.flush_deferred_writes();
     // Nothing is registered yet: this thread may still wait for memory.
     let kept = match bytes {
-        WriteBytes::Kept(kept) => Ok(kept),
+        WriteBytes::Spilled(kept) => Ok(kept),
         WriteBytes::Borrowed(data) => context.service.keep(data, request.options().waiting),
     };
     let kept = match kept {
@@ -259,7 +259,7 @@ fn begin_later(
         Err(errno) => return reply.refuse(errno),
     };
     let (shared, request) = (Arc::clone(context), request.delayed());
-    let (bytes, place) = (WriteBytes::Kept(kept), (ino, range.clone()));
+    let (bytes, place) = (WriteBytes::Spilled(kept), (ino, range.clone()));
     let start = move |change| {
         let delayed = DelayedChange::new(request.info(), change);
         delayed.start(&shared, move |context, turn| match turn {
@@ -324,7 +324,7 @@ fn write_after(
     let then = move |changed| match changed {
         Ok(_) => parts.write(
             &*shared.service,
-            WriteBytes::Kept(kept),
+            WriteBytes::Spilled(kept),
             request.options(),
             done,
         ),

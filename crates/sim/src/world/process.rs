@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstep_driver::{Gate, Host, Job, KeptLimits, RoomLimits};
+use lockstep_driver::{Gate, Host, Job, RoomLimits, SpillLimits};
 use lockstep_fs::reserve::Withheld;
 use lockstep_types::Timestamp;
 use lockstep_types::backing::Room;
@@ -291,8 +291,8 @@ impl Host for ProcessHost {
         BYTES_IN_FLIGHT_MAX
     }
 
-    fn kept_limits(&self) -> KeptLimits {
-        KeptLimits {
+    fn spill_limits(&self) -> SpillLimits {
+        SpillLimits {
             memory_bytes: KEPT_BYTES_MAX,
             file_bytes: KEPT_FILE_BYTES_MAX,
             spare_bytes: 0,

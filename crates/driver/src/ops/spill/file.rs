@@ -15,8 +15,8 @@ use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
-/// A waiting file.
-pub(crate) struct WaitingFile {
+/// A spill file.
+pub(crate) struct SpillFile {
     file: Arc<dyn BackingFile>,
     slots: Mutex<Slots>,
 }
@@ -43,7 +43,7 @@ impl Slots {
 
 /// One slot. Dropped, it is free again.
 pub(crate) struct FileSlot {
-    of: Arc<WaitingFile>,
+    of: Arc<SpillFile>,
     number: u64,
     /// Bytes of the disk that the slot has.
     has: u64,
@@ -51,8 +51,8 @@ pub(crate) struct FileSlot {
     bytes: u64,
 }
 
-impl WaitingFile {
-    /// An empty waiting file.
+impl SpillFile {
+    /// An empty spill file.
     pub fn new(file: Arc<dyn BackingFile>) -> Arc<Self> {
         let slots = Mutex::default();
         Arc::new(Self { file, slots })

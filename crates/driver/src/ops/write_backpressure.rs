@@ -15,10 +15,10 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Ino};
 
 use super::berths::Berths;
-use super::kept::{Keeper, Kept};
 use super::lock_plan;
 use super::meta_pipeline::MESSAGE_BYTES;
-use super::space::SpaceAdmission;
+use super::space::SpaceCheck;
+use super::spill::{SpillBuffer, Spilled};
 use crate::client::WaitingRequests;
 use crate::engine::Engine;
 use crate::replication::Replication;
@@ -42,28 +42,28 @@ pub(crate) const fn write_message_bytes(length: usize) -> u64 {
 }
 
 /// See the head of this file.
-pub(crate) struct WriteAdmission {
+pub(crate) struct WriteBackpressure {
     engine: Arc<Engine>,
     replication: Arc<Replication>,
     berths: Arc<Berths>,
-    keeper: Arc<Keeper>,
-    space: Arc<SpaceAdmission>,
+    spill: Arc<SpillBuffer>,
+    space: Arc<SpaceCheck>,
 }
 
-impl WriteAdmission {
+impl WriteBackpressure {
     /// The admission of one session.
     pub const fn new(
         engine: Arc<Engine>,
         replication: Arc<Replication>,
         berths: Arc<Berths>,
-        keeper: Arc<Keeper>,
-        space: Arc<SpaceAdmission>,
+        spill: Arc<SpillBuffer>,
+        space: Arc<SpaceCheck>,
     ) -> Self {
         Self {
             engine,
             replication,
             berths,
-            keeper,
+            spill,
             space,
         }
     }
@@ -78,10 +78,10 @@ impl WriteAdmission {
         data: &[u8],
         waiting: Option<&dyn WaitingRequests>,
         starts: impl Fn() -> bool,
-    ) -> Result<Option<Arc<Kept>>, Errno> {
+    ) -> Result<Option<Arc<Spilled>>, Errno> {
         loop {
-            let looked = self.keeper.round();
-            if !self.keeper.is_full() || starts() {
+            let looked = self.spill.round();
+            if !self.spill.is_full() || starts() {
                 return Ok(None);
             }
             // A write that was deferred for this one leaves without it.
@@ -93,20 +93,20 @@ impl WriteAdmission {
             if waiting.is_some_and(WaitingRequests::is_gone) {
                 return Err(Errno::Io);
             }
-            self.keeper.wait_for_room(looked)?;
+            self.spill.wait_for_room(looked)?;
         }
     }
 
     /// Keeps bytes on the disk, if there is a berth for the thread and room for the bytes.
-    fn keep_with_berth(&self, data: &[u8]) -> Result<Option<Arc<Kept>>, Errno> {
+    fn keep_with_berth(&self, data: &[u8]) -> Result<Option<Arc<Spilled>>, Errno> {
         let Some(berth) = self.berths.take() else {
             return Ok(None);
         };
-        let kept = self.keeper.keep_in_file(data)?;
+        let kept = self.spill.put_in_file(data)?;
         drop(berth);
         if kept.is_some() {
             // Another thread may have found no berth. Without room on the disk, it would find none either.
-            self.keeper.look_again();
+            self.spill.look_again();
         }
         Ok(kept)
     }
@@ -149,11 +149,11 @@ mod tests {
     use std::time::Duration;
 
     use lockstep_repl::lock::{LockKey, LockMode};
-    use lockstep_types::limits::KEPT_BYTES_MAX;
+    use lockstep_types::limits::SPILL_MEMORY_BYTES_MAX;
     use smallvec::smallvec;
 
     use super::*;
-    use crate::client::{FileService, KeptBytes, WriteOptions};
+    use crate::client::{FileService, SpilledBytes, WriteOptions};
     use crate::open::tests::Place;
     use crate::session::primary::PrimarySession;
     use crate::{Datastore, DatastoreHandle};
@@ -177,18 +177,18 @@ mod tests {
     }
 
     /// A datastore that serves alone, and the bytes that fill its memory.
-    fn full() -> (Place, Arc<Datastore>, Arc<Kept>) {
+    fn full() -> (Place, Arc<Datastore>, Arc<Spilled>) {
         let place = Place::in_sync();
         let datastore = place.start_out_of_sync();
-        let bytes = vec![0; usize::try_from(KEPT_BYTES_MAX).unwrap()];
-        let full = session(&datastore).keeper.keep_here(&bytes);
+        let bytes = vec![0; usize::try_from(SPILL_MEMORY_BYTES_MAX).unwrap()];
+        let full = session(&datastore).spill.put_in_memory(&bytes);
         (place, datastore, full)
     }
 
     fn admit(
         datastore: &Arc<Datastore>,
         waiting: Option<&dyn WaitingRequests>,
-    ) -> Result<Option<Arc<dyn KeptBytes>>, Errno> {
+    ) -> Result<Option<Arc<dyn SpilledBytes>>, Errno> {
         let options = WriteOptions {
             waiting,
             ..WriteOptions::default()
@@ -218,7 +218,7 @@ mod tests {
         assert!(held.wait());
         let kept = admit_data().unwrap();
         assert_eq!(
-            (session(&datastore).keeper.load().in_file, kept.length()),
+            (session(&datastore).spill.load().in_file, kept.length()),
             (1, 10)
         );
         assert_eq!(kept.load().unwrap()[..], DATA);
@@ -237,19 +237,19 @@ mod tests {
         thread::scope(|scope| {
             let comer = scope.spawn(|| admit(&datastore, None).unwrap().is_none());
             let await_waiting = || {
-                while !session(&datastore).keeper.has_waiters() {
+                while !session(&datastore).spill.has_waiters() {
                     assert!(!comer.is_finished(), "it does not wait");
                     thread::yield_now();
                 }
             };
             await_waiting();
-            session(&datastore).keeper.look_again();
+            session(&datastore).spill.look_again();
             await_waiting();
             drop(berths);
-            session(&datastore).keeper.look_again();
+            session(&datastore).spill.look_again();
             assert!(comer.join().unwrap());
         });
-        assert_eq!(session(&datastore).keeper.load().in_file, 0);
+        assert_eq!(session(&datastore).spill.load().in_file, 0);
         end(&datastore);
     }
 

@@ -1,16 +1,16 @@
 //! The bytes of writes that cannot begin at once (rule P19).
 //!
 //! Up to a limit the bytes are kept in memory. Beyond the limit, a thread that takes requests of the kernel puts the bytes
-//! into a *waiting file* on the disk of the store, and the write reads them when it begins. The waiting file has no name,
-//! so it ends with the process. One waiting file is open at most, or two while one replaces the other. If the file may not
-//! grow either, the thread waits until there is room (`write_admission`). Any other thread keeps the bytes in memory,
+//! into a *spill file* on the disk of the store, and the write reads them when it begins. The spill file has no name,
+//! so it ends with the process. One spill file is open at most, or two while one replaces the other. If the file may not
+//! grow either, the thread waits until there is room (`write_backpressure`). Any other thread keeps the bytes in memory,
 //! because the waiting writes may need that thread.
 //!
 //! Invariants:
 //! - The bytes of a write are settled once: every reader gets the same bytes, or every reader gets an error. Bytes from
 //!   the disk are checked against their hash.
 //! - No lock is held here while a disk is called. To give bytes back calls no disk.
-//! - A call of [`Keeper::look_again`] follows every change that makes room, so no thread waits for room that is there.
+//! - A call of [`SpillBuffer::look_again`] follows every change that makes room, so no thread waits for room that is there.
 
 use std::io;
 use std::sync::Arc;
@@ -21,32 +21,32 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Hash128};
 use parking_lot::Mutex;
 
-use crate::client::KeptBytes;
+use crate::client::SpilledBytes;
 use crate::durable::SCRATCH_PREFIX;
-use crate::host::{Gate, Host, KeptLimits};
-use file::{FileSlot, WaitingFile};
+use crate::host::{Gate, Host, SpillLimits};
+use file::{FileSlot, SpillFile};
 
 mod file;
 
 /// Keeps the bytes of the writes of one datastore.
-pub(crate) struct Keeper {
+pub(crate) struct SpillBuffer {
     backing: Arc<dyn Backing>,
     host: Arc<dyn Host>,
-    limits: KeptLimits,
+    limits: SpillLimits,
     /// Bytes in memory.
     in_memory: AtomicU64,
     /// The bytes in memory that belong to writes which have begun.
     begun: AtomicU64,
     /// Bytes in the file.
     in_file: AtomicU64,
-    file: Mutex<Option<Arc<WaitingFile>>>,
-    /// Number of waiting files so far.
+    file: Mutex<Option<Arc<SpillFile>>>,
+    /// Number of spill files so far.
     files: AtomicU64,
     waiters: Mutex<Waiters>,
     has_waiters: AtomicBool,
     /// Number of times that there may be new room.
     rounds: AtomicU64,
-    /// Bytes kept since the last call of [`Keeper::take_kept`].
+    /// Bytes kept since the last call of [`SpillBuffer::take_kept`].
     kept: AtomicU64,
 }
 
@@ -64,25 +64,25 @@ pub(crate) struct Round(u64);
 
 /// The kept bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeptLoad {
+pub struct SpillLoad {
     /// Bytes in memory.
     pub memory_bytes: u64,
-    /// The bytes in memory of writes that have begun: read from the waiting file, or handed to another thread.
+    /// The bytes in memory of writes that have begun: read from the spill file, or handed to another thread.
     pub begun_bytes: u64,
-    /// Bytes in the waiting file.
+    /// Bytes in the spill file.
     pub file_bytes: u64,
-    /// Writes in the waiting file.
+    /// Writes in the spill file.
     pub in_file: usize,
 }
 
-impl KeptLoad {
+impl SpillLoad {
     /// All bytes.
     pub const fn bytes(&self) -> u64 {
         self.memory_bytes.saturating_add(self.file_bytes)
     }
 }
 
-/// Removes the waiting files of a previous process. The process was killed between the creation of a file and the removal
+/// Removes the spill files of a previous process. The process was killed between the creation of a file and the removal
 /// of its name, or a power loss undid the removal.
 pub(crate) fn remove_left(backing: &dyn Backing) -> io::Result<()> {
     let names = backing.list(".")?.into_iter();
@@ -92,9 +92,9 @@ pub(crate) fn remove_left(backing: &dyn Backing) -> io::Result<()> {
     Ok(())
 }
 
-impl Keeper {
-    /// A keeper without bytes.
-    pub fn new(backing: Arc<dyn Backing>, host: Arc<dyn Host>, limits: KeptLimits) -> Self {
+impl SpillBuffer {
+    /// A buffer without bytes.
+    pub fn new(backing: Arc<dyn Backing>, host: Arc<dyn Host>, limits: SpillLimits) -> Self {
         Self {
             backing,
             host,
@@ -117,20 +117,20 @@ impl Keeper {
         is_full && !is_active(Mutant::KeepWithoutLimit)
     }
 
-    /// Keeps bytes in memory, even beyond the limit.
-    pub fn keep_here(self: &Arc<Self>, data: &[u8]) -> Arc<Kept> {
+    /// Puts bytes into memory, even beyond the limit.
+    pub fn put_in_memory(self: &Arc<Self>, data: &[u8]) -> Arc<Spilled> {
         let length = data.len() as u64;
         self.kept.fetch_add(length, Ordering::Relaxed);
         self.in_memory.fetch_add(length, Ordering::SeqCst);
-        self.keep_at(KeptPlace::Memory(data.into()), data.len())
+        self.put_at(SpilledPlace::Memory(data.into()), data.len())
     }
 
     /// The same for a write that has begun and continues on another thread.
-    pub fn keep_begun(self: &Arc<Self>, data: &[u8]) -> Arc<Kept> {
+    pub fn put_begun(self: &Arc<Self>, data: &[u8]) -> Arc<Spilled> {
         let length = data.len() as u64;
         self.kept.fetch_add(length, Ordering::Relaxed);
         self.count_begun(length);
-        self.keep_at(KeptPlace::Begun(data.into()), data.len())
+        self.put_at(SpilledPlace::Begun(data.into()), data.len())
     }
 
     fn count_begun(&self, length: u64) {
@@ -138,18 +138,18 @@ impl Keeper {
         self.in_memory.fetch_add(length, Ordering::SeqCst);
     }
 
-    /// Keeps bytes in the waiting file, on a thread that may wait for the disk. Returns `None` if the file may not grow, or
+    /// Puts bytes into the spill file, on a thread that may wait for the disk. Returns `None` if the file may not grow, or
     /// the disk does not take the bytes now.
     ///
     /// # Errors
     /// `Io` when the disk has failed.
-    pub fn keep_in_file(self: &Arc<Self>, data: &[u8]) -> Result<Option<Arc<Kept>>, Errno> {
+    pub fn put_in_file(self: &Arc<Self>, data: &[u8]) -> Result<Option<Arc<Spilled>>, Errno> {
         match self.write_to_slot(data) {
             Ok(None) => Ok(None),
             Ok(Some(slot)) => {
                 self.in_file.fetch_add(data.len() as u64, Ordering::SeqCst);
-                let place = KeptPlace::File(slot, Hash128::of(data));
-                Ok(Some(self.keep_at(place, data.len())))
+                let place = SpilledPlace::File(slot, Hash128::of(data));
+                Ok(Some(self.put_at(place, data.len())))
             }
             Err(_) if self.backing.is_poisoned() => Err(Errno::Io),
             Err(error) => {
@@ -160,9 +160,9 @@ impl Keeper {
         }
     }
 
-    fn keep_at(self: &Arc<Self>, place: KeptPlace, length: usize) -> Arc<Kept> {
-        Arc::new(Kept {
-            keeper: Arc::clone(self),
+    fn put_at(self: &Arc<Self>, place: SpilledPlace, length: usize) -> Arc<Spilled> {
+        Arc::new(Spilled {
+            spill: Arc::clone(self),
             length,
             place: Mutex::new(place),
         })
@@ -183,7 +183,7 @@ impl Keeper {
         Ok(Some(Arc::new(slot)))
     }
 
-    /// Whether the disk has room for `growth` more bytes of the waiting file. The content of all waiting writes, and of
+    /// Whether the disk has room for `growth` more bytes of the spill file. The content of all waiting writes, and of
     /// this one of `length` bytes, must find room, too: otherwise the writes would wait for the space of their own bytes.
     fn may_grow(&self, growth: u64, length: u64) -> io::Result<bool> {
         let in_memory = self.in_memory.load(Ordering::SeqCst);
@@ -194,8 +194,8 @@ impl Keeper {
         Ok(available >= needed.saturating_add(growth))
     }
 
-    /// The waiting file. It is made if there is none and the disk has room for `length` bytes in it.
-    fn open_file(&self, length: u64) -> io::Result<Option<Arc<WaitingFile>>> {
+    /// The spill file. It is made if there is none and the disk has room for `length` bytes in it.
+    fn open_file(&self, length: u64) -> io::Result<Option<Arc<SpillFile>>> {
         if let Some(file) = &*self.file.lock() {
             return Ok(Some(Arc::clone(file)));
         }
@@ -212,12 +212,12 @@ impl Keeper {
     }
 
     /// Makes a file without a name.
-    fn make_file(&self) -> io::Result<Arc<WaitingFile>> {
+    fn make_file(&self) -> io::Result<Arc<SpillFile>> {
         let number = self.files.fetch_add(1, Ordering::Relaxed);
         let name = format!("{SCRATCH_PREFIX}{number}");
         let file = self.backing.open_or_create(&name)?;
         self.backing.remove(&name)?;
-        Ok(WaitingFile::new(file))
+        Ok(SpillFile::new(file))
     }
 
     /// The round of this moment. A thread takes it before it looks for room, for [`Self::wait_for_room`].
@@ -278,7 +278,7 @@ impl Keeper {
         self.kept.load(Ordering::Relaxed)
     }
 
-    /// The waiting file, if no write uses it. To drop it removes it from the disk, which may take long.
+    /// The spill file, if no write uses it. To drop it removes it from the disk, which may take long.
     pub fn unused_file(&self) -> Option<impl Send + 'static> {
         // A slot that is being dropped still holds the file. New slots need this lock.
         let mut file = self.file.lock();
@@ -286,9 +286,9 @@ impl Keeper {
     }
 
     /// The kept bytes of this moment.
-    pub fn load(&self) -> KeptLoad {
+    pub fn load(&self) -> SpillLoad {
         let in_file = self.file.lock().as_ref().map_or(0, |file| file.taken());
-        KeptLoad {
+        SpillLoad {
             memory_bytes: self.in_memory.load(Ordering::SeqCst),
             begun_bytes: self.begun.load(Ordering::SeqCst),
             file_bytes: self.in_file.load(Ordering::SeqCst),
@@ -304,16 +304,16 @@ impl Keeper {
 }
 
 /// The bytes of one write. Dropped, they give their memory or disk space back.
-pub(crate) struct Kept {
-    keeper: Arc<Keeper>,
+pub(crate) struct Spilled {
+    spill: Arc<SpillBuffer>,
     length: usize,
-    place: Mutex<KeptPlace>,
+    place: Mutex<SpilledPlace>,
 }
 
-enum KeptPlace {
+enum SpilledPlace {
     /// In memory. The write waits, or has waited.
     Memory(Arc<[u8]>),
-    /// In the waiting file, with the hash of the bytes.
+    /// In the spill file, with the hash of the bytes.
     File(Arc<FileSlot>, Hash128),
     /// In memory. The write has begun.
     Begun(Arc<[u8]>),
@@ -321,13 +321,13 @@ enum KeptPlace {
     Lost,
 }
 
-impl Kept {
+impl Spilled {
     /// The bytes or the error, if that is settled.
-    fn settled(place: &KeptPlace) -> Option<Result<Arc<[u8]>, Errno>> {
+    fn settled(place: &SpilledPlace) -> Option<Result<Arc<[u8]>, Errno>> {
         match place {
-            KeptPlace::Memory(bytes) | KeptPlace::Begun(bytes) => Some(Ok(Arc::clone(bytes))),
-            KeptPlace::Lost => Some(Err(Errno::Io)),
-            KeptPlace::File(..) => None,
+            SpilledPlace::Memory(bytes) | SpilledPlace::Begun(bytes) => Some(Ok(Arc::clone(bytes))),
+            SpilledPlace::Lost => Some(Err(Errno::Io)),
+            SpilledPlace::File(..) => None,
         }
     }
 
@@ -338,15 +338,15 @@ impl Kept {
             return settled;
         }
         let length = self.length as u64;
-        self.keeper.in_file.fetch_sub(length, Ordering::SeqCst);
+        self.spill.in_file.fetch_sub(length, Ordering::SeqCst);
         *place = match read {
             Ok(bytes) => {
-                self.keeper.count_begun(length);
-                KeptPlace::Begun(bytes)
+                self.spill.count_begun(length);
+                SpilledPlace::Begun(bytes)
             }
             Err(error) => {
                 tracing::error!(%error, "the bytes of a write that waited cannot be read again");
-                KeptPlace::Lost
+                SpilledPlace::Lost
             }
         };
         Self::settled(&place).unwrap_or(Err(Errno::Io))
@@ -362,39 +362,39 @@ fn checked(bytes: Arc<[u8]>, expected: Hash128) -> io::Result<Arc<[u8]>> {
     Err(io::Error::new(io::ErrorKind::InvalidData, what))
 }
 
-impl KeptBytes for Kept {
+impl SpilledBytes for Spilled {
     fn length(&self) -> usize {
         self.length
     }
 
     fn load(&self) -> Result<Arc<[u8]>, Errno> {
         let (slot, hash) = match &*self.place.lock() {
-            KeptPlace::File(slot, hash) => (Arc::clone(slot), *hash),
+            SpilledPlace::File(slot, hash) => (Arc::clone(slot), *hash),
             place => return Self::settled(place).unwrap_or(Err(Errno::Io)),
         };
         let read = slot.read(self.length);
         let settled = self.settle(read.and_then(|bytes| checked(bytes, hash)));
         drop(slot);
-        self.keeper.look_again();
+        self.spill.look_again();
         settled
     }
 }
 
-impl Drop for Kept {
+impl Drop for Spilled {
     fn drop(&mut self) {
         let length = self.length as u64;
-        let place = std::mem::replace(self.place.get_mut(), KeptPlace::Lost);
+        let place = std::mem::replace(self.place.get_mut(), SpilledPlace::Lost);
         let (in_memory, begun, in_file) = match &place {
-            KeptPlace::Memory(_) => (length, 0, 0),
-            KeptPlace::Begun(_) => (length, length, 0),
-            KeptPlace::File(..) => (0, 0, length),
-            KeptPlace::Lost => (0, 0, 0),
+            SpilledPlace::Memory(_) => (length, 0, 0),
+            SpilledPlace::Begun(_) => (length, length, 0),
+            SpilledPlace::File(..) => (0, 0, length),
+            SpilledPlace::Lost => (0, 0, 0),
         };
-        self.keeper.in_memory.fetch_sub(in_memory, Ordering::SeqCst);
-        self.keeper.begun.fetch_sub(begun, Ordering::SeqCst);
-        self.keeper.in_file.fetch_sub(in_file, Ordering::SeqCst);
+        self.spill.in_memory.fetch_sub(in_memory, Ordering::SeqCst);
+        self.spill.begun.fetch_sub(begun, Ordering::SeqCst);
+        self.spill.in_file.fetch_sub(in_file, Ordering::SeqCst);
         drop(place);
-        self.keeper.look_again();
+        self.spill.look_again();
     }
 }
 
