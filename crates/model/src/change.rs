@@ -1,6 +1,7 @@
 //! The metadata operations, and the changes of names among them.
 
 use lockstep_types::limits::LINKS_MAX;
+use lockstep_types::mode::{MODE_BITS, SET_GROUP_ID};
 use lockstep_types::xattr::{ACCESS_ACL, DEFAULT_ACL};
 use lockstep_types::{
     Errno, FileName, Ino, InodeFlags, MetaRequest, NodeKind, RenameMode, Timestamp,
@@ -8,7 +9,6 @@ use lockstep_types::{
 
 use crate::{Acl, Body, Content, Done, Effect, Model, Names, Node};
 
-const SET_GROUP_ID: u32 = 0o2000;
 /// Longest target of a symbolic link.
 const TARGET_BYTES_MAX: usize = 4095;
 
@@ -90,7 +90,7 @@ impl Model {
         }
         node.uid = *uid;
         node.gid = if group_bit == 0 { *gid } else { above.gid };
-        node.mode = mode & 0o7777;
+        node.mode = mode & MODE_BITS;
         node.flags = above.flags.intersection(InodeFlags::INHERITED);
         if *kind == NodeKind::Directory {
             node.mode |= group_bit;

@@ -2,17 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockstep_types::xattr::ACCESS_ACL;
+use lockstep_types::mode::{GROUP_EXECUTE, MODE_BITS, SET_GROUP_ID, SET_USER_ID};
+use lockstep_types::xattr::{ACCESS_ACL, CAPABILITIES};
 use lockstep_types::{FileName, Ino, InodeFlags, NodeKind, Timestamp};
 
 use crate::acl::Acl;
 use crate::content::Content;
 use crate::names::Names;
-
-const SET_USER_ID: u32 = 0o4000;
-const SET_GROUP_ID: u32 = 0o2000;
-const GROUP_EXECUTE: u32 = 0o0010;
-const CAPABILITIES: &[u8] = b"security.capability";
 
 /// The part of an inode that depends on its kind.
 #[derive(Clone, Debug)]
@@ -90,7 +86,7 @@ impl Node {
 
     /// Sets the permission bits, and changes the access list with them.
     pub(crate) fn chmod(&mut self, mode: u32) {
-        self.mode = mode & 0o7777;
+        self.mode = mode & MODE_BITS;
         if let Some(value) = self.xattrs.get_mut(ACCESS_ACL) {
             let mut list = Acl::parse(value).expect("only valid lists are stored");
             list.chmod(mode);

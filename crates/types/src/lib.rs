@@ -11,6 +11,7 @@ pub mod hash;
 pub mod id;
 pub mod inode_flags;
 pub mod limits;
+pub mod mode;
 pub mod mutants;
 pub mod name;
 pub mod op;

@@ -10,6 +10,9 @@ pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 /// Name of the access control list that new entries of a directory inherit.
 pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
+/// Name of the capabilities of a program file, which fall with the set-id bits.
+pub const CAPABILITIES: &[u8] = b"security.capability";
+
 const USER: &[u8] = b"user.";
 const TRUSTED: &[u8] = b"trusted.";
 const SECURITY: &[u8] = b"security.";
@@ -61,7 +64,7 @@ mod tests {
         for (name, namespace) in [
             (&b"user.a"[..], XattrNamespace::User),
             (b"trusted.overlay.opaque", XattrNamespace::Trusted),
-            (b"security.capability", XattrNamespace::Security),
+            (CAPABILITIES, XattrNamespace::Security),
             (b"system.posix_acl_access", XattrNamespace::AccessControl),
             (b"system.posix_acl_default", XattrNamespace::AccessControl),
         ] {

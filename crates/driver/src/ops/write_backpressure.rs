@@ -11,7 +11,9 @@ use std::sync::Arc;
 use lockstep_fs::OpError;
 use lockstep_fs::plan::View;
 use lockstep_repl::core::LockSet;
+use lockstep_types::mode::SET_ID;
 use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::xattr::CAPABILITIES;
 use lockstep_types::{Errno, Ino};
 
 use super::berths::Berths;
@@ -22,11 +24,6 @@ use super::spill::{SpillBuffer, Spilled};
 use crate::client::WaitingRequests;
 use crate::engine::Engine;
 use crate::replication::Replication;
-
-/// The set-id bits of a mode.
-const SET_ID: u32 = 0o6000;
-/// The attribute that a write by an unprivileged program removes.
-const CAPABILITIES: &[u8] = b"security.capability";
 
 /// The locks of a write.
 pub(crate) fn write_locks(ino: Ino, offset: u64, length: usize) -> LockSet {

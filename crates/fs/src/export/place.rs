@@ -13,6 +13,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use lockstep_types::mode::SET_ID;
 use lockstep_types::{Attr, NodeKind, Timestamp};
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags,
@@ -34,7 +35,6 @@ const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 const PRIVATE_DIRECTORY: Mode = Mode::from_raw_mode(0o700);
 /// Lists that a directory may have inherited from its parent.
 const LISTS: [&[u8]; 2] = [acl::ACCESS, acl::DEFAULT];
-const SET_ID: u32 = 0o6000;
 const GROUP_BITS: u32 = 0o070;
 
 /// Extended attributes with their values.

@@ -5,14 +5,12 @@
 
 use std::num::TryFromIntError;
 
+use lockstep_types::mode::MODE_BITS;
 use lockstep_types::{Attr, BootId, FileName, Ino, InodeFlags, NodeKind, Osn, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// First cookie given to a directory entry: 1 and 2 are for `.` and `..`.
 pub const FIRST_COOKIE: u64 = 3;
-
-/// Permission, set-id and sticky bits.
-const MODE_BITS: u32 = 0o7777;
 
 /// The permission bits and the flags of an inode. In its record they are one number, which has the flags above the twelve bits
 /// of the mode: so a record without flags is what it was before there were flags.

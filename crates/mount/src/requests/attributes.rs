@@ -6,13 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo, OpenFlags, RenameFlags, TimeOrNow};
 use lockstep_types::limits::BLOCK_BYTES;
+use lockstep_types::mode::MODE_BITS;
 use lockstep_types::{
     AllocateMode, Attr, Errno, FileName, Ino, NodeKind, RenameMode, Timestamp, XattrMode,
 };
 use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
-
-/// Permission, set-id and sticky bits.
-const MODE_BITS: u32 = 0o7777;
 
 /// The inode of a request.
 pub(crate) fn ino(node: INodeNo) -> Result<Ino, Errno> {

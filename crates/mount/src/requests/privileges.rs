@@ -13,13 +13,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use fuser::Request;
-use lockstep_types::{Attr, Errno, Ino, MetaRequest, NodeKind};
-
 use lockstep_driver::client::FileService;
-
-const SET_UID: u32 = 0o4000;
-const SET_GID: u32 = 0o2000;
-const GROUP_EXECUTE: u32 = 0o0010;
+use lockstep_types::mode::{GROUP_EXECUTE, SET_GROUP_ID, SET_ID, SET_USER_ID};
+use lockstep_types::{Attr, Errno, Ino, MetaRequest, NodeKind};
 
 /// Bit of `CAP_FSETID` in a capability set.
 const CAP_FSETID: u64 = 1 << 4;
@@ -72,11 +68,7 @@ impl Caller {
     /// Returns the set-id bits that a caller without `CAP_FSETID` may not keep on the file.
     fn droppable(self, attr: &Attr) -> u32 {
         let keeps_group_bit = attr.mode & GROUP_EXECUTE == 0 && self.may_set_gid(attr);
-        if keeps_group_bit {
-            SET_UID
-        } else {
-            SET_UID | SET_GID
-        }
+        if keeps_group_bit { SET_USER_ID } else { SET_ID }
     }
 
     /// Returns the permission bits of a file after this caller has given it another owner; `None` if unchanged.
@@ -155,7 +147,7 @@ impl Rights {
 
 /// Whether a file has set-id bits. On directories these bits have another meaning.
 pub(crate) fn has_set_id(attr: &Attr) -> bool {
-    attr.kind != NodeKind::Directory && attr.mode & (SET_UID | SET_GID) != 0
+    attr.kind != NodeKind::Directory && attr.mode & SET_ID != 0
 }
 
 /// Returns the changes that must precede a change of the content of `ino` by `caller`; usually none.
@@ -189,10 +181,10 @@ pub(crate) fn before_write(caller: Caller, attr: &Attr) -> Option<MetaRequest> {
 /// Clears set-group-id of a file that the group may not execute. [`MetaRequest::DropPrivileges`] and
 /// [`MetaRequest::Truncate`] leave that bit: both nodes apply them alike, and only this node knows the caller.
 fn clear_plain_set_gid(attr: &Attr, dropped: u32) -> Option<MetaRequest> {
-    let clears = is_plain_set_gid(attr) && dropped & SET_GID != 0;
+    let clears = is_plain_set_gid(attr) && dropped & SET_GROUP_ID != 0;
     clears.then_some(MetaRequest::SetAttr {
         ino: attr.ino,
-        mode: Some(attr.mode & !SET_GID),
+        mode: Some(attr.mode & !SET_GROUP_ID),
         uid: None,
         gid: None,
         atime: None,
@@ -201,7 +193,7 @@ fn clear_plain_set_gid(attr: &Attr, dropped: u32) -> Option<MetaRequest> {
 }
 
 fn is_plain_set_gid(attr: &Attr) -> bool {
-    has_set_id(attr) && attr.mode & (SET_GID | GROUP_EXECUTE) == SET_GID
+    has_set_id(attr) && attr.mode & (SET_GROUP_ID | GROUP_EXECUTE) == SET_GROUP_ID
 }
 
 /// Returns the operations that truncate a file to `size` for `caller`.
@@ -218,8 +210,8 @@ pub(crate) fn truncation(caller: Caller, attr: &Attr, size: u64) -> Vec<MetaRequ
 
 /// Returns the permission bits of a file after `caller` has given it an access ACL; `None` if unchanged.
 pub(crate) fn mode_after_acl(caller: Caller, attr: &Attr) -> Option<u32> {
-    let drops = attr.mode & SET_GID != 0 && !caller.may_set_gid(attr);
-    drops.then_some(attr.mode & !SET_GID)
+    let drops = attr.mode & SET_GROUP_ID != 0 && !caller.may_set_gid(attr);
+    drops.then_some(attr.mode & !SET_GROUP_ID)
 }
 
 #[cfg(test)]
@@ -281,11 +273,11 @@ mod tests {
 
     #[test]
     fn a_change_of_content_clears_the_bits_unless_root() {
-        assert_eq!(caller(1, 2).dropped(&file(0o4755)), SET_UID);
+        assert_eq!(caller(1, 2).dropped(&file(0o4755)), SET_USER_ID);
         assert_eq!(caller(0, 0).dropped(&file(0o4755)), 0);
         // Without group execute a member of the group keeps set-group-id.
         assert_eq!(caller(1, 2).dropped(&file(0o2666)), 0);
-        assert_eq!(caller(1, 3).dropped(&file(0o2666)), SET_GID);
-        assert_eq!(caller(1, 2).dropped(&file(0o6676)), SET_UID | SET_GID);
+        assert_eq!(caller(1, 3).dropped(&file(0o2666)), SET_GROUP_ID);
+        assert_eq!(caller(1, 2).dropped(&file(0o6676)), SET_ID);
     }
 }

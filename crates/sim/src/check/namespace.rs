@@ -10,15 +10,12 @@
 
 mod records;
 
+use lockstep_types::mode::{GROUP_EXECUTE, MODE_BITS, SET_GROUP_ID, SET_ID, SET_USER_ID};
 use lockstep_types::{Errno, FileName, Ino, MetaRequest, NodeKind, RenameMode, XattrMode};
 
 use records::{Key, Part, Record, Records};
 
 pub(super) use records::{Moment, Node, mix};
-
-const SET_USER_ID: u32 = 0o4000;
-const SET_GROUP_ID: u32 = 0o2000;
-const GROUP_EXECUTE: u32 = 0o0010;
 
 /// The result of an operation in the model.
 #[derive(Debug)]
@@ -284,7 +281,7 @@ impl Namespace {
             mode: if is_symlink {
                 0o777
             } else {
-                (mode & 0o7777 | passed_on) & !(umask & 0o777)
+                (mode & MODE_BITS | passed_on) & !(umask & 0o777)
             },
             uid: *uid,
             gid: if inherited == 0 { *gid } else { above.gid },
@@ -438,7 +435,7 @@ impl Namespace {
             if node.kind == NodeKind::Symlink {
                 return Err(Errno::NotSupported);
             }
-            node.mode = mode & 0o7777;
+            node.mode = mode & MODE_BITS;
         }
         self.save(ino, node);
         Ok(Some(ino))
@@ -496,6 +493,6 @@ const fn without_set_id(mode: u32) -> u32 {
     if mode & GROUP_EXECUTE == 0 {
         mode & !SET_USER_ID
     } else {
-        mode & !(SET_USER_ID | SET_GROUP_ID)
+        mode & !SET_ID
     }
 }

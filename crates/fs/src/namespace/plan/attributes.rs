@@ -1,5 +1,7 @@
 //! Operations on permission bits, owners and times.
 
+use lockstep_types::mode::{GROUP_EXECUTE, MODE_BITS, SET_GROUP_ID, SET_USER_ID};
+use lockstep_types::xattr::CAPABILITIES;
 use lockstep_types::{Errno, Ino, InodeFlags, NodeKind, Timestamp};
 
 use super::draft::PlanDraft;
@@ -7,12 +9,6 @@ use super::flags;
 use crate::error::OpError;
 use crate::namespace::acl::{self, Acl};
 use crate::namespace::keys;
-
-const SET_USER_ID: u32 = 0o4000;
-const SET_GROUP_ID: u32 = 0o2000;
-const GROUP_EXECUTE: u32 = 0o0010;
-/// Attribute of file capabilities, which fall with the set-id bits.
-const CAPABILITIES: &[u8] = b"security.capability";
 
 /// Changes permission bits, owner and times.
 pub(super) fn set_attr(
@@ -50,7 +46,7 @@ fn chmod(draft: &mut PlanDraft<'_>, ino: Ino, mode: u32) -> Result<(), OpError> 
     if inode.kind() == NodeKind::Symlink {
         return Err(Errno::NotSupported.into());
     }
-    inode.bits.mode = mode & 0o7777;
+    inode.bits.mode = mode & MODE_BITS;
     let key = keys::xattr(ino, acl::ACCESS);
     if let Some(bytes) = draft.get(&key)?
         && let Some(mut list) = Acl::parse(&bytes)?

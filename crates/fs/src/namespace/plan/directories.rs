@@ -1,5 +1,6 @@
 //! Operations on names: making, linking, removing and moving them, and freeing inodes without a name.
 
+use lockstep_types::mode::{MODE_BITS, SET_GROUP_ID};
 use lockstep_types::{Errno, FileName, Ino, InodeFlags, MetaRequest, NodeKind, RenameMode, limits};
 
 use super::draft::PlanDraft;
@@ -9,7 +10,6 @@ use crate::namespace::acl::{self, Acl};
 use crate::namespace::keys;
 use crate::namespace::record::{Body, EntryRecord, FIRST_COOKIE, Inode, ModeAndFlags};
 
-const SET_GROUP_ID: u32 = 0o2000;
 /// Deeper nesting than any path can name; stops a walk up a damaged tree.
 const DEPTH_MAX: usize = 1 << 20;
 
@@ -76,7 +76,7 @@ fn new_inode(draft: &mut PlanDraft<'_>, request: &MetaRequest) -> Result<Inode, 
     };
     let inherits_group = above.mode & SET_GROUP_ID != 0;
     let is_directory = *kind == NodeKind::Directory;
-    let mut mode = mode & 0o7777;
+    let mut mode = mode & MODE_BITS;
     if inherits_group && is_directory {
         mode |= SET_GROUP_ID;
     }
