@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
-use lockstep_driver::client::{FileService, Standing, WriteOptions};
+use lockstep_driver::client::{FileService, Standing, WriteData, WriteOptions};
 use lockstep_mount::Unmounted;
 use lockstep_types::settings::Standby;
 use lockstep_types::{FileName, Ino, MetaRequest, NodeKind, RenameMode};
@@ -80,9 +80,13 @@ impl OtherNode<'_> {
     fn write(&self, path: &str, offset: u64, data: &[u8]) {
         let done = Box::new(|outcome: Result<_, _>| outcome.unwrap());
         let options = WriteOptions::default();
-        self.0
-            .model
-            .write(self.find(path), offset, data, options, done);
+        self.0.model.write(
+            self.find(path),
+            offset,
+            WriteData::Borrowed(data),
+            options,
+            done,
+        );
     }
 
     fn change(&self, request: MetaRequest) {

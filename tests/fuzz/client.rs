@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use lockstep_driver::client::{Done, FileService, WriteOptions};
+use lockstep_driver::client::{Done, FileService, WriteData, WriteOptions};
 use lockstep_driver::{Datastore, DatastoreHandle};
 use lockstep_types::{Errno, FileName, Ino, MetaRequest, NodeKind};
 
@@ -80,6 +80,7 @@ impl Client {
             durable,
             ..WriteOptions::default()
         };
+        let data = WriteData::Borrowed(data);
         self.0.write(ino, offset, data, options, done);
         answer
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_driver::client::{Done, FileService, WriteOptions};
+use lockstep_driver::client::{Done, FileService, WriteData, WriteOptions};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
 use parking_lot::Mutex;
 
@@ -211,11 +211,18 @@ impl FileService for Faulty {
         self.model.next_ino()
     }
 
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
+    fn write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: WriteData<'_>,
+        options: WriteOptions<'_>,
+        done: Done<()>,
+    ) {
         self.durable
             .fetch_add(usize::from(options.durable), Ordering::SeqCst);
         self.poll_for_followers(options);
-        let (model, data) = (Arc::clone(&self.model), data.to_vec());
+        let (model, data) = (Arc::clone(&self.model), self.keep_admitted(data));
         let (durable, drop_set_id) = (options.durable, options.drop_set_id);
         let answers = Arc::clone(&self.answers);
         let done: Done<()> = Box::new(move |outcome| {
@@ -231,7 +238,7 @@ impl FileService for Faulty {
                 drop_set_id,
                 ..WriteOptions::default()
             };
-            model.write(ino, offset, &data, options, done);
+            model.write(ino, offset, data, options, done);
         };
         if self.holds_writes.load(Ordering::SeqCst) {
             self.waiting.lock().push(Box::new(write));

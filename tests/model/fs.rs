@@ -11,7 +11,9 @@ use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::time::SystemTime;
 
-use lockstep_driver::client::{DirEntry, Done, FileService, ReadDone, Seek, WriteOptions};
+use lockstep_driver::client::{
+    DirEntry, Done, FileService, ReadDone, Seek, WriteData, WriteOptions,
+};
 use lockstep_model::{Content, Model};
 use lockstep_types::backing::Space;
 use lockstep_types::limits::WRITE_BYTES_MAX;
@@ -246,14 +248,25 @@ impl FileService for ModelFs {
         done(read.as_deref().map_err(|errno| *errno));
     }
 
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
+    fn write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: WriteData<'_>,
+        options: WriteOptions<'_>,
+        done: Done<()>,
+    ) {
+        let data = match data.load() {
+            Ok(data) => data,
+            Err(errno) => return done(Err(errno)),
+        };
         let mut state = self.state.lock();
         let end = offset + data.len() as u64;
         let size = state.model.content(ino).map(Content::size);
         let written = if options.is_resent_append && size == Ok(end) {
             Ok(()) // It is there: the bytes are the same.
         } else {
-            state.write(ino, offset, data, options.drop_set_id)
+            state.write(ino, offset, &data, options.drop_set_id)
         };
         drop(state);
         done(written);

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_driver::client::{
-    Done, FileService, Inside, RequestKind, RoleObserver, Standing, Tenure, WriteOptions,
+    Done, FileService, Inside, RequestKind, RoleObserver, Standing, Tenure, WriteData, WriteOptions,
 };
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
 use parking_lot::Mutex;
@@ -231,8 +231,15 @@ impl FileService for Gated {
         self.model.next_ino()
     }
 
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
-        let (model, data) = (Arc::clone(&self.model), data.to_vec());
+    fn write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: WriteData<'_>,
+        options: WriteOptions<'_>,
+        done: Done<()>,
+    ) {
+        let (model, data) = (Arc::clone(&self.model), self.keep_admitted(data));
         let (durable, drop_set_id) = (options.durable, options.drop_set_id);
         let write = move || {
             let options = WriteOptions {
@@ -240,7 +247,7 @@ impl FileService for Gated {
                 drop_set_id,
                 ..WriteOptions::default()
             };
-            model.write(ino, offset, &data, options, done);
+            model.write(ino, offset, data, options, done);
         };
         let mut held = self.held.lock();
         if let Some(held) = held.as_mut() {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 
 use lockstep_driver::client::{
-    DirEntry, Done, FileService, Inside, ReadDone, RequestKind, Seek, Standing, Tenure,
+    DirEntry, Done, FileService, Inside, ReadDone, RequestKind, Seek, Standing, Tenure, WriteData,
     WriteOptions,
 };
 use lockstep_mount::hold::{DescriptorHolder, DescriptorStore, HoldUntil, socket_path};
@@ -199,7 +199,14 @@ impl FileService for Interrupted {
         done(outcome.as_deref().map_err(|errno| *errno));
     }
 
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
+    fn write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: WriteData<'_>,
+        options: WriteOptions<'_>,
+        done: Done<()>,
+    ) {
         let write = || take(|keep| self.model.write(ino, offset, data, options, keep));
         done(self.run("write", write));
     }

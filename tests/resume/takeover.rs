@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use lockstep_driver::client::{FileService, Standing, WriteOptions};
+use lockstep_driver::client::{FileService, Standing, WriteData, WriteOptions};
 use lockstep_types::{FileName, Ino, MetaRequest, NodeKind};
 use rustix::fs::{
     CWD, FallocateFlags, RenameFlags, XattrFlags, copy_file_range, fallocate, removexattr,
@@ -241,7 +241,8 @@ pub fn questions_wait() {
             node.stand(Standing::Following);
             let ino = find(&model, "a").unwrap();
             let done = Box::new(|outcome: Result<(), _>| outcome.unwrap());
-            model.write(ino, 0, b"behind", WriteOptions::default(), done);
+            let data = WriteData::Borrowed(b"behind");
+            model.write(ino, 0, data, WriteOptions::default(), done);
             node.stand(Standing::Serving);
         };
         (service, Box::new(meanwhile))

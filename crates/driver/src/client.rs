@@ -3,7 +3,7 @@
 //!
 //! An operation that may wait, for a lock, the peer or a disk flush, answers through a completion. The completion is
 //! called exactly once, from any thread, so a front end never parks a thread on an operation. The one exception is the
-//! admission of writes ([`FileService::admit_write`]): there a thread waits while too many writes wait.
+//! admission of writes ([`FileService::admit`]): there a thread waits while too many writes wait.
 //! A request that only reads the local store returns at once.
 //!
 //! Permissions are not checked here: the kernel has checked them.
@@ -16,8 +16,12 @@ use std::time::Duration;
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind};
 
+pub use write_data::{LoadedData, SpilledBytes, WriteData, in_memory};
+
 pub use crate::lease_board::LeaseBoard;
 pub use crate::service_gate::{Inside, RequestKind, Standing, Tenure};
+
+mod write_data;
 
 /// Called exactly once with the outcome of an operation, from any thread.
 pub type Done<T> = Box<dyn FnOnce(Result<T, Errno>) + Send>;
@@ -28,29 +32,6 @@ pub type ReadDone = Box<dyn FnOnce(Result<&[u8], Errno>) + Send>;
 /// Asks whether the front end still refers to an inode. If it does not, it calls [`FileService::unreferenced`]. May be
 /// called from any thread, and does not wait.
 pub type AskKernel = Box<dyn Fn(Ino) + Send + Sync>;
-
-/// The bytes of a write that begins later. Dropped, they give their memory or disk space back.
-pub trait SpilledBytes: Send + Sync {
-    /// Number of bytes.
-    fn length(&self) -> usize;
-
-    /// The bytes. May wait for the disk.
-    ///
-    /// # Errors
-    /// `Io` when they cannot be read again; every later call then returns the same error.
-    fn load(&self) -> Result<Arc<[u8]>, Errno>;
-}
-
-/// Bytes in memory.
-impl SpilledBytes for Arc<[u8]> {
-    fn length(&self) -> usize {
-        self.len()
-    }
-
-    fn load(&self) -> Result<Self, Errno> {
-        Ok(Self::clone(self))
-    }
-}
 
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,39 +167,38 @@ pub trait FileService: Send + Sync + 'static {
     fn closing(&self) {}
 
     /// Admits a write of a mount, before [`Self::write`]. If the write would have to wait, and memory holds as many bytes
-    /// of waiting writes as it may, this keeps the bytes for [`Self::write_kept`]. While there is no room for the bytes,
-    /// the thread waits. The thread must hold nothing that another write may wait for. No thread that completes
-    /// operations may call this.
+    /// of waiting writes as it may, the write owns its bytes from now on. While there is no room for the bytes, the thread
+    /// waits. The thread must hold nothing that another write may wait for. No thread that completes operations may call
+    /// this.
     ///
     /// # Errors
     /// `Io` when the bytes cannot be kept, because the disk fails or the mount is gone.
-    fn admit_write(
+    fn admit<'a>(
         &self,
         _ino: Ino,
         _offset: u64,
-        _data: &[u8],
+        data: &'a [u8],
         _options: WriteOptions<'_>,
-    ) -> Result<Option<Arc<dyn SpilledBytes>>, Errno> {
-        Ok(None)
+    ) -> Result<WriteData<'a>, Errno> {
+        Ok(WriteData::Borrowed(data))
     }
 
     /// Keeps the bytes of a write that the caller begins later, as part of its admission. The same holds for the thread
-    /// as in [`Self::admit_write`].
+    /// as in [`Self::admit`].
     ///
     /// # Errors
     /// `Io` when the bytes cannot be kept, because the disk fails or the mount is gone.
     fn keep(
         &self,
-        data: &[u8],
+        data: WriteData<'_>,
         _waiting: Option<&dyn WaitingRequests>,
-    ) -> Result<Arc<dyn SpilledBytes>, Errno> {
+    ) -> Result<WriteData<'static>, Errno> {
         Ok(self.keep_admitted(data))
     }
 
     /// Keeps the bytes of an admitted write in memory. Never waits.
-    fn keep_admitted(&self, data: &[u8]) -> Arc<dyn SpilledBytes> {
-        let bytes: Arc<[u8]> = data.into();
-        Arc::new(bytes)
+    fn keep_admitted(&self, data: WriteData<'_>) -> WriteData<'static> {
+        data.owned_by(in_memory)
     }
 
     /// Attributes of the inode that `name` in `parent` leads to; `NoEntry` if there is no such name.
@@ -293,22 +273,14 @@ pub trait FileService: Send + Sync + 'static {
     fn read(&self, ino: Ino, offset: u64, length: usize, done: ReadDone);
 
     /// Writes all of `data` (at most `limits::WRITE_BYTES_MAX`) at `offset`.
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>);
-
-    /// Writes all kept bytes.
-    fn write_kept(
+    fn write(
         &self,
         ino: Ino,
         offset: u64,
-        kept: Arc<dyn SpilledBytes>,
+        data: WriteData<'_>,
         options: WriteOptions<'_>,
         done: Done<()>,
-    ) {
-        match kept.load() {
-            Ok(data) => self.write(ino, offset, &data, options, done),
-            Err(errno) => done(Err(errno)),
-        }
-    }
+    );
 
     /// Executes a metadata operation. The answer is the attributes of the inode that was made, linked or
     /// changed, if there is exactly one.

@@ -18,13 +18,13 @@ use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, limits};
 
 use crate::client::{
     AskKernel, DirEntry, Done, FileService, Inside, LeaseBoard, ReadDone, RequestKind,
-    RoleObserver, Seek, SpilledBytes, Standing, Tenure, WaitingRequests, WriteOptions,
+    RoleObserver, Seek, Standing, Tenure, WaitingRequests, WriteData, WriteOptions, in_memory,
 };
 use crate::datastore::Datastore;
 use crate::host::Job;
 use crate::ops::pending::WriteParams;
 use crate::ops::space::{Admission, Begin, Charge};
-use crate::session::primary::{Bytes, PrimarySession};
+use crate::session::primary::PrimarySession;
 use crate::threads;
 
 /// See the head of this file.
@@ -246,53 +246,54 @@ impl FileService for DatastoreHandle {
         }
     }
 
-    fn admit_write(
+    fn admit<'a>(
         &self,
         ino: Ino,
         offset: u64,
-        data: &[u8],
+        data: &'a [u8],
         options: WriteOptions<'_>,
-    ) -> Result<Option<Arc<dyn SpilledBytes>>, Errno> {
+    ) -> Result<WriteData<'a>, Errno> {
         let session = self.session()?;
         if !session.spill.is_full() {
-            return Ok(None);
+            return Ok(WriteData::Borrowed(data));
         }
-        let admission = &session.admission;
-        let starts = || admission.would_start(ino, offset, data.len(), options.drop_set_id);
-        let kept = admission.admit(data, options.waiting, starts)?;
-        Ok(kept.map(|kept| kept as _))
+        let backpressure = &session.backpressure;
+        let starts = || backpressure.would_start(ino, offset, data.len(), options.drop_set_id);
+        let spilled = backpressure.admit(data, options.waiting, starts)?;
+        Ok(spilled.map_or(WriteData::Borrowed(data), |it| WriteData::Spilled(it)))
     }
 
     fn keep(
         &self,
-        data: &[u8],
+        data: WriteData<'_>,
         waiting: Option<&dyn WaitingRequests>,
-    ) -> Result<Arc<dyn SpilledBytes>, Errno> {
+    ) -> Result<WriteData<'static>, Errno> {
+        let data = match data {
+            WriteData::Borrowed(data) => data,
+            WriteData::Spilled(spilled) => return Ok(WriteData::Spilled(spilled)),
+        };
         let session = self.session()?;
-        let kept = session.admission.admit(data, waiting, || false)?;
-        Ok(kept.unwrap_or_else(|| session.spill.put_in_memory(data)))
+        let spilled = session.backpressure.admit(data, waiting, || false)?;
+        let spilled = spilled.unwrap_or_else(|| session.spill.put_in_memory(data));
+        Ok(WriteData::Spilled(spilled))
     }
 
-    fn keep_admitted(&self, data: &[u8]) -> Arc<dyn SpilledBytes> {
-        match self.session() {
+    fn keep_admitted(&self, data: WriteData<'_>) -> WriteData<'static> {
+        data.owned_by(|data| match self.session() {
             Ok(session) => session.spill.put_in_memory(data),
-            Err(_) => Arc::new(Arc::<[u8]>::from(data)),
-        }
+            Err(_) => in_memory(data),
+        })
     }
 
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], options: WriteOptions<'_>, done: Done<()>) {
-        self.begin_write(ino, offset, Bytes::Here(data), options, done);
-    }
-
-    fn write_kept(
+    fn write(
         &self,
         ino: Ino,
         offset: u64,
-        kept: Arc<dyn SpilledBytes>,
+        data: WriteData<'_>,
         options: WriteOptions<'_>,
         done: Done<()>,
     ) {
-        self.begin_write(ino, offset, Bytes::Spilled(kept), options, done);
+        self.begin_write(ino, offset, data, options, done);
     }
 
     fn change(&self, request: MetaRequest, done: Done<Option<Attr>>) {
@@ -353,7 +354,7 @@ impl DatastoreHandle {
         &self,
         ino: Ino,
         offset: u64,
-        bytes: Bytes<'_>,
+        data: WriteData<'_>,
         options: WriteOptions<'_>,
         done: Done<()>,
     ) {
@@ -370,7 +371,7 @@ impl DatastoreHandle {
                 time: engine.host.time_of_day(),
                 durable: options.durable || engine.is_always_durable(),
             },
-            length: bytes.length(),
+            length: data.length(),
         };
         if write.length == 0 {
             return done(Ok(()));
@@ -393,11 +394,11 @@ impl DatastoreHandle {
         }
         match session.space.admit_write(ino, offset, write.length as u64) {
             Admission::Granted(charge) => {
-                self.begin_admitted(&session, write, bytes, options, charge.until_done(done));
+                self.begin_admitted(&session, write, data, options, charge.until_done(done));
             }
             Admission::Refused(errno) => done(Err(errno)),
             Admission::Undecided(room) => {
-                self.write_when_admitted(&session, room, write, bytes, options.drop_set_id, done);
+                self.write_when_admitted(&session, room, write, data, options.drop_set_id, done);
             }
         }
     }
@@ -429,30 +430,23 @@ impl DatastoreHandle {
         session: &PrimarySession,
         room: Room,
         write: WriteParams,
-        bytes: Bytes<'_>,
+        data: WriteData<'_>,
         drop_set_id: bool,
         done: Done<()>,
     ) {
         self.flush_deferred_writes();
-        let kept = self.kept(bytes);
+        let data = self.keep_admitted(data);
         self.apply(session, room, move |taken| match taken {
             Ok((session, handle, charge)) => {
                 let options = WriteOptions {
                     drop_set_id,
                     ..WriteOptions::default()
                 };
-                let (bytes, done) = (Bytes::Spilled(kept), charge.until_done(done));
-                handle.begin_admitted(&session, write, bytes, options, done);
+                let done = charge.until_done(done);
+                handle.begin_admitted(&session, write, data, options, done);
             }
             Err(errno) => done(Err(errno)),
         });
-    }
-
-    fn kept(&self, bytes: Bytes<'_>) -> Arc<dyn SpilledBytes> {
-        match bytes {
-            Bytes::Spilled(kept) => kept,
-            Bytes::Here(data) => self.keep_admitted(data),
-        }
     }
 
     /// Begins a write for which there is room.
@@ -460,28 +454,28 @@ impl DatastoreHandle {
         &self,
         session: &PrimarySession,
         write: WriteParams,
-        bytes: Bytes<'_>,
+        data: WriteData<'_>,
         options: WriteOptions<'_>,
         done: Done<()>,
     ) {
         if options.drop_set_id {
-            match session.admission.has_privileges(write.message.ino) {
+            match session.backpressure.has_privileges(write.message.ino) {
                 Ok(false) => {}
-                Ok(true) => return self.write_unprivileged(write, bytes, done),
+                Ok(true) => return self.write_unprivileged(write, data, done),
                 Err(error) => return done(Err(session.engine.log_and_errno(&error))),
             }
         }
-        session.submit_write(write, bytes, options.waiting, done);
+        session.submit_write(write, data, options.waiting, done);
     }
 
     /// Takes set-id bits and capabilities away, then writes.
-    fn write_unprivileged(&self, write: WriteParams, bytes: Bytes<'_>, done: Done<()>) {
+    fn write_unprivileged(&self, write: WriteParams, data: WriteData<'_>, done: Done<()>) {
         self.flush_deferred_writes();
-        let kept = self.kept(bytes);
+        let data = self.keep_admitted(data);
         let handle = self.clone();
         let ino = write.message.ino;
         let then = move |dropped: Result<_, Errno>| match dropped.and_then(|_| handle.session()) {
-            Ok(session) => session.submit_write(write, Bytes::Spilled(kept), None, done),
+            Ok(session) => session.submit_write(write, data, None, done),
             Err(errno) => done(Err(errno)),
         };
         self.change(MetaRequest::DropPrivileges { ino }, Box::new(then));
@@ -493,12 +487,12 @@ impl DatastoreHandle {
             Ok(session) => session,
             Err(errno) => return done(Err(errno)),
         };
-        let kept = self.keep_admitted(data);
+        let data = self.keep_admitted(WriteData::Borrowed(data));
         let handle = self.clone();
         let inside = self.0.gate().hold();
         session.replication.spawn(move || {
             let _inside = inside;
-            handle.write_kept(to.0, to.1, kept, WriteOptions::default(), done);
+            handle.write(to.0, to.1, data, WriteOptions::default(), done);
         });
     }
 }

@@ -150,7 +150,7 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
-    use crate::client::{FileService, SpilledBytes, WriteOptions};
+    use crate::client::{FileService, SpilledBytes, WriteData, WriteOptions};
     use crate::open::tests::Place;
     use crate::session::primary::PrimarySession;
     use crate::{Datastore, DatastoreHandle};
@@ -190,7 +190,11 @@ mod tests {
             waiting,
             ..WriteOptions::default()
         };
-        DatastoreHandle::new(Arc::clone(datastore)).admit_write(FILE, 0, &DATA, options)
+        let service = DatastoreHandle::new(Arc::clone(datastore));
+        Ok(match service.admit(FILE, 0, &DATA, options)? {
+            WriteData::Borrowed(_) => None,
+            WriteData::Spilled(spilled) => Some(spilled),
+        })
     }
 
     fn session(datastore: &Datastore) -> Arc<PrimarySession> {
@@ -229,7 +233,7 @@ mod tests {
     fn without_a_berth_a_write_waits_until_there_is_one_and_is_not_kept() {
         let (_place, datastore, _full) = full();
         let primary = session(&datastore);
-        let berths: Vec<_> = std::iter::from_fn(|| primary.admission.berths.take()).collect();
+        let berths: Vec<_> = std::iter::from_fn(|| primary.backpressure.berths.take()).collect();
         assert!(!berths.is_empty());
         thread::scope(|scope| {
             let comer = scope.spawn(|| admit(&datastore, None).unwrap().is_none());
@@ -254,10 +258,11 @@ mod tests {
     fn no_write_waits_for_admission_once_the_mount_is_gone() {
         let (_place, datastore, _full) = full();
         let primary = session(&datastore);
-        let _berths: Vec<_> = std::iter::from_fn(|| primary.admission.berths.take()).collect();
+        let _berths: Vec<_> = std::iter::from_fn(|| primary.backpressure.berths.take()).collect();
         assert_eq!(admit(&datastore, Some(&Gone)).err(), Some(Errno::Io));
         let service = DatastoreHandle::new(Arc::clone(&datastore));
-        assert_eq!(service.keep(&DATA, Some(&Gone)).err(), Some(Errno::Io));
+        let refused = service.keep(WriteData::Borrowed(&DATA), Some(&Gone));
+        assert_eq!(refused.err(), Some(Errno::Io));
         end(&datastore);
     }
 
@@ -266,7 +271,7 @@ mod tests {
     fn an_admitted_write_never_waits_for_room() {
         let (_place, datastore, _full) = full();
         let primary = session(&datastore);
-        let _berths: Vec<_> = std::iter::from_fn(|| primary.admission.berths.take()).collect();
+        let _berths: Vec<_> = std::iter::from_fn(|| primary.backpressure.berths.take()).collect();
         let (ended, hears) = channel();
         let service = DatastoreHandle::new(Arc::clone(&datastore));
         let writer = thread::spawn(move || {
@@ -280,8 +285,9 @@ mod tests {
                 let done = Box::new(move |outcome: Result<(), Errno>| {
                     ended.send(outcome.is_err()).unwrap();
                 });
-                service.write(FILE, 0, &DATA, options, done);
-                assert_eq!(service.keep_admitted(&DATA).length(), DATA.len());
+                service.write(FILE, 0, WriteData::Borrowed(&DATA), options, done);
+                let kept = service.keep_admitted(WriteData::Borrowed(&DATA));
+                assert_eq!(kept.length(), DATA.len());
             }
         });
         for _ in 0..2 {

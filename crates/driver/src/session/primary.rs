@@ -17,7 +17,7 @@ use lockstep_repl::state::{ServiceMode, State, Trigger};
 use lockstep_types::{Errno, Ino, Osn};
 use parking_lot::Mutex;
 
-use crate::client::{Done, ReadDone, SpilledBytes, WaitingRequests};
+use crate::client::{Done, ReadDone, WaitingRequests, WriteData};
 use crate::durable::tables::{add_writes_to_delta, ranges_of};
 use crate::engine::Engine;
 use crate::host::ThreadKind;
@@ -42,24 +42,6 @@ use crate::session::memory_return::MemoryReturn;
 use crate::session::usage::SessionUsage;
 use crate::sync_mark::{self, OnFailure};
 
-/// The bytes of a write.
-pub(crate) enum Bytes<'a> {
-    /// In the buffer of the thread that submits the write.
-    Here(&'a [u8]),
-    /// Spilled.
-    Spilled(Arc<dyn SpilledBytes>),
-}
-
-impl Bytes<'_> {
-    /// Number of bytes.
-    pub fn length(&self) -> usize {
-        match self {
-            Self::Here(data) => data.len(),
-            Self::Spilled(kept) => kept.length(),
-        }
-    }
-}
-
 /// See the head of this file.
 pub(crate) struct PrimarySession {
     pub engine: Arc<Engine>,
@@ -70,7 +52,7 @@ pub(crate) struct PrimarySession {
     pub spill: Arc<SpillBuffer>,
     memory: MemoryReturn,
     pub space: Arc<SpaceCheck>,
-    pub admission: WriteBackpressure,
+    pub backpressure: WriteBackpressure,
     pub requests: Arc<PendingRequests>,
     pub jobs: Arc<ResyncJobs>,
     /// Any byte here may be one that the other node lacks, until that node counts no more (rule P12).
@@ -121,7 +103,7 @@ impl PrimarySession {
                     locks,
                     Arc::clone(&content),
                 )),
-                admission: WriteBackpressure::new(
+                backpressure: WriteBackpressure::new(
                     Arc::clone(&engine),
                     Arc::clone(&replication),
                     Arc::clone(&berths),
@@ -363,13 +345,13 @@ impl PrimarySession {
     pub fn submit_write(
         &self,
         write: WriteParams,
-        bytes: Bytes<'_>,
+        data: WriteData<'_>,
         waiting: Option<&dyn WaitingRequests>,
         done: Done<()>,
     ) {
-        let (here, kept) = match bytes {
-            Bytes::Here(data) => (Some(data), None),
-            Bytes::Spilled(kept) => (None, Some(kept)),
+        let (here, spilled) = match data {
+            WriteData::Borrowed(data) => (Some(data), None),
+            WriteData::Spilled(spilled) => (None, Some(spilled)),
         };
         let WriteMessage { ino, durable, .. } = write.message;
         let sync_point = || {
@@ -378,7 +360,7 @@ impl PrimarySession {
         };
         let op = self.pending.insert(PendingOp::Write(PendingWrite {
             write,
-            data: kept,
+            data: spilled,
             ticket: None,
             slot: None,
             synced: durable.then(sync_point).flatten(),

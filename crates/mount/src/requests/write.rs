@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fuser::{INodeNo, OpenFlags, ReplyWrite, WriteFlags};
-use lockstep_driver::client::{Done, FileService, SpilledBytes, WriteOptions};
+use lockstep_driver::client::{Done, FileService, WriteData, WriteOptions};
 use lockstep_types::{Attr, Errno, Ino, MetaRequest};
 use parking_lot::Mutex;
 
@@ -135,67 +135,6 @@ impl<'a> WriteRequest<'a> {
     }
 }
 
-/// The bytes of a write.
-enum WriteBytes<'a> {
-    /// The buffer of this thread.
-    Borrowed(&'a [u8]),
-    /// Bytes that the service keeps.
-    Spilled(Arc<dyn SpilledBytes>),
-}
-
-impl WriteBytes<'_> {
-    /// Lets the service keep the bytes of an admitted write.
-    fn keep(self, context: &Context) -> Arc<dyn SpilledBytes> {
-        match self {
-            Self::Borrowed(data) => context.service.keep_admitted(data),
-            Self::Spilled(kept) => kept,
-        }
-    }
-
-    /// Returns a part of the bytes.
-    fn part(&self, range: Range<usize>) -> Self {
-        match self {
-            Self::Borrowed(data) => Self::Borrowed(data.get(range).unwrap_or_default()),
-            Self::Spilled(whole) => Self::Spilled(Arc::new(SpilledPart {
-                whole: Arc::clone(whole),
-                range,
-            })),
-        }
-    }
-
-    /// Lets the service write the bytes at an offset of a file.
-    fn write(
-        self,
-        service: &dyn FileService,
-        (ino, offset): (Ino, u64),
-        options: WriteOptions<'_>,
-        done: Done<()>,
-    ) {
-        match self {
-            Self::Borrowed(data) => service.write(ino, offset, data, options, done),
-            Self::Spilled(kept) => service.write_kept(ino, offset, kept, options, done),
-        }
-    }
-}
-
-/// A part of the kept bytes of a write.
-struct SpilledPart {
-    whole: Arc<dyn SpilledBytes>,
-    range: Range<usize>,
-}
-
-impl SpilledBytes for SpilledPart {
-    fn length(&self) -> usize {
-        self.range.len()
-    }
-
-    fn load(&self) -> Result<Arc<[u8]>, Errno> {
-        let whole = self.whole.load()?;
-        let part = whole.get(self.range.clone());
-        part.map(Arc::from).ok_or(Errno::Io)
-    }
-}
-
 /// Carries out a write. The kernel does not know that a write can change permission bits, and would run the new
 /// content with the old set-id bits: it is notified before the write is answered.
 pub(crate) fn write(
@@ -212,13 +151,11 @@ pub(crate) fn write(
     };
     // Nothing is registered or locked yet: this thread may wait for memory.
     let service = &context.service;
-    let bytes = match service.admit_write(ino, offset, data, request.options()) {
-        Ok(Some(kept)) => WriteBytes::Spilled(kept),
-        Ok(None) => WriteBytes::Borrowed(data),
-        Err(errno) => return reply.refuse(errno),
-    };
     let range = offset..offset.saturating_add(data.len() as u64);
-    begin_or_wait(context, request, (ino, range), bytes, reply);
+    match service.admit(ino, offset, data, request.options()) {
+        Ok(data) => begin_or_wait(context, request, (ino, range), data, reply),
+        Err(errno) => reply.refuse(errno),
+    }
 }
 
 /// Begins an admitted write: now, or after the earlier changes of the same pages.
@@ -226,7 +163,7 @@ fn begin_or_wait(
     context: &Arc<Context>,
     request: WriteRequest<'_>,
     (ino, given): (Ino, Range<u64>),
-    bytes: WriteBytes<'_>,
+    data: WriteData<'_>,
     reply: ReplyWrite,
 ) {
     let range = match request.range(context, ino, given) {
@@ -235,8 +172,8 @@ fn begin_or_wait(
     };
     let changes = context.page_cache.changes();
     match changes.begin(ino, request.kind, range.clone()) {
-        Some(change) => begin(context, request, change, bytes, reply),
-        None => begin_later(context, request, (ino, range), bytes, reply),
+        Some(change) => begin(context, request, change, data, reply),
+        None => begin_later(context, request, (ino, range), data, reply),
     }
 }
 
@@ -245,26 +182,22 @@ fn begin_later(
     context: &Arc<Context>,
     request: WriteRequest<'_>,
     (ino, range): (Ino, Range<u64>),
-    bytes: WriteBytes<'_>,
+    data: WriteData<'_>,
     reply: ReplyWrite,
 ) {
     context.service.flush_deferred_writes();
     // Nothing is registered yet: this thread may still wait for memory.
-    let kept = match bytes {
-        WriteBytes::Spilled(kept) => Ok(kept),
-        WriteBytes::Borrowed(data) => context.service.keep(data, request.options().waiting),
-    };
-    let kept = match kept {
-        Ok(kept) => kept,
+    let data = match context.service.keep(data, request.options().waiting) {
+        Ok(data) => data,
         Err(errno) => return reply.refuse(errno),
     };
     let (shared, request) = (Arc::clone(context), request.delayed());
-    let (bytes, place) = (WriteBytes::Spilled(kept), (ino, range.clone()));
+    let place = (ino, range.clone());
     let start = move |change| {
         let delayed = DelayedChange::new(request.info(), change);
         delayed.start(&shared, move |context, turn| match turn {
-            DelayedTurn::Begin(change) => begin(context, request, change, bytes, reply),
-            DelayedTurn::Again => begin_or_wait(context, request, place, bytes, reply),
+            DelayedTurn::Begin(change) => begin(context, request, change, data, reply),
+            DelayedTurn::Again => begin_or_wait(context, request, place, data, reply),
             DelayedTurn::Refused(errno) => reply.refuse(errno),
         });
     };
@@ -277,7 +210,7 @@ fn begin(
     context: &Arc<Context>,
     request: WriteRequest<'_>,
     change: ContentChange,
-    bytes: WriteBytes<'_>,
+    data: WriteData<'_>,
     reply: ReplyWrite,
 ) {
     let ino = change.ino;
@@ -297,8 +230,8 @@ fn begin(
         cache.finish(change, end, answer);
     });
     match set_id.and_then(|attr| privileges::before_write(request.caller, &attr)) {
-        None => parts.write(&*context.service, bytes, request.options(), done),
-        Some(first) => write_after(context, request, first, parts, bytes, done),
+        None => parts.write(&*context.service, data, request.options(), done),
+        Some(first) => write_after(context, request, first, parts, data, done),
     }
 }
 
@@ -315,19 +248,14 @@ fn write_after(
     request: WriteRequest<'_>,
     first: MetaRequest,
     parts: WriteParts,
-    bytes: WriteBytes<'_>,
+    data: WriteData<'_>,
     done: Done<()>,
 ) {
     context.service.flush_deferred_writes();
-    let kept = bytes.keep(context);
+    let data = context.service.keep_admitted(data);
     let (shared, request) = (Arc::clone(context), request.delayed());
     let then = move |changed| match changed {
-        Ok(_) => parts.write(
-            &*shared.service,
-            WriteBytes::Spilled(kept),
-            request.options(),
-            done,
-        ),
+        Ok(_) => parts.write(&*shared.service, data, request.options(), done),
         Err(errno) => done(Err(errno)),
     };
     context.service.change(first, Box::new(then));
@@ -362,14 +290,14 @@ impl WriteParts {
     fn write(
         self,
         service: &dyn FileService,
-        bytes: WriteBytes<'_>,
+        data: WriteData<'_>,
         options: WriteOptions<'_>,
         done: Done<()>,
     ) {
         let (ino, offset) = (self.ino, self.bytes.start);
         match &self.fresh {
-            None => bytes.write(service, (ino, offset), options, done),
-            Some(fresh) => self.write_each(fresh, service, &bytes, options, done),
+            None => service.write(ino, offset, data, options, done),
+            Some(fresh) => self.write_each(fresh, service, &data, options, done),
         }
     }
 
@@ -379,7 +307,7 @@ impl WriteParts {
         &self,
         parts: &[Range<u64>],
         service: &dyn FileService,
-        bytes: &WriteBytes<'_>,
+        data: &WriteData<'_>,
         options: WriteOptions<'_>,
         done: Done<()>,
     ) {
@@ -391,10 +319,10 @@ impl WriteParts {
         }));
         for part in parts {
             let at = |offset: u64| usize::try_from(offset - self.bytes.start).unwrap_or(usize::MAX);
-            let bytes = bytes.part(at(part.start)..at(part.end));
+            let data = data.part(at(part.start)..at(part.end));
             let pending = Arc::clone(&pending);
             let done = Box::new(move |outcome| PendingParts::end_one(&pending, outcome));
-            bytes.write(service, (self.ino, part.start), options, done);
+            service.write(self.ino, part.start, data, options, done);
         }
         PendingParts::end_one(&pending, Ok(()));
     }

@@ -2,7 +2,7 @@ use lockstep_types::{AllocateMode, FileName, limits};
 
 use super::*;
 use crate::DatastoreHandle as Clients;
-use crate::client::{FileService, WriteOptions};
+use crate::client::{FileService, WriteData, WriteOptions};
 use crate::open::tests::{Place, make_file};
 
 const fn room(bytes: u64) -> Room {
@@ -149,7 +149,8 @@ fn an_applicant_keeps_no_datastore() {
     };
     let clients = Clients::new(Arc::clone(&datastore));
     clients.change(link, Box::new(|_| ()));
-    clients.write(file, 0, b"bytes", WriteOptions::default(), Box::new(|_| ()));
+    let data = WriteData::Borrowed(b"bytes");
+    clients.write(file, 0, data, WriteOptions::default(), Box::new(|_| ()));
     drop(clients);
     assert_eq!(space.rooms.applicants.lock().waiting.len(), 2);
     let kept = Arc::downgrade(&datastore);

@@ -176,11 +176,10 @@ impl Mount {
         let (ino, offset) = (write.ino, write.offset);
         let mut is_admitted = true;
         let written = self.wait_for(inside, |service, done| {
-            let kept = service.admit_write(ino, offset, &data, options);
-            is_admitted = kept.is_ok();
-            match kept {
-                Ok(None) => service.write(ino, offset, &data, options, done),
-                Ok(Some(kept)) => service.write_kept(ino, offset, kept, options, done),
+            let admitted = service.admit(ino, offset, &data, options);
+            is_admitted = admitted.is_ok();
+            match admitted {
+                Ok(data) => service.write(ino, offset, data, options, done),
                 Err(errno) => done(Err(errno)),
             }
         });
