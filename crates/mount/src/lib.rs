@@ -7,7 +7,7 @@
 //! The rooms, from below:
 //! - [`hold`]: descriptors that outlive the process,
 //! - `device`: mount point, FUSE device and reading threads,
-//! - `memory`: what the next process has to know of a mount,
+//! - `memory`: the facts of a mount that the next process has to know,
 //! - `kernel_cache`: the kernel's caches, and their drop,
 //! - `admission`: a request runs, waits or is refused,
 //! - `resume`: the mount of a killed process goes on,

@@ -1,4 +1,4 @@
-//! The memory of a mount that outlives the process: the facts that the next process and the guard need.
+//! The memory of a mount that outlives the process: the facts that the next process and the guard have to know.
 
 pub(crate) mod delivery;
 pub(crate) mod guard_words;

@@ -9,7 +9,7 @@
 //! | the mount is resumed, and the other node may serve | the same: an earlier process may have served |
 //! | it is undecided which node serves | none: the caches are right, and stay |
 //! | the lease is over, so the other node may take over unnoticed | the kernel drops its caches, in the background. Dirty pages stay |
-//! | the node serves | the waiting requests run (`admission`) |
+//! | the node serves | the waiting requests run (`standby_queue`) |
 //!
 //! Invariant: an observer that the datastore keeps after the end of the mount holds nothing of the mount.
 

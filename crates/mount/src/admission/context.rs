@@ -1,5 +1,5 @@
-//! The tools of a request that was let in: the service, in the tenure of the request, and the knowledge that the mount
-//! has of the kernel.
+//! The tools of a request that was let in: the service, in the tenure of the request, and the mount's knowledge of the
+//! kernel.
 
 use std::sync::Arc;
 use std::vec;

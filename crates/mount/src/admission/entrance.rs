@@ -1,7 +1,7 @@
 //! The entrance of a mount: each request of the kernel comes in here, and runs, waits for this node to serve, or is refused.
 //!
-//! A request that is let in runs with the [`Context`] of its tenure: the work that it begins later, on any thread,
-//! does not reach the service of a later tenure (rule R13).
+//! A request that is let in runs with the [`Context`] of its tenure: an operation that the request begins later, on any
+//! thread, does not reach the service of a later tenure (rule R13).
 //!
 //! Invariant: a request is answered exactly once. The reply object travels into the completion; if a request panics or a
 //! completion is dropped uncalled, dropping the reply answers `EIO`. A request that waits for this node to serve lies in

@@ -1,4 +1,4 @@
-//! The kind of a request, as far as its admission depends on that.
+//! A request, as its admission sees it: the kind, the tenure, the pages and the program behind the request.
 
 use fuser::Request;
 use lockstep_driver::client::{RequestKind, Tenure};
@@ -8,7 +8,7 @@ use super::tenure_bond::TenureBond;
 use crate::kernel_cache::file_pages::PageRead;
 use crate::memory::delivery::RequestDelivery;
 
-/// The kind of a request, for its admission.
+/// A request, as its admission sees it.
 pub(crate) struct RequestInfo {
     /// The name of the request.
     pub operation: &'static str,
@@ -70,7 +70,7 @@ impl From<&'static str> for RequestInfo {
     }
 }
 
-/// The conditions of the admission of a request.
+/// The class of a request decides whether the request runs, waits or fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestClass {
     pub kind: RequestKind,

@@ -7,9 +7,9 @@
 //!
 //! Invariants:
 //! - A parked request runs or is refused, once. [`StandbyQueue::close`] refuses all that are left.
-//! - A change is parked, and runs, only in the tenure in which it was asked (rule R13): it would run on the changes of the
-//!   other node since. A node that follows refuses each change. An earlier process may have served until this one began, so
-//!   the requests that it had read belong to the first tenure of this one.
+//! - A change is parked, and runs, only in the tenure in which it was asked (rule R13): it would run on changes that the
+//!   other node has made since. A node that follows refuses each change. An earlier process may have served until this one
+//!   began, so each request that it had read belongs to the first tenure of this one.
 //! - A parked change that no process has executed is noted in the memory of the mount, until it runs: the next process may
 //!   park it again.
 //! - A request of a killed program does not run: the program never gets the answer, and waits for the answer to end.

@@ -2,12 +2,11 @@
 //!
 //! | request | in a later tenure |
 //! |---|---|
-//! | a change | fails: it would run on the changes of the other node since |
+//! | a change | fails: it would run on changes that the other node has made since |
 //! | a look at the attributes of an inode | fails: the kernel begins the change of an open file with such a look, and would ask the change next |
-//! | any other | runs: it shows the changes of both nodes |
+//! | any other | runs: it shows what both nodes have made |
 //!
-//! A change that begins with a path has no bond before the kernel has walked the path: the request that the
-//! kernel makes then is a new one.
+//! A change that begins with a path has no bond before the kernel has walked the path: the questions of the kernel come anew then.
 
 use lockstep_driver::client::Tenure;
 

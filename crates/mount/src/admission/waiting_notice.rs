@@ -1,6 +1,6 @@
 //! How many requests of programs wait for the service, as the service and the log are told.
 //!
-//! Invariant: the number that the service was told last is the last count. So one thread at a time counts and tells.
+//! Invariant: the number that the service was told last is the number that was counted last. So one thread at a time counts and tells.
 
 use parking_lot::Mutex;
 
@@ -46,7 +46,7 @@ mod tests {
             scope.spawn(move || {
                 let tell = |number| {
                     counted.send(()).unwrap();
-                    // No thread overtakes: the wait ends by its limit.
+                    // No other thread overtakes: the wait ends by its limit.
                     let _overtaken = is_overtaken.recv_timeout(OVERTAKING);
                     told.store(number, Ordering::SeqCst);
                 };

@@ -51,7 +51,7 @@ pub(crate) enum CallState {
     Ended(Result<bool, Errno>),
     /// The kernel has not answered yet.
     Running,
-    /// No process knows the answer: the process that has made the call is gone.
+    /// The answer is lost: the process that has made the call is gone.
     Lost,
 }
 

@@ -2,10 +2,10 @@
 //!
 //! It holds four things: the [`MountRecord`], the numbers of the inodes that the kernel knows (`known_inodes`), the words of the
 //! guard (`guard_words`), and a slot for each change under way whose second execution needs a note. The kernel sends a request
-//! again that the killed process had executed and not answered. Most kinds of requests can be repeated, or find their own effect (`resent`). The others note
-//! here, before they begin, what was true then: an exchange of names (`exchange`), and a change whose refusal leaves the
-//! store as its success would (`change_note`). A change that waits for this node to serve is noted as well (`admission`): it is not
-//! executed.
+//! again that the killed process had executed and not answered. Most kinds of requests can be repeated, or find their own effect
+//! (`resent`). The others note here, before they begin, the facts of that moment: an exchange of names (`exchange`), and a change
+//! whose refusal leaves the store as its success would (`change_note`). A change that waits for this node to serve is noted as
+//! well (`standby_queue`): it is not executed.
 //!
 //! The memory ends with the machine, as the mount does. A kill of the process at any instruction leaves each slot and each
 //! number old or new: the kernel copies a slot, which never crosses a page, in one piece.
@@ -80,7 +80,7 @@ impl MountRecord {
     }
 }
 
-/// The facts about a change that is not answered.
+/// A fact about a change that is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChangeNote {
     /// The inodes behind the first and the second name of an exchange.

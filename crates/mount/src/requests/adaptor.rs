@@ -72,7 +72,7 @@ impl Adaptor {
         });
     }
 
-    /// The inode that a request asks for, without the attributes that only some kinds have.
+    /// The inode that a request asks for, without the device number and target that some kinds have.
     fn new_inode(&self, by: &Request, place: (INodeNo, &OsStr), kind: NodeKind) -> NewInode {
         NewInode::new(by, self.entrance.delivery(by), place, kind)
     }

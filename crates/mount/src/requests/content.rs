@@ -23,7 +23,7 @@ use crate::memory::delivery::RequestDelivery;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-/// The kind of a read, for its admission. A read without a lock owner fills pages of the kernel's cache.
+/// A read, as its admission sees it. A read without a lock owner fills pages of the kernel's cache.
 pub(crate) fn read_info(
     node: INodeNo,
     offset: u64,

@@ -101,7 +101,7 @@ impl FlagsRequest {
         })
     }
 
-    /// The kind of the request, for its admission.
+    /// The request, as its admission sees it.
     pub fn info(self, delivery: RequestDelivery) -> RequestInfo {
         match self {
             Self::Show(_) => "lsattr".into(),

@@ -46,7 +46,7 @@ impl SetAttrRequest {
         }
     }
 
-    /// The kind of such a request, for its admission.
+    /// The request, as its admission sees it.
     pub fn info(self, delivery: RequestDelivery) -> RequestInfo {
         let kind = match self.size {
             Some(_) => RequestKind::SizeChange,

@@ -78,7 +78,7 @@ impl<'a> WriteRequest<'a> {
         }
     }
 
-    /// The kind of such a request, for its admission.
+    /// The request, as its admission sees it.
     pub fn info(&self) -> RequestInfo {
         RequestInfo {
             kind: self.kind.admission_kind(),

@@ -4,7 +4,7 @@
 //! there already, the first execution has succeeded. That is exact, not a guess: as long as a request is unanswered, the
 //! kernel holds the locks of the directories and inodes that the request changes names or attributes of, so no other
 //! request can have made that effect, and this mount is the only one that changes the datastore. Once the other node may have
-//! served, such a request fails instead. A request that the killed process had only parked is not executed yet (`admission`).
+//! served, such a request fails instead. A request that the killed process had only parked is not executed yet (`standby_queue`).
 //!
 //! | request | second execution |
 //! |---|---|

@@ -215,7 +215,7 @@ fn a_page_that_is_read_during_the_drop_stays_known() {
     assert!(changes.is_cached(FILE));
 }
 
-/// The course of a read that shows the bytes before `end`. Returns whether it has told the kernel.
+/// The effect of a read that shows the bytes before `end`. Returns whether it has told the kernel.
 fn show(changes: &ChangeTable, end: u64) -> bool {
     let hides = changes.hides_growth(FILE, end);
     if hides {
