@@ -12,13 +12,22 @@ pub const GONE: &[(&str, &str)] = &[
     ("Debt", "UnrecordedPromotion"),
     ("CutArbiter", "CutWitness"),
     ("Arbiter", "SimWitness"),
+    ("AdmissionWish", "RequestClass"),
+    ("Admissions", "StandbyQueue"),
+    ("Applicant", "SpaceRequest"),
+    ("Keeper", "SpillBuffer"),
+    ("KeptBytes", "SpilledBytes"),
+    ("RequestForm", "RequestInfo"),
+    ("RequestGate", "InFlightRequests"),
+    ("Rooms", "SpaceLedger"),
+    ("SpaceAdmission", "SpaceCheck"),
+    ("StartGate", "StartBarrier"),
+    ("WriteBytes", "WriteData"),
+    ("write_admission", "write_backpressure"),
 ];
 
 /// Names that are going: an entry moves to [`GONE`] once no file has the name any more.
 pub const GOING: &[(&str, &str)] = &[
-    ("AdmissionWish", "RequestClass"),
-    ("Admissions", "StandbyQueue"),
-    ("Applicant", "SpaceRequest"),
     ("Arbitration", "WitnessLoop"),
     ("Attendee", "RolePeer"),
     ("ChangeTrace", "DeltaTracker"),
@@ -28,28 +37,20 @@ pub const GOING: &[(&str, &str)] = &[
     ("ForcedWord", "ForcedClaim"),
     ("Journal", "MetadataLog"),
     ("Judgment", "Decision"),
-    ("Keeper", "SpillBuffer"),
     ("Keeping", "Preservation"),
     ("Kept", "Spilled"),
-    ("KeptBytes", "SpilledBytes"),
     ("Kinship", "Lineage"),
     ("Meet", "RoleOffer"),
     ("Meets", "RoleOffer"),
-    ("RequestForm", "RequestInfo"),
-    ("RequestGate", "InFlightRequests"),
-    ("Rooms", "SpaceLedger"),
     ("Ruling", "QueryResult"),
     ("SecondarySession", "StandbySession"),
     ("SessionPart", "RoleChange"),
     ("Silence", "Disconnection"),
-    ("SpaceAdmission", "space_check"),
-    ("StartGate", "StartBarrier"),
     ("Term", "Replication"),
     ("Told", "RoleOffer"),
     ("WitnessLine", "BoundWitness"),
     ("WitnessView", "WitnessState"),
     ("WitnessWord", "WitnessKnowledge"),
-    ("WriteBytes", "WriteData"),
     ("begin_anew", "skip_numbers_and_renew_verifier"),
     ("begin_as", "switch_role"),
     ("carried_over", "was_resynced"),
@@ -69,11 +70,11 @@ pub const GOING: &[(&str, &str)] = &[
     ("rival", "peer_generation"),
     ("tell_witness", "record_promotion"),
     ("watch_lease", "run_lease_timer"),
-    ("write_admission", "write_backpressure"),
 ];
 
 /// Phrases that are gone from comments, messages and documents, each with the words in their place.
-pub const GONE_PHRASES: &[(&str, &str)] = &[("change trace", "delta")];
+pub const GONE_PHRASES: &[(&str, &str)] =
+    &[("change trace", "delta"), ("waiting file", "spill file")];
 
 /// Phrases that are going.
 pub const GOING_PHRASES: &[(&str, &str)] = &[
@@ -81,7 +82,6 @@ pub const GOING_PHRASES: &[(&str, &str)] = &[
     ("later part", "roadmap"),
     ("of this part", "of this version"),
     ("permit to serve", "solo grant"),
-    ("waiting file", "spill file"),
     ("word of the witness", "answer of the witness, or claim"),
 ];
 

@@ -306,12 +306,14 @@ impl FileService for DatastoreHandle {
                 session.pipeline.submit(request, charge.until_done(done));
             }
             Admission::Refused(errno) => done(Err(errno)),
-            Admission::Undecided(room) => self.apply(&session, room, move |taken| match taken {
-                Ok((session, _, charge)) => {
-                    session.pipeline.submit(request, charge.until_done(done));
-                }
-                Err(errno) => done(Err(errno)),
-            }),
+            Admission::Undecided(room) => {
+                self.when_there_is_room(&session, room, move |taken| match taken {
+                    Ok((session, _, charge)) => {
+                        session.pipeline.submit(request, charge.until_done(done));
+                    }
+                    Err(errno) => done(Err(errno)),
+                })
+            }
         }
     }
 
@@ -404,13 +406,13 @@ impl DatastoreHandle {
     }
 
     /// Has another thread decide whether there is room, and call `begin`.
-    fn apply(
+    fn when_there_is_room(
         &self,
         session: &PrimarySession,
         room: Room,
         begin: impl FnOnce(Result<(Arc<PrimarySession>, Self, Charge), Errno>) + Send + 'static,
     ) {
-        // An applicant must not keep the datastore, which keeps the applicants.
+        // A request for space must not keep the datastore, which keeps the requests.
         let (datastore, tenure) = (Arc::downgrade(&self.0), self.1);
         let inside = self.0.gate().hold();
         let begin: Begin = Box::new(move |taken| {
@@ -421,7 +423,7 @@ impl DatastoreHandle {
                 Ok((session, handle, charge))
             }));
         });
-        session.space.apply(room, begin);
+        session.space.request(room, begin);
     }
 
     /// Writes once it is decided that there is room, or ends the write.
@@ -436,7 +438,7 @@ impl DatastoreHandle {
     ) {
         self.flush_deferred_writes();
         let data = self.keep_admitted(data);
-        self.apply(session, room, move |taken| match taken {
+        self.when_there_is_room(session, room, move |taken| match taken {
             Ok((session, handle, charge)) => {
                 let options = WriteOptions {
                     drop_set_id,

@@ -23,8 +23,8 @@ pub use kernel_caches::KernelCaches;
 pub use network::{FrameObserver, FrameVerdict, Network};
 pub use node::{Node, RunningNode, RunningSlot, Surroundings};
 pub use process::{
-    BYTES_IN_FLIGHT_MAX, Hang, KEPT_BYTES_MAX, KEPT_FILE_BYTES_MAX, Latch, Process, ROOM_LIMITS,
-    Shared,
+    BYTES_IN_FLIGHT_MAX, Hang, Latch, Process, ROOM_LIMITS, SPILL_FILE_BYTES_MAX,
+    SPILL_MEMORY_BYTES_MAX, Shared,
 };
 pub use run_dir::RunDir;
 pub use shutdown::Shutdown;

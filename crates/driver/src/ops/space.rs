@@ -2,12 +2,12 @@
 //!
 //! A change that takes space begins only if the disks of both nodes have room for it. Otherwise the client gets
 //! `ENOSPC` before anything is done on either node. This node asks its own disk. The room of the secondary's disk is
-//! known by the secondary's word, which comes with each `Pong`, with `Welcome`, and on request. While the secondary is
-//! away or out of sync, its room is estimated: its last word in sync, changed as the room of this node's disk has
+//! known by the secondary's report, which comes with each `Pong`, with `Welcome`, and on request. While the secondary is
+//! away or out of sync, its room is estimated: its last report in sync, changed as the room of this node's disk has
 //! changed since.
 //!
-//! The space of changes in flight may or may not be counted yet in a word or in an answer of the disk. So a change begins
-//! at once if both disks have room for it beside all changes in flight. Any other change *applies*: both nodes remove
+//! The space of changes in flight may or may not be counted yet in a report or in an answer of the disk. So a change begins
+//! at once if both disks have room for it beside all changes in flight. Any other change *requests space*: both nodes remove
 //! content that no inode needs, the secondary is asked, and the change begins, is refused, or waits for the end of the
 //! changes in flight.
 //!
@@ -36,18 +36,18 @@ use crate::peer::requests::PendingRequests;
 use crate::replication::Replication;
 use crate::replication::remote::RemotePeer;
 
-/// Time between two decisions on an applicant whose room depends on changes in flight.
+/// Time between two decisions on a request whose room depends on changes in flight.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// An applicant is refused after this many decisions.
+/// A request is refused after this many decisions.
 const LOOKS_MAX: u32 = 100;
 
 /// The known room on both disks.
 #[derive(Default)]
-struct Rooms {
+struct SpaceLedger {
     /// At the last tick, both disks had ample room: changes are not counted.
     is_ample: AtomicBool,
     known: Mutex<Known>,
-    applicants: Mutex<Applicants>,
+    requests: Mutex<SpaceRequests>,
 }
 
 #[derive(Default)]
@@ -56,31 +56,31 @@ struct Known {
     under_way: Room,
     /// Space of all changes that are over, since the start.
     over: Room,
-    /// The last word of the secondary.
-    word: Option<Word>,
+    /// The last report of the secondary.
+    report: Option<SpaceReport>,
     /// The circumstances of the last `Ping`.
-    at_ping: Asked,
+    at_ping: ReportContext,
     /// The rooms of the secondary and of this node when both were last known in sync.
     in_sync: Option<(Room, Room)>,
 }
 
-/// The secondary's word on its disk.
+/// The secondary's report on its disk.
 #[derive(Clone, Copy)]
-struct Word {
+struct SpaceReport {
     room: Room,
-    asked: Asked,
+    asked: ReportContext,
 }
 
-/// The circumstances in which the secondary was asked for its word.
+/// The circumstances in which the secondary was asked for its report.
 #[derive(Clone, Copy, Default)]
-struct Asked {
+struct ReportContext {
     /// [`Known::over`].
     over: Room,
     /// The secondary had the content of this node: since then only changes take room there.
     has_all: bool,
 }
 
-impl Asked {
+impl ReportContext {
     /// Whether the answer to this request is newer than the answer to another request over the same connection. Both
     /// may have been in flight at the same time.
     const fn is_better(&self, other: Self) -> bool {
@@ -91,19 +91,19 @@ impl Asked {
 
 /// Changes that wait for a decision.
 #[derive(Default)]
-struct Applicants {
-    waiting: VecDeque<Applicant>,
+struct SpaceRequests {
+    waiting: VecDeque<SpaceRequest>,
     /// A thread decides.
     is_served: bool,
 }
 
-struct Applicant {
+struct SpaceRequest {
     room: Room,
     begin: Begin,
     looks: u32,
 }
 
-/// Begins a change, or ends it with an error. Must not keep the session alive, which keeps the applicants.
+/// Begins a change, or ends it with an error. Must not keep the session alive, which keeps the requests for space.
 pub(crate) type Begin = Box<dyn FnOnce(Result<Charge, Errno>) + Send>;
 
 /// The decision on a change.
@@ -112,7 +112,7 @@ pub(crate) enum Admission {
     Granted(Charge),
     /// The change ends with this error.
     Refused(Errno),
-    /// [`SpaceCheck::apply`] decides later whether there is this room.
+    /// [`SpaceCheck::request`] decides later whether there is this room.
     Undecided(Room),
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct SpaceCheck {
     engine: Arc<Engine>,
     replication: Arc<Replication>,
     requests: Arc<PendingRequests>,
-    rooms: Arc<Rooms>,
+    ledger: Arc<SpaceLedger>,
 }
 
 /// Whether a change may begin.
@@ -136,8 +136,8 @@ enum Verdict {
 /// The source of the secondary's room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// Its last word.
-    Word,
+    /// Its last report.
+    Report,
     /// This node's disk.
     Estimate,
     /// The secondary has not said yet. Until then no change goes to it, and no client is answered.
@@ -145,7 +145,7 @@ enum Source {
 }
 
 /// The room of a change in flight. Dropped, the change is over.
-pub(crate) struct Charge(Option<(Arc<Rooms>, Room)>);
+pub(crate) struct Charge(Option<(Arc<SpaceLedger>, Room)>);
 
 impl Charge {
     /// The charge of a change that takes no room or is not counted.
@@ -167,8 +167,8 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if let Some((rooms, room)) = self.0.take() {
-            let mut known = rooms.known.lock();
+        if let Some((ledger, room)) = self.0.take() {
+            let mut known = ledger.known.lock();
             known.under_way = known.under_way.minus(room);
             known.over = known.over.plus(room);
         }
@@ -177,8 +177,8 @@ impl Drop for Charge {
 
 impl Known {
     /// Space of the changes that were in flight when the secondary was asked, or have begun since.
-    fn uncertain(&self, word: &Word) -> Room {
-        self.under_way.plus(self.over.minus(word.asked.over))
+    fn uncertain(&self, report: &SpaceReport) -> Room {
+        self.under_way.plus(self.over.minus(report.asked.over))
     }
 
     /// The source of the secondary's room, in a state of this node.
@@ -187,8 +187,8 @@ impl Known {
         if !(has_all(state) && is_connected || is_first) {
             return Source::Estimate;
         }
-        match self.word {
-            Some(word) if is_connected && word.asked.has_all => Source::Word,
+        match self.report {
+            Some(report) if is_connected && report.asked.has_all => Source::Report,
             _ => Source::Nowhere,
         }
     }
@@ -196,9 +196,9 @@ impl Known {
     /// Decides on a change, with the room of this node's disk.
     fn verdict(&self, wanted: Room, own: Room, source: Source) -> Verdict {
         let here = verdict(wanted, own, self.under_way);
-        let there = match (source, &self.word) {
+        let there = match (source, &self.report) {
             _ if is_active(Mutant::IgnorePeerRoom) => Verdict::Yes,
-            (Source::Word, Some(word)) => verdict(wanted, word.room, self.uncertain(word)),
+            (Source::Report, Some(report)) => verdict(wanted, report.room, self.uncertain(report)),
             (Source::Nowhere, _) => Verdict::Perhaps,
             _ => verdict(wanted, self.estimate(own), self.under_way),
         };
@@ -211,8 +211,8 @@ impl Known {
 
     /// The room that the secondary certainly has, as far as known.
     fn there(&self, own: Room, source: Source) -> Room {
-        match (source, &self.word) {
-            (Source::Word, Some(word)) => word.room.minus(self.uncertain(word)),
+        match (source, &self.report) {
+            (Source::Report, Some(report)) => report.room.minus(self.uncertain(report)),
             _ => self.estimate(own),
         }
     }
@@ -271,7 +271,7 @@ impl SpaceCheck {
             engine,
             replication,
             requests,
-            rooms: Arc::default(),
+            ledger: Arc::default(),
         }
     }
 
@@ -308,7 +308,7 @@ impl SpaceCheck {
 
     /// Whether both disks have so much room that no single change is counted.
     pub fn has_ample_room(&self) -> bool {
-        self.rooms.is_ample.load(Ordering::Acquire)
+        self.ledger.is_ample.load(Ordering::Acquire)
     }
 
     /// Takes room for a change, if both disks certainly have it.
@@ -318,7 +318,7 @@ impl SpaceCheck {
         }
         let own = self.engine.store.capacity().room().ok()?;
         let (state, is_connected) = self.replication.state_and_connected();
-        let mut known = self.rooms.known.lock();
+        let mut known = self.ledger.known.lock();
         let source = known.source(state, is_connected);
         let is_certain = known.verdict(wanted, own, source) == Verdict::Yes;
         is_certain.then(|| self.charge(&mut known, wanted))
@@ -339,32 +339,32 @@ impl SpaceCheck {
             return true;
         };
         let (state, is_connected) = self.replication.state_and_connected();
-        let known = self.rooms.known.lock();
+        let known = self.ledger.known.lock();
         let source = known.source(state, is_connected);
         known.verdict(wanted, own, source) == Verdict::Yes
     }
 
     fn charge(&self, known: &mut Known, wanted: Room) -> Charge {
         // The change may take nearly all room: the next tick says whether there is ample room beside it.
-        self.rooms.is_ample.store(false, Ordering::Release);
+        self.ledger.is_ample.store(false, Ordering::Release);
         known.under_way = known.under_way.plus(wanted);
-        Charge(Some((Arc::clone(&self.rooms), wanted)))
+        Charge(Some((Arc::clone(&self.ledger), wanted)))
     }
 
     /// Has another thread decide on a change that was left undecided.
-    pub fn apply(self: &Arc<Self>, room: Room, begin: Begin) {
+    pub fn request(self: &Arc<Self>, room: Room, begin: Begin) {
         if self.replication.is_over() {
             return self.abandon(begin);
         }
         let looks = 0;
-        let applicant = Applicant { room, begin, looks };
+        let request = SpaceRequest { room, begin, looks };
         let is_served = {
-            let mut applicants = self.rooms.applicants.lock();
-            applicants.waiting.push_back(applicant);
-            mem::replace(&mut applicants.is_served, true)
+            let mut requests = self.ledger.requests.lock();
+            requests.waiting.push_back(request);
+            mem::replace(&mut requests.is_served, true)
         };
         if self.replication.is_over() {
-            // The end may have abandoned all applicants before this one was there.
+            // The end may have abandoned all requests for space before this one was there.
             return self.abandon_applicants();
         }
         if !is_served {
@@ -374,24 +374,24 @@ impl SpaceCheck {
         }
     }
 
-    /// Decides on all applicants, until none is left.
+    /// Decides on all requests for space, until none is left.
     fn serve_applicants(&self) {
         loop {
             let waiting = {
-                let mut applicants = self.rooms.applicants.lock();
-                if applicants.waiting.is_empty() || self.replication.is_over() {
-                    applicants.is_served = false;
+                let mut requests = self.ledger.requests.lock();
+                if requests.waiting.is_empty() || self.replication.is_over() {
+                    requests.is_served = false;
                     break;
                 }
-                mem::take(&mut applicants.waiting)
+                mem::take(&mut requests.waiting)
             };
             let undecided = self.decide_on(waiting);
             if !undecided.is_empty() {
-                let mut applicants = self.rooms.applicants.lock();
-                for applicant in undecided.into_iter().rev() {
-                    applicants.waiting.push_front(applicant);
+                let mut requests = self.ledger.requests.lock();
+                for request in undecided.into_iter().rev() {
+                    requests.waiting.push_front(request);
                 }
-                drop(applicants);
+                drop(requests);
                 self.engine.host.sleep(LOOK_AGAIN);
             }
         }
@@ -400,11 +400,11 @@ impl SpaceCheck {
         }
     }
 
-    /// Drops all applicants: the session is over.
+    /// Drops all requests for space: the session is over.
     pub fn abandon_applicants(&self) {
-        let abandoned = mem::take(&mut self.rooms.applicants.lock().waiting);
-        for applicant in abandoned {
-            self.abandon(applicant.begin);
+        let abandoned = mem::take(&mut self.ledger.requests.lock().waiting);
+        for request in abandoned {
+            self.abandon(request.begin);
         }
     }
 
@@ -415,44 +415,44 @@ impl SpaceCheck {
         }
     }
 
-    /// Decides on applicants by the present room of both disks. Returns the applicants that must wait for others.
-    fn decide_on(&self, applicants: VecDeque<Applicant>) -> Vec<Applicant> {
+    /// Decides on requests for space by the present room of both disks. Returns those that must wait for others.
+    fn decide_on(&self, requests: VecDeque<SpaceRequest>) -> Vec<SpaceRequest> {
         self.engine.collect_garbage();
         self.ask_peer();
         let mut undecided = Vec::new();
-        for mut applicant in applicants {
-            match self.decide_on_one(&mut applicant) {
-                Ok(Some(charge)) => (applicant.begin)(Ok(charge)),
-                Ok(None) => undecided.push(applicant),
-                Err(errno) => (applicant.begin)(Err(errno)),
+        for mut request in requests {
+            match self.decide_on_one(&mut request) {
+                Ok(Some(charge)) => (request.begin)(Ok(charge)),
+                Ok(None) => undecided.push(request),
+                Err(errno) => (request.begin)(Err(errno)),
             }
         }
         undecided
     }
 
-    /// The charge for an applicant that may begin; `None` if the applicant has to wait.
-    fn decide_on_one(&self, applicant: &mut Applicant) -> Result<Option<Charge>, Errno> {
+    /// The charge for a request that may begin; `None` if the request has to wait.
+    fn decide_on_one(&self, request: &mut SpaceRequest) -> Result<Option<Charge>, Errno> {
         let own = self.engine.store.capacity().room();
         let own = own.map_err(|error| self.engine.log_and_errno(&error.into()))?;
         let (state, is_connected) = self.replication.state_and_connected();
-        let mut known = self.rooms.known.lock();
+        let mut known = self.ledger.known.lock();
         let source = known.source(state, is_connected);
-        match known.verdict(applicant.room, own, source) {
-            Verdict::Yes => return Ok(Some(self.charge(&mut known, applicant.room))),
+        match known.verdict(request.room, own, source) {
+            Verdict::Yes => return Ok(Some(self.charge(&mut known, request.room))),
             Verdict::No => return Err(Errno::NoSpace),
             Verdict::Perhaps => {}
         }
         if source != Source::Nowhere {
-            applicant.looks += 1;
+            request.looks += 1;
         }
-        if applicant.looks < LOOKS_MAX {
+        if request.looks < LOOKS_MAX {
             Ok(None)
         } else {
             Err(Errno::NoSpace)
         }
     }
 
-    /// Asks the secondary on another thread. The nodes have just come in sync: the last word of the secondary may
+    /// Asks the secondary on another thread. The nodes have just come in sync: the last report of the secondary may
     /// be older.
     pub fn ask_peer_later(self: &Arc<Self>) {
         let space = Arc::clone(self);
@@ -469,14 +469,14 @@ impl SpaceCheck {
         let (replication, requests) = (Arc::clone(&self.replication), Arc::clone(&self.requests));
         let peer = RemotePeer::new(replication, requests, connection);
         if let Ok(Response::Room(room)) = peer.ask(Request::Room, &[]) {
-            self.note_word(Word { room, asked });
+            self.note_report(SpaceReport { room, asked });
         }
     }
 
-    fn asked_now(&self) -> Asked {
+    fn asked_now(&self) -> ReportContext {
         let state = self.replication.state();
-        Asked {
-            over: self.rooms.known.lock().over,
+        ReportContext {
+            over: self.ledger.known.lock().over,
             has_all: has_all(state),
         }
     }
@@ -484,38 +484,38 @@ impl SpaceCheck {
     /// A `Ping` goes out: its answer counts all changes that are over now.
     pub fn note_ping(&self) {
         let asked = self.asked_now();
-        self.rooms.known.lock().at_ping = asked;
+        self.ledger.known.lock().at_ping = asked;
     }
 
     /// A `Pong` has come.
     pub fn note_pong(&self, room: Room) {
-        let asked = self.rooms.known.lock().at_ping;
-        self.note_word(Word { room, asked });
+        let asked = self.ledger.known.lock().at_ping;
+        self.note_report(SpaceReport { room, asked });
     }
 
-    /// A connection begins with this word, before any message is sent over it: no earlier word counts. `in_sync`:
+    /// A connection begins with this report, before any message is sent over it: no earlier report counts. `in_sync`:
     /// by the marks of both nodes.
     pub fn note_welcome(&self, room: Room, in_sync: bool) {
-        let asked = Asked {
+        let asked = ReportContext {
             has_all: in_sync,
             ..self.asked_now()
         };
-        self.rooms.known.lock().word = None;
-        self.note_word(Word { room, asked });
+        self.ledger.known.lock().report = None;
+        self.note_report(SpaceReport { room, asked });
     }
 
-    fn note_word(&self, word: Word) {
+    fn note_report(&self, report: SpaceReport) {
         let own = self.engine.store.capacity().room().ok();
-        let own = own.filter(|_| word.asked.has_all);
-        let mut known = self.rooms.known.lock();
+        let own = own.filter(|_| report.asked.has_all);
+        let mut known = self.ledger.known.lock();
         if known
-            .word
-            .is_none_or(|last| word.asked.is_better(last.asked))
+            .report
+            .is_none_or(|last| report.asked.is_better(last.asked))
         {
-            known.word = Some(word);
+            known.report = Some(report);
         }
         if let Some(own) = own {
-            known.in_sync = Some((word.room, own));
+            known.in_sync = Some((report.room, own));
         }
     }
 
@@ -527,13 +527,13 @@ impl SpaceCheck {
         let ample = self.engine.host.room_limits().ample;
         let (state, is_connected) = self.replication.state_and_connected();
         let is_ample = {
-            let known = self.rooms.known.lock();
+            let known = self.ledger.known.lock();
             let source = known.source(state, is_connected);
             let is_known = source != Source::Nowhere;
             let here = own.minus(known.under_way);
             is_known && here.min(known.there(own, source)).covers(&ample)
         };
-        self.rooms.is_ample.store(is_ample, Ordering::Release);
+        self.ledger.is_ample.store(is_ample, Ordering::Release);
     }
 
     /// The space that clients are shown.
@@ -541,7 +541,7 @@ impl SpaceCheck {
         let own = self.engine.store.capacity().space()?;
         let garbage_bytes = self.engine.store.capacity().garbage_bytes();
         let (state, is_connected) = self.replication.state_and_connected();
-        let known = self.rooms.known.lock();
+        let known = self.ledger.known.lock();
         let source = known.source(state, is_connected);
         let there = known.there(Room::of(&own), source);
         Ok(shown(own, there, garbage_bytes))

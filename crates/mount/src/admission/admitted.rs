@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lockstep_driver::client::{FileService, Inside, Tenure};
 
-use super::request_gate::InFlightGuard;
+use super::in_flight_requests::InFlightGuard;
 use crate::device::session_end::SessionEnd;
 use crate::error::MountError;
 

@@ -28,8 +28,8 @@ use lockstep_types::settings::Standby;
 use parking_lot::Mutex;
 
 use super::admitted::{Admitted, Passed, RequestRunner};
+use super::in_flight_requests::InFlightRequests;
 use super::parked_requests::{ParkedList, ParkedRequest};
-use super::request_gate::RequestGate;
 use super::request_info::RequestClass;
 use super::waiting_notice::WaitingNotice;
 use crate::device::session_end::SessionEnd;
@@ -58,7 +58,7 @@ pub(crate) struct StandbyQueue {
     /// Notes which changes are parked, and so not executed.
     memory: MountMemory,
     drops: Arc<UnfinishedDrops>,
-    gate: RequestGate,
+    in_flight: InFlightRequests,
     runner: RequestRunner,
     /// The write-backs that were let in since the mount began.
     admitted_write_backs: AtomicU64,
@@ -89,7 +89,7 @@ impl StandbyQueue {
             service,
             standby,
             drops,
-            gate: RequestGate::default(),
+            in_flight: InFlightRequests::default(),
             admitted_write_backs: AtomicU64::new(0),
             state: Mutex::default(),
             notice: WaitingNotice::default(),
@@ -105,7 +105,7 @@ impl StandbyQueue {
     /// Lets a request through that only counts references, or that needs nothing of the datastore; `None` if the mount is
     /// closed.
     pub fn pass(&self) -> Option<Passed<'_>> {
-        let in_flight = self.gate.enter()?;
+        let in_flight = self.in_flight.enter()?;
         Some(Passed::new(&self.runner, in_flight))
     }
 
@@ -374,7 +374,7 @@ impl StandbyQueue {
     /// more: an operation may still wait for its answer, but no request works on the store.
     pub fn close(&self) {
         self.service.closing();
-        self.gate.close();
+        self.in_flight.close();
         let left = {
             let mut state = self.state.lock();
             state.is_closed = true;

@@ -26,13 +26,13 @@ const LOCKED_BYTES: usize = WRITE_BYTES_MAX + 2 * BLOCK_BYTES;
 
 /// The moment from which the threads read from the device.
 #[derive(Debug, Default)]
-pub(crate) struct StartGate {
-    state: Mutex<GateState>,
+pub(crate) struct StartBarrier {
+    state: Mutex<BarrierState>,
     changed: Condvar,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum GateState {
+pub(crate) enum BarrierState {
     /// There is no decision yet.
     #[default]
     Waiting,
@@ -42,9 +42,9 @@ pub(crate) enum GateState {
     GivenUp,
 }
 
-impl StartGate {
+impl StartBarrier {
     /// Decides for all threads.
-    pub fn set(&self, state: GateState) {
+    pub fn set(&self, state: BarrierState) {
         *self.state.lock() = state;
         self.changed.notify_all();
     }
@@ -52,10 +52,10 @@ impl StartGate {
     /// Waits for the decision. Returns whether the thread is to read from the device.
     fn wait(&self) -> bool {
         let mut state = self.state.lock();
-        while *state == GateState::Waiting {
+        while *state == BarrierState::Waiting {
             self.changed.wait(&mut state);
         }
-        *state == GateState::Open
+        *state == BarrierState::Open
     }
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct SocketStage {
     /// Gets a message when the thread is prepared.
     pub ready: Sender<()>,
     /// Says when the thread goes on.
-    pub gate: Arc<StartGate>,
+    pub barrier: Arc<StartBarrier>,
 }
 
 impl ReaderStart {
@@ -82,7 +82,7 @@ impl ReaderStart {
         Self(Mutex::new(Some(stage)))
     }
 
-    /// Prepares the calling thread, and makes it read from the device when the gate opens. `input` lies in the buffer of
+    /// Prepares the calling thread, and makes it read from the device when the barrier opens. `input` lies in the buffer of
     /// the thread, behind the header and the arguments of the made-up `ioctl`.
     pub fn run(&self, input: &[u8]) {
         let Some(stage) = self.0.lock().take() else {
@@ -91,7 +91,7 @@ impl ReaderStart {
         lock_buffer(input);
         // The receiver waits for this message, unless it has given up.
         let _sent = stage.ready.send(());
-        if !stage.gate.wait() {
+        if !stage.barrier.wait() {
             return;
         }
         // SAFETY: the session owns the number and is not reading, because this is its thread. `ManuallyDrop` leaves it the

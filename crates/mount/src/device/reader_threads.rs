@@ -16,7 +16,7 @@ use fuser::{Config, Filesystem, Notifier, Session, SessionACL};
 use rustix::net::{SendFlags, send};
 
 use super::fuse_device::Device;
-use super::reader_start::{GateState, NO_NODE, ReaderStart, SocketStage, StartGate};
+use super::reader_start::{BarrierState, NO_NODE, ReaderStart, SocketStage, StartBarrier};
 use super::request_queue::RequestQueue;
 use crate::hold::packet;
 
@@ -30,7 +30,7 @@ const OPCODE_IOCTL: u32 = 39;
 #[derive(Debug)]
 pub(crate) struct ReaderThreads {
     threads: Vec<JoinHandle<io::Result<()>>>,
-    gate: Arc<StartGate>,
+    barrier: Arc<StartBarrier>,
     notifier: Option<Notifier>,
 }
 
@@ -43,7 +43,7 @@ impl ReaderThreads {
     ) -> io::Result<Self> {
         let mut threads = Self {
             threads: Vec::new(),
-            gate: Arc::default(),
+            barrier: Arc::default(),
             notifier: None,
         };
         let mut waiting = Vec::new();
@@ -68,7 +68,7 @@ impl ReaderThreads {
             socket: socket.as_raw_fd(),
             device: device.duplicate()?,
             ready,
-            gate: Arc::clone(&self.gate),
+            barrier: Arc::clone(&self.barrier),
         });
         let queue = RequestQueue::of(device)?;
         let adaptor = adaptor(queue, start);
@@ -97,16 +97,16 @@ impl ReaderThreads {
 
     /// Lets the threads read from the device. Returns them; each ends when the mount is gone.
     pub fn release(mut self) -> Vec<JoinHandle<io::Result<()>>> {
-        self.gate.set(GateState::Open);
+        self.barrier.set(BarrierState::Open);
         std::mem::take(&mut self.threads)
     }
 }
 
 impl Drop for ReaderThreads {
     fn drop(&mut self) {
-        // Released threads do not look at the gate any more, or find it open.
+        // Released threads do not look at the barrier any more, or find it open.
         if !self.threads.is_empty() {
-            self.gate.set(GateState::GivenUp);
+            self.barrier.set(BarrierState::GivenUp);
         }
     }
 }

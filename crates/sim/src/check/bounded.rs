@@ -30,9 +30,9 @@ pub enum Counter {
     /// Operations for which the driver remembers outstanding work.
     PendingOps,
     /// Bytes of waiting writes, in memory.
-    KeptBytes,
+    SpilledBytes,
     /// Bytes of waiting writes, on the disk.
-    KeptOnDisk,
+    SpilledToDisk,
     /// Bytes in memory of writes that have begun and that were read from the disk or given to
     /// another thread.
     BegunBytes,

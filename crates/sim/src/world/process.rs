@@ -34,11 +34,11 @@ const HANG_POLL: Duration = Duration::from_millis(10);
 pub const BYTES_IN_FLIGHT_MAX: u64 = 32 << 10;
 
 /// Most bytes of waiting writes in memory: so few that other writes wait on the disk.
-pub const KEPT_BYTES_MAX: u64 = 4 << 10;
+pub const SPILL_MEMORY_BYTES_MAX: u64 = 4 << 10;
 
 /// Most bytes of waiting writes on the disk: so few that clients wait for room. One write of the
 /// largest size fits.
-pub const KEPT_FILE_BYTES_MAX: u64 = 16 << 10;
+pub const SPILL_FILE_BYTES_MAX: u64 = 16 << 10;
 
 /// The room on a disk that clients cannot use, and the room from which on no room is counted: so
 /// little that clients fill a small disk.
@@ -293,8 +293,8 @@ impl Host for ProcessHost {
 
     fn spill_limits(&self) -> SpillLimits {
         SpillLimits {
-            memory_bytes: KEPT_BYTES_MAX,
-            file_bytes: KEPT_FILE_BYTES_MAX,
+            memory_bytes: SPILL_MEMORY_BYTES_MAX,
+            file_bytes: SPILL_FILE_BYTES_MAX,
             spare_bytes: 0,
         }
     }

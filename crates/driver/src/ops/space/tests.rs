@@ -12,12 +12,12 @@ const fn room(bytes: u64) -> Room {
     }
 }
 
-/// A word of the secondary.
-const fn word(there: u64, over: u64, has_all: bool) -> Word {
+/// A report of the secondary.
+const fn report(there: u64, over: u64, has_all: bool) -> SpaceReport {
     let over = room(over);
-    Word {
+    SpaceReport {
         room: room(there),
-        asked: Asked { over, has_all },
+        asked: ReportContext { over, has_all },
     }
 }
 
@@ -25,7 +25,7 @@ const fn word(there: u64, over: u64, has_all: bool) -> Word {
 fn known(there: u64, under_way: u64) -> Known {
     Known {
         under_way: room(under_way),
-        word: Some(word(there, 0, true)),
+        report: Some(report(there, 0, true)),
         ..Known::default()
     }
 }
@@ -33,7 +33,7 @@ fn known(there: u64, under_way: u64) -> Known {
 #[test]
 fn the_smaller_disk_decides() {
     let verdict =
-        |wanted, own, there| known(there, 0).verdict(room(wanted), room(own), Source::Word);
+        |wanted, own, there| known(there, 0).verdict(room(wanted), room(own), Source::Report);
     assert_eq!(verdict(10, 10, 10), Verdict::Yes);
     assert_eq!(verdict(10, 9, 10), Verdict::No);
     assert_eq!(verdict(10, 10, 9), Verdict::No);
@@ -41,7 +41,7 @@ fn the_smaller_disk_decides() {
 
 #[test]
 fn beside_others_it_is_uncertain() {
-    let verdict = |under_way| known(10, under_way).verdict(room(5), room(10), Source::Word);
+    let verdict = |under_way| known(10, under_way).verdict(room(5), room(10), Source::Report);
     assert_eq!(verdict(5), Verdict::Yes);
     assert_eq!(verdict(6), Verdict::Perhaps);
 }
@@ -52,11 +52,14 @@ fn a_change_that_ended_since_the_request_may_be_in_the_word_or_not() {
     known.over = room(6);
     let wanted = room(5);
     assert_eq!(
-        known.verdict(wanted, Room::ALL, Source::Word),
+        known.verdict(wanted, Room::ALL, Source::Report),
         Verdict::Perhaps
     );
-    known.word = Some(word(10, 6, true));
-    assert_eq!(known.verdict(wanted, Room::ALL, Source::Word), Verdict::Yes);
+    known.report = Some(report(10, 6, true));
+    assert_eq!(
+        known.verdict(wanted, Room::ALL, Source::Report),
+        Verdict::Yes
+    );
 }
 
 #[test]
@@ -83,17 +86,17 @@ fn before_the_first_word_no_change_is_granted() {
 
 #[test]
 fn a_charge_lasts_until_the_answer() {
-    let rooms = Arc::new(Rooms::default());
-    rooms.known.lock().under_way = room(7);
-    let charge = Charge(Some((Arc::clone(&rooms), room(7))));
-    let at_the_answer = Arc::clone(&rooms);
+    let ledger = Arc::new(SpaceLedger::default());
+    ledger.known.lock().under_way = room(7);
+    let charge = Charge(Some((Arc::clone(&ledger), room(7))));
+    let at_the_answer = Arc::clone(&ledger);
     let done = charge.until_done(Box::new(move |answer: Result<(), Errno>| {
         assert_eq!(answer, Ok(()));
         assert_eq!(at_the_answer.known.lock().under_way, Room::NONE);
     }));
-    assert_eq!(rooms.known.lock().under_way, room(7));
+    assert_eq!(ledger.known.lock().under_way, room(7));
     done(Ok(()));
-    assert_eq!(rooms.known.lock().over, room(7));
+    assert_eq!(ledger.known.lock().over, room(7));
 }
 
 /// The rest of the resync has taken room since.
@@ -101,9 +104,9 @@ fn a_charge_lasts_until_the_answer() {
 fn a_word_from_before_the_nodes_were_in_sync_says_nothing() {
     let mut known = known(10, 0);
     let synced = |known: &Known| known.source(State::Synced, true);
-    assert_eq!(synced(&known), Source::Word);
+    assert_eq!(synced(&known), Source::Report);
     assert_eq!(known.source(State::Synced, false), Source::Estimate);
-    known.word = Some(word(10, 0, false));
+    known.report = Some(report(10, 0, false));
     assert_eq!(synced(&known), Source::Nowhere);
     known.in_sync = Some((room(10), room(10)));
     assert_eq!(synced(&known), Source::Nowhere);
@@ -133,7 +136,7 @@ fn the_content_of_removed_files_is_shown_as_free() {
     assert_eq!(space(50, 1000).free_bytes, own.total_bytes);
 }
 
-/// A process that is killed in the simulator serves no client any more: an applicant must not keep the datastore.
+/// A process that is killed in the simulator serves no client any more: a request must not keep the datastore.
 #[test]
 fn an_applicant_keeps_no_datastore() {
     let place = Place::in_sync();
@@ -141,7 +144,7 @@ fn an_applicant_keeps_no_datastore() {
     let file = make_file(&datastore, "file");
     let space = Arc::clone(&datastore.primary().unwrap().space);
     // No thread decides.
-    space.rooms.applicants.lock().is_served = true;
+    space.ledger.requests.lock().is_served = true;
     let link = MetaRequest::Link {
         ino: Ino::ROOT,
         parent: Ino::ROOT,
@@ -152,7 +155,7 @@ fn an_applicant_keeps_no_datastore() {
     let data = WriteData::Borrowed(b"bytes");
     clients.write(file, 0, data, WriteOptions::default(), Box::new(|_| ()));
     drop(clients);
-    assert_eq!(space.rooms.applicants.lock().waiting.len(), 2);
+    assert_eq!(space.ledger.requests.lock().waiting.len(), 2);
     let kept = Arc::downgrade(&datastore);
     drop(datastore);
     assert!(kept.upgrade().is_none());

@@ -11,7 +11,7 @@ use crate::check::bounded::{self, Bound, Counter, Sample};
 use crate::check::{Violation, leaks};
 use crate::history::{Call, CallId, History};
 use crate::op::Op;
-use crate::world::{BYTES_IN_FLIGHT_MAX, KEPT_BYTES_MAX, KEPT_FILE_BYTES_MAX, Side};
+use crate::world::{BYTES_IN_FLIGHT_MAX, SPILL_FILE_BYTES_MAX, SPILL_MEMORY_BYTES_MAX, Side};
 
 /// Number of operations without a client. Each of them is in progress at most once: a resync, and a
 /// comparison.
@@ -52,10 +52,10 @@ fn samples(node: Side, load: &DatastoreUsage, at: u64, is_idle: bool) -> Vec<Sam
         (Counter::HeldOperations, load.held as u64),
         (Counter::PendingOps, load.pending as u64),
         (
-            Counter::KeptBytes,
+            Counter::SpilledBytes,
             load.kept.memory_bytes - load.kept.begun_bytes,
         ),
-        (Counter::KeptOnDisk, load.kept.file_bytes),
+        (Counter::SpilledToDisk, load.kept.file_bytes),
         (Counter::BegunBytes, load.kept.begun_bytes),
     ];
     let sample = |(counter, value)| Sample {
@@ -143,8 +143,12 @@ impl Limits {
             bound(Counter::PendingOps, self.operations, 0),
             // The last write found room for some of its bytes. No other write comes between this
             // look and the keeping.
-            bound(Counter::KeptBytes, KEPT_BYTES_MAX + self.write_bytes, 0),
-            bound(Counter::KeptOnDisk, KEPT_FILE_BYTES_MAX, 0),
+            bound(
+                Counter::SpilledBytes,
+                SPILL_MEMORY_BYTES_MAX + self.write_bytes,
+                0,
+            ),
+            bound(Counter::SpilledToDisk, SPILL_FILE_BYTES_MAX, 0),
             bound(Counter::BegunBytes, self.writes * self.write_bytes, 0),
         ]
     }

@@ -1,6 +1,6 @@
-//! The gate between a mount's requests and the service.
+//! The requests that threads of a mount are handing to the service, and the end of them when the mount is closed.
 //!
-//! Invariant: once [`RequestGate::close`] has returned, no thread of the mount is handing a request to the
+//! Invariant: once [`InFlightRequests::close`] has returned, no thread of the mount is handing a request to the
 //! service, and none will. The service itself ends the work that an earlier request has started on the
 //! service's own threads.
 
@@ -11,9 +11,9 @@ use std::time::Duration;
 /// Pause between two checks of the number of requests in flight.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The gate of one mount, open at first.
+/// The requests of one mount, which is open at first.
 #[derive(Debug, Default)]
-pub(crate) struct RequestGate {
+pub(crate) struct InFlightRequests {
     closed: AtomicBool,
     /// Requests that a thread of the mount is handing to the service.
     in_flight: AtomicUsize,
@@ -28,13 +28,13 @@ impl Drop for InFlightGuard<'_> {
     }
 }
 
-impl RequestGate {
-    /// Lets a request through, unless the gate is closed.
+impl InFlightRequests {
+    /// Lets a request through, unless the mount is closed.
     pub fn enter(&self) -> Option<InFlightGuard<'_>> {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         let guard = InFlightGuard(&self.in_flight);
         // The count comes before the check: either the closing thread sees this request, or this request sees
-        // that the gate is closed.
+        // that the mount is closed.
         (!self.closed.load(Ordering::SeqCst)).then_some(guard)
     }
 
@@ -56,15 +56,15 @@ mod tests {
 
     #[test]
     fn close_returns_when_the_last_request_has_left() {
-        let gate = RequestGate::default();
+        let requests = InFlightRequests::default();
         let (closed, closing) = channel();
         thread::scope(|scope| {
-            let guard = gate.enter().unwrap();
+            let guard = requests.enter().unwrap();
             scope.spawn(|| {
-                gate.close();
+                requests.close();
                 closed.send(()).unwrap();
             });
-            while gate.enter().is_some() {
+            while requests.enter().is_some() {
                 thread::yield_now();
             }
             let early = closing.recv_timeout(POLL_INTERVAL * 20);
@@ -72,6 +72,6 @@ mod tests {
             drop(guard);
             closing.recv().unwrap();
         });
-        assert!(gate.enter().is_none());
+        assert!(requests.enter().is_none());
     }
 }
