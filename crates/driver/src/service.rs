@@ -312,7 +312,7 @@ impl FileService for DatastoreHandle {
                         session.pipeline.submit(request, charge.until_done(done));
                     }
                     Err(errno) => done(Err(errno)),
-                })
+                });
             }
         }
     }

@@ -10,7 +10,7 @@ mod takeover_promise;
 
 use std::time::Duration;
 
-use lockstep_roles::{PeerWitness, WitnessError};
+use lockstep_roles::{PeerWitness, WitnessAuthority, WitnessError};
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
@@ -125,15 +125,15 @@ impl WitnessState {
         state.protects &= peer == PeerWitness::Same;
     }
 
-    /// The witness of the peer.
-    pub fn peer(&self) -> PeerWitness {
-        self.state.lock().peer
-    }
-
-    /// Whether the word of the witness decides nothing: the peer asks another one, or has the newer copy.
-    pub fn decides_nothing(&self) -> bool {
+    /// What an answer of the witness may decide.
+    pub fn authority(&self) -> WitnessAuthority {
         let state = self.state.lock();
-        state.peer == PeerWitness::Other || state.is_outdated
+        match state.peer {
+            _ if state.is_outdated => WitnessAuthority::None,
+            PeerWitness::Other => WitnessAuthority::None,
+            PeerWitness::None => WitnessAuthority::NoTakeover,
+            PeerWitness::Same => WitnessAuthority::Full,
+        }
     }
 
     /// Notes at a meeting whether this node is a primary whose copy is older than the complete one of the peer (rule P17).

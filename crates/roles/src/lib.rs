@@ -19,7 +19,9 @@ pub use event::{Phase, RoleEffect, RoleEvent, RoleSettings, Told};
 pub use machine::RoleMachine;
 pub use offer::RoleOffer;
 pub use promotion::UnrecordedPromotion;
-pub use query::{AnswerAction, PeerWitness, QueryFacts, QueryResult, Service, WitnessQuery};
+pub use query::{
+    AnswerAction, PeerWitness, QueryFacts, QueryResult, Service, WitnessAuthority, WitnessQuery,
+};
 pub use record::{Member, RoleRecord};
 pub use relabel::Labels;
 pub use witness::{Claim, ClaimFault, InSyncSet, Witness, WitnessError, WitnessRecord};

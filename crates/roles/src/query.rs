@@ -50,10 +50,12 @@ pub enum Service {
     },
     /// A primary that has lost a complete secondary: changes wait.
     Paused,
-    /// A primary in sync. `is_recorded`: the secondary is connected, and has recorded that its copy is complete (rule R8).
+    /// A primary in sync.
     Synced {
-        /// Both records say that the copies are equal.
+        /// The secondary is connected, and has recorded that its copy is complete (rule R8).
         is_recorded: bool,
+        /// The witness has recorded that the secondary may take over; or it cannot record that now.
+        is_protected: bool,
     },
     /// A primary that serves in any other state.
     Primary,
@@ -61,6 +63,17 @@ pub enum Service {
     Undecided,
     /// A secondary.
     Secondary,
+}
+
+/// What an answer of the witness may decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WitnessAuthority {
+    /// Both nodes ask the witness.
+    Full,
+    /// Only this node asks a witness: neither node takes over.
+    NoTakeover,
+    /// The peer asks another witness, or has the newer copy: no answer leads to a change.
+    None,
 }
 
 /// The facts on which the next question depends.
@@ -72,16 +85,10 @@ pub struct QueryFacts {
     pub unrecorded: Option<UnrecordedPromotion>,
     /// The service of this node.
     pub service: Service,
-    /// The witness of the peer.
-    pub peer: PeerWitness,
-    /// No answer of the witness leads to a change: the peer asks another one, or has the newer copy.
-    pub decides_nothing: bool,
-    /// The witness has recorded that the secondary may take over; or it cannot record that now.
-    pub needs_no_protection: bool,
-    /// The configuration wants a primary without its secondary to freeze.
-    pub freezes: bool,
+    /// What an answer of the witness may decide.
+    pub authority: WitnessAuthority,
     /// Primary: changes have waited for the secondary for as long as they may. Undecided: the peer has had the time to meet
-    /// this node.
+    /// this node. Never where the configuration wants a primary without its secondary to freeze.
     pub has_waited: bool,
     /// Secondary: this node has been without a primary for long enough, and each promise that it has given is over (rule R7).
     pub may_take_over: bool,
@@ -97,19 +104,19 @@ impl QueryFacts {
             .unrecorded
             .filter(|_| self.record.is_primary())
             .map(WitnessQuery::Tell);
-        if self.decides_nothing {
+        if self.authority == WitnessAuthority::None {
             return tell.or(look);
         }
-        // While only this node asks a witness, neither node takes over.
-        let both_ask = self.peer == PeerWitness::Same;
+        let both_ask = self.authority == WitnessAuthority::Full;
         match self.service {
             Service::LeavingSync {
                 may_serve_alone: false,
             } => Some(WitnessQuery::Alone),
-            Service::Paused if !self.freezes && self.has_waited => Some(WitnessQuery::Alone),
-            Service::Synced { is_recorded: true } if both_ask && !self.needs_no_protection => {
-                Some(WitnessQuery::Protect)
-            }
+            Service::Paused if self.has_waited => Some(WitnessQuery::Alone),
+            Service::Synced {
+                is_recorded: true,
+                is_protected: false,
+            } if both_ask => Some(WitnessQuery::Protect),
             Service::LeavingSync { .. }
             | Service::Paused
             | Service::Synced { .. }
@@ -125,7 +132,7 @@ impl QueryFacts {
     /// A primary that starts, and whose secondary may be complete, gives the peer the time to meet it.
     fn alone_at_start(&self) -> Option<WitnessQuery> {
         let waits = self.record.complete && self.record.peer_complete;
-        let is_due = !waits || !self.freezes && self.has_waited;
+        let is_due = !waits || self.has_waited;
         is_due.then_some(WitnessQuery::Alone)
     }
 }
@@ -216,10 +223,7 @@ mod tests {
             record,
             unrecorded: None,
             service,
-            peer: PeerWitness::Same,
-            decides_nothing: false,
-            needs_no_protection: false,
-            freezes: false,
+            authority: WitnessAuthority::Full,
             has_waited: true,
             may_take_over: true,
             look_is_due: true,
@@ -227,20 +231,16 @@ mod tests {
     }
 
     #[test]
-    fn a_primary_that_waits_asks_to_serve_alone_unless_it_freezes() {
+    fn a_primary_that_has_waited_asks_to_serve_alone() {
         let paused = facts(PRIMARY, Service::Paused);
         assert_eq!(paused.next(), Some(WitnessQuery::Alone));
         for other in [
-            QueryFacts {
-                freezes: true,
-                ..paused
-            },
             QueryFacts {
                 has_waited: false,
                 ..paused
             },
             QueryFacts {
-                decides_nothing: true,
+                authority: WitnessAuthority::None,
                 ..paused
             },
         ] {
@@ -272,7 +272,7 @@ mod tests {
                 ..secondary
             },
             QueryFacts {
-                peer: PeerWitness::None,
+                authority: WitnessAuthority::NoTakeover,
                 ..secondary
             },
         ];
@@ -283,11 +283,22 @@ mod tests {
 
     #[test]
     fn the_witness_lets_the_secondary_take_over_after_both_records_only() {
-        let synced = |is_recorded| facts(PRIMARY, Service::Synced { is_recorded });
+        let synced = |is_recorded| {
+            let service = Service::Synced {
+                is_recorded,
+                is_protected: false,
+            };
+            facts(PRIMARY, service)
+        };
+        let protected = Service::Synced {
+            is_recorded: true,
+            is_protected: true,
+        };
+        assert_eq!(facts(PRIMARY, protected).next(), Some(WitnessQuery::Look));
         assert_eq!(synced(true).next(), Some(WitnessQuery::Protect));
         assert_eq!(synced(false).next(), Some(WitnessQuery::Look));
         let one_witness = QueryFacts {
-            peer: PeerWitness::None,
+            authority: WitnessAuthority::NoTakeover,
             ..synced(true)
         };
         assert_eq!(one_witness.next(), Some(WitnessQuery::Look));

@@ -208,24 +208,21 @@ impl<'a> WitnessLoop<'a> {
         } = engine.role_file.state();
         let session = self.keeper.session();
         let service = self.service(&session, record);
-        let now = engine.host.now();
+        let freezes = engine.config.policies.on_peer_loss == OnPeerLoss::Freeze;
         QueryFacts {
             record,
             unrecorded,
             service,
-            peer: engine.witness.peer(),
-            decides_nothing: engine.witness.decides_nothing(),
-            needs_no_protection: engine.witness.protects()
-                || self.forgets_until.is_some_and(|until| now < until),
-            freezes: engine.config.policies.on_peer_loss == OnPeerLoss::Freeze,
-            has_waited: match &session {
-                Session::Primary(session) => {
-                    service == Service::Paused && self.has_waited_enough(session)
-                }
-                _ => self.has_been_silent(self.times.alone()),
-            },
+            authority: engine.witness.authority(),
+            has_waited: !freezes
+                && match &session {
+                    Session::Primary(session) => {
+                        service == Service::Paused && self.has_waited_enough(session)
+                    }
+                    _ => self.has_been_silent(self.times.alone()),
+                },
             may_take_over: self.has_been_silent(self.takeover()) && self.is_released(),
-            look_is_due: now >= self.look_at,
+            look_is_due: engine.host.now() >= self.look_at,
         }
     }
 
@@ -235,13 +232,17 @@ impl<'a> WitnessLoop<'a> {
             Session::Secondary(_) => return Service::Secondary,
             Session::Primary(session) => &session.replication,
         };
+        let engine = &self.keeper.engine;
+        let cannot_record = |until| engine.host.now() < until;
         match replication.state_and_connected() {
             (State::LeavingSync, _) => Service::LeavingSync {
-                may_serve_alone: self.keeper.engine.witness.permits(record.generation),
+                may_serve_alone: engine.witness.permits(record.generation),
             },
             (State::Paused, _) => Service::Paused,
             (State::Synced, is_connected) => Service::Synced {
                 is_recorded: is_connected && replication.peer.is_complete(),
+                is_protected: engine.witness.protects()
+                    || self.forgets_until.is_some_and(cannot_record),
             },
             _ => Service::Primary,
         }
