@@ -12,6 +12,7 @@ use lockstep_types::settings::{OnPowerLoss, Role};
 use lockstep_types::{Lineage, StoreId, SyncStanding};
 use thiserror::Error;
 
+use crate::change::{RoleChange, RoleChangeKind};
 use crate::event::{RoleEffect, RoleEvent, RoleSettings, Told};
 use crate::machine::RoleMachine;
 use crate::offer::RoleOffer;
@@ -37,10 +38,22 @@ pub struct LocalCopy {
 /// The role of this node that follows from an offer of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The record of this node from now on.
-    pub record: RoleRecord,
+    /// The change of the role. Without a change of the record: this node serves, or it serves not.
+    pub change: RoleChange,
     /// This node serves as the primary.
     pub leads: bool,
+}
+
+impl Decision {
+    /// This node goes on with the record that it has.
+    const fn unchanged(record: RoleRecord, leads: bool) -> Self {
+        let change = if leads {
+            RoleChange::serve(record)
+        } else {
+            RoleChange::stop_serving(record)
+        };
+        Self { change, leads }
+    }
 }
 
 /// Why two nodes that have met have no primary and secondary. Each text names the cure.
@@ -117,7 +130,7 @@ impl LocalCopy {
                 }
                 (Role::Primary, Role::Secondary) if self.is_serving => {
                     // The greeting compares the copies, and brings the peer's up to date.
-                    return Ok(self.unchanged());
+                    return Ok(Decision::unchanged(mine, self.is_serving));
                 }
                 (Role::Primary, Role::Secondary)
                     if matches!(relation, CopyRelation::Ahead | CopyRelation::Unrelated) =>
@@ -130,13 +143,6 @@ impl LocalCopy {
             return Err(RoleConflict::BothServed);
         }
         Ok(self.by_the_rules(theirs, relation))
-    }
-
-    const fn unchanged(&self) -> Decision {
-        Decision {
-            record: self.record,
-            leads: self.is_serving,
-        }
     }
 
     /// An earlier primary has operations that this node lacks, if its secondary was not complete.
@@ -225,26 +231,42 @@ impl LocalCopy {
         };
         let effects = machine.handle(RoleEvent::PeerTold(told));
         let changed = effects.iter().find_map(|effect| match effect {
-            RoleEffect::Record(record) => Some(*record),
+            RoleEffect::Record(change) => Some(*change),
             _ => None,
         });
-        let mut record = changed.unwrap_or(mine);
-        record.complete |= mine.is_primary() && is_active(Mutant::KeepLoserComplete);
-        let is_older = relation == CopyRelation::Ahead && !is_active(Mutant::TrustOldCopy);
-        if is_older && theirs.record.is_primary() && !record.is_primary() {
-            record.complete = false;
-        }
+        let marked = RoleChange::new(RoleChangeKind::Mark, mine, mine);
+        let change = self.with_own_completeness(changed.unwrap_or(marked), theirs, relation);
+        let record = change.to;
         let is_met = theirs.seen == Some(mine);
         // The witness may let an older copy take over, until that copy's own record says that it is not complete.
         let may_take_over = theirs.record.complete && !theirs.record.is_primary() && !is_same;
-        Decision {
-            record,
-            leads: record.is_primary()
-                && record.complete
-                && !may_take_over
-                && (self.is_serving || changed.is_some() || is_met)
-                && !(theirs.record.is_primary() && theirs.record.generation >= record.generation),
+        let leads = record.is_primary()
+            && record.complete
+            && !may_take_over
+            && (self.is_serving || changed.is_some() || is_met)
+            && !(theirs.record.is_primary() && theirs.record.generation >= record.generation);
+        if change.changes_record() {
+            Decision { change, leads }
+        } else {
+            Decision::unchanged(mine, leads)
         }
+    }
+
+    /// The change, with the completeness of this copy by the knowledge of the peer's copy. A secondary whose copy is older than
+    /// that of its primary says so itself.
+    fn with_own_completeness(
+        &self,
+        change: RoleChange,
+        theirs: &RoleOffer,
+        relation: CopyRelation,
+    ) -> RoleChange {
+        let mut to = change.to;
+        to.complete |= self.record.is_primary() && is_active(Mutant::KeepLoserComplete);
+        let is_older = relation == CopyRelation::Ahead && !is_active(Mutant::TrustOldCopy);
+        if is_older && theirs.record.is_primary() && !to.is_primary() {
+            to.complete = false;
+        }
+        RoleChange { to, ..change }
     }
 }
 
@@ -334,9 +356,9 @@ mod tests {
         };
         assert!(!node.decide(&unseen).unwrap().leads, "not met yet");
         let met = node.decide(&told(&node, COMPLETE)).unwrap();
-        assert_eq!((met.leads, met.record), (true, PRIMARY));
+        assert_eq!((met.leads, met.change.to), (true, PRIMARY));
         let met = node.decide(&told(&node, INCOMPLETE)).unwrap();
-        assert_eq!((met.leads, met.record), (true, ALONE));
+        assert_eq!((met.leads, met.change.to), (true, ALONE));
     }
 
     #[test]
@@ -359,20 +381,24 @@ mod tests {
         let node = node(PRIMARY.after_power_loss());
         let met = node.decide(&told(&node, COMPLETE)).unwrap();
         let granted = record(Role::Secondary, G1.next(), false, false);
-        assert_eq!((met.leads, met.record), (false, granted));
+        assert_eq!((met.leads, met.change.to), (false, granted));
         let older = RoleOffer {
             sync: sync(1),
             ..told(&node, COMPLETE)
         };
         let met = node.decide(&older).unwrap();
         let expected = (false, ALONE);
-        assert_eq!((met.leads, met.record), expected, "the witness trusts it");
+        assert_eq!(
+            (met.leads, met.change.to),
+            expected,
+            "the witness trusts it"
+        );
         let gives_in = RoleOffer {
             record: INCOMPLETE,
             ..older
         };
         let met = node.decide(&gives_in).unwrap();
-        assert_eq!((met.leads, met.record), (true, ALONE), "the copy is old");
+        assert_eq!((met.leads, met.change.to), (true, ALONE), "the copy is old");
         let newer = RoleOffer {
             sync: sync(3),
             ..told(&node, COMPLETE)
@@ -390,7 +416,7 @@ mod tests {
                 ..told(&node, PRIMARY)
             };
             let met = node.decide(&primary).unwrap();
-            assert_eq!((met.leads, met.record), (false, expected));
+            assert_eq!((met.leads, met.change.to), (false, expected));
         }
     }
 
@@ -404,7 +430,7 @@ mod tests {
             ..told(&primary, COMPLETE)
         };
         let met = primary.decide(&older).unwrap();
-        assert_eq!((met.leads, met.record), (false, ALONE), "no grant");
+        assert_eq!((met.leads, met.change.to), (false, ALONE), "no grant");
         let mut secondary = node(COMPLETE);
         for (operations, expected) in [(6, INCOMPLETE), (7, COMPLETE)] {
             secondary.sync = counted(2, operations);
@@ -412,7 +438,7 @@ mod tests {
                 sync: counted(2, 7),
                 ..told(&secondary, PRIMARY)
             };
-            assert_eq!(secondary.decide(&met).unwrap().record, expected);
+            assert_eq!(secondary.decide(&met).unwrap().change.to, expected);
         }
         let mut put_back = node(PRIMARY);
         put_back.sync = counted(2, 6);
@@ -433,7 +459,7 @@ mod tests {
         let grant = record(Role::Secondary, G1.next(), true, false);
         let met = node.decide(&told(&node, grant)).unwrap();
         let lead = record(Role::Primary, G1.next(), true, true);
-        assert_eq!((met.leads, met.record), (true, lead));
+        assert_eq!((met.leads, met.change.to), (true, lead));
         for other in [sync(1), sync(3)] {
             let strange = RoleOffer {
                 sync: other,
@@ -454,7 +480,7 @@ mod tests {
         let waiting = node(PRIMARY);
         let met = waiting.decide(&told(&waiting, promoted)).unwrap();
         let follows = record(Role::Secondary, G1.next(), false, false);
-        assert_eq!((met.leads, met.record), (false, follows));
+        assert_eq!((met.leads, met.change.to), (false, follows));
         let mut empty = node(ALONE);
         (empty.has_data, empty.was_resynced) = (false, false);
         (empty.sync, empty.store) = (SyncStanding::default(), Some(StoreId::from_bytes([7; 16])));
@@ -463,7 +489,7 @@ mod tests {
             sync: sync(2),
             ..told(&empty, promoted)
         };
-        assert!(!empty.decide(&newer).unwrap().record.is_primary());
+        assert!(!empty.decide(&newer).unwrap().change.to.is_primary());
         empty.was_resynced = true;
         assert!(empty.has_served_alone());
         assert_eq!(
@@ -492,10 +518,10 @@ mod tests {
         let mut serving = node(PRIMARY);
         serving.is_serving = true;
         let met = serving.decide(&told(&serving, INCOMPLETE)).unwrap();
-        assert_eq!((met.leads, met.record), (true, PRIMARY));
+        assert_eq!((met.leads, met.change.to), (true, PRIMARY));
         let later = record(Role::Primary, generation(3), true, false);
         let met = serving.decide(&told(&serving, later)).unwrap();
-        assert_eq!(met.record.generation, generation(3));
-        assert!(!met.leads && !met.record.is_primary());
+        assert_eq!(met.change.to.generation, generation(3));
+        assert!(!met.leads && !met.change.to.is_primary());
     }
 }

@@ -3,6 +3,7 @@
 
 use lockstep_types::settings::OnPowerLoss;
 
+use crate::change::RoleChange;
 use crate::record::{Member, RoleRecord};
 use crate::witness::{Claim, WitnessRecord};
 
@@ -73,8 +74,8 @@ pub enum RoleEvent {
 /// A task for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RoleEffect {
-    /// Make this record durable, then report [`RoleEvent::Recorded`].
-    Record(RoleRecord),
+    /// Carry this change out, whose record becomes durable; then report [`RoleEvent::Recorded`].
+    Record(RoleChange),
     /// Ask the witness for its record.
     AskWitness,
     /// Send a claim to the witness.

@@ -4,6 +4,7 @@
 //! asks the witness, and tells the peer. The model in `tests/model.rs` runs two machines and a witness through every
 //! order of events with up to three failures.
 
+pub mod change;
 pub mod decision;
 pub mod event;
 pub mod machine;
@@ -14,6 +15,7 @@ pub mod record;
 pub mod relabel;
 pub mod witness;
 
+pub use change::{RoleChange, RoleChangeKind};
 pub use decision::{Decision, LocalCopy, RoleConflict};
 pub use event::{Phase, RoleEffect, RoleEvent, RoleSettings, Told};
 pub use machine::RoleMachine;

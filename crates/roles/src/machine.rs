@@ -14,6 +14,7 @@ use lockstep_types::settings::{OnPowerLoss, Role};
 
 mod relabel;
 
+use crate::change::{RoleChange, RoleChangeKind};
 use crate::event::{Phase, RoleEffect, RoleEvent, RoleSettings, Told};
 use crate::record::RoleRecord;
 use crate::witness::{Claim, InSyncSet, WitnessRecord};
@@ -76,7 +77,7 @@ impl RoleMachine {
         };
         let mut effects = RoleEffects::new();
         let phase = machine.first_phase(record);
-        machine.record(record, phase, &mut effects);
+        machine.record(RoleChangeKind::Mark, record, phase, &mut effects);
         (machine, effects)
     }
 
@@ -137,17 +138,30 @@ impl RoleMachine {
 
     // Records.
 
-    fn record(&mut self, record: RoleRecord, phase: Phase, effects: &mut RoleEffects) {
-        if record == self.record {
-            self.enter(phase, effects);
-        } else {
-            if self.record.is_primary() && !record.is_primary() {
-                // A primary serves nothing from the moment on at which it gives its role away.
-                self.phase = Phase::Standby;
-            }
-            self.recording = Some((record, phase));
-            effects.push(RoleEffect::Record(record));
+    /// Has the driver make a record durable, before this node enters a phase.
+    fn record(
+        &mut self,
+        kind: RoleChangeKind,
+        record: RoleRecord,
+        phase: Phase,
+        effects: &mut RoleEffects,
+    ) {
+        let change = RoleChange::new(kind, self.record, record);
+        if !change.changes_record() {
+            return self.enter(phase, effects);
         }
+        if change.steps_down() {
+            // A primary serves nothing from the moment on at which it gives its role away.
+            self.phase = Phase::Standby;
+        }
+        self.recording = Some((record, phase));
+        effects.push(RoleEffect::Record(change));
+    }
+
+    /// The peer's copy is not complete from now on.
+    fn go_alone(&mut self, effects: &mut RoleEffects) {
+        let record = self.record.without_peer();
+        self.record(RoleChangeKind::GoAlone, record, Phase::Alone, effects);
     }
 
     fn recorded(&mut self, effects: &mut RoleEffects) {
@@ -222,7 +236,7 @@ impl RoleMachine {
             // No node has served since two complete copies were secondaries: both stay complete.
             let is_complete = theirs.peer_complete || !theirs.is_primary();
             let record = mine.follow(generation, is_complete);
-            self.record(record, Phase::Standby, effects);
+            self.record(RoleChangeKind::GiveWay, record, Phase::Standby, effects);
         } else if theirs.generation > mine.generation {
             self.meet_later(theirs, effects);
         } else if theirs.generation == mine.generation {
@@ -244,7 +258,12 @@ impl RoleMachine {
         let (mine, generation) = (self.record, theirs.generation);
         if theirs.is_primary() {
             let record = mine.follow(generation, theirs.peer_complete);
-            self.record(record, Phase::Following, effects);
+            let kind = if mine.is_primary() {
+                RoleChangeKind::Deposed
+            } else {
+                RoleChangeKind::Follow
+            };
+            self.record(kind, record, Phase::Following, effects);
         } else if !theirs.is_candidate {
             // The peer has granted that generation to this node.
             let was_protected = !mine.is_primary() || mine.peer_complete;
@@ -256,16 +275,18 @@ impl RoleMachine {
     fn meet_secondary(&mut self, theirs: RoleRecord, effects: &mut RoleEffects) {
         let mine = self.record;
         match (mine.complete, theirs.complete) {
-            (false, true) => self.record(mine.grant(), Phase::Standby, effects),
+            (false, true) => {
+                self.record(RoleChangeKind::Grant, mine.grant(), Phase::Standby, effects)
+            }
             // Neither copy is better, or the peer's copy is worse.
-            (false, false) => self.record(mine.without_peer(), Phase::Alone, effects),
+            (false, false) => self.go_alone(effects),
             (true, true) if mine.peer_complete => self.meet_complete(effects),
             // The peer is about to hear that its copy is not complete.
             (true, true) => {}
             (true, false) if self.phase == Phase::Entering => {}
             (true, false) => {
                 // The peer's own record keeps it from taking over.
-                self.record(mine.without_peer(), Phase::Alone, effects);
+                self.go_alone(effects);
                 if self.phase == Phase::Alone {
                     effects.push(RoleEffect::Resync);
                 }
@@ -296,7 +317,7 @@ impl RoleMachine {
             complete,
             ..self.record
         };
-        self.record(record, Phase::Following, effects);
+        self.record(RoleChangeKind::Mark, record, Phase::Following, effects);
     }
 
     // The witness.
@@ -313,7 +334,12 @@ impl RoleMachine {
         if is_takeover && !self.record.is_candidate {
             // A peer that is here may be the primary.
             if self.peer.is_none() {
-                self.record(self.record.stand(), Phase::Standby, effects);
+                self.record(
+                    RoleChangeKind::BecomeCandidate,
+                    self.record.stand(),
+                    Phase::Standby,
+                    effects,
+                );
             }
         } else {
             self.claim(Some(known), purpose, effects);
@@ -425,7 +451,7 @@ impl RoleMachine {
     fn granted(&mut self, wanted: Option<Purpose>, effects: &mut RoleEffects) {
         match (wanted, self.phase) {
             (Some(Purpose::GoAlone), Phase::Paused | Phase::Unsure) => {
-                self.record(self.record.without_peer(), Phase::Alone, effects);
+                self.go_alone(effects);
             }
             // The peer is back: the witness learns that the peer is protected again.
             (Some(Purpose::GoAlone), Phase::Mirrored) => self.protect(effects),
@@ -446,28 +472,28 @@ impl RoleMachine {
             .record
             .lead(now.generation, now.in_sync == InSyncSet::Both);
         if self.promise_is_over {
-            self.lead(record, effects);
+            self.lead(RoleChangeKind::TakeOver, record, effects);
         } else {
-            self.record(record, Phase::TakingOver, effects);
+            self.record(RoleChangeKind::TakeOver, record, Phase::TakingOver, effects);
         }
     }
 
     /// A peer that calls itself complete may take over, until it has heard that it is not.
     fn lead_by_grant(&mut self, record: RoleRecord, theirs: RoleRecord, effects: &mut RoleEffects) {
         if record.complete && theirs.complete {
-            self.record(record, Phase::Paused, effects);
+            self.record(RoleChangeKind::LeadByGrant, record, Phase::Paused, effects);
         } else {
-            self.lead(record, effects);
+            self.lead(RoleChangeKind::LeadByGrant, record, effects);
         }
     }
 
-    fn lead(&mut self, record: RoleRecord, effects: &mut RoleEffects) {
+    fn lead(&mut self, kind: RoleChangeKind, record: RoleRecord, effects: &mut RoleEffects) {
         let phase = match (record.complete, record.peer_complete) {
             (false, _) => Phase::Unsure,
             (true, true) => Phase::Paused,
             (true, false) => Phase::Alone,
         };
-        self.record(record, phase, effects);
+        self.record(kind, record, phase, effects);
     }
 
     // Time.
@@ -479,14 +505,14 @@ impl RoleMachine {
         if self.settings.has_witness {
             self.ask(Some(Purpose::GoAlone), effects);
         } else {
-            self.record(self.record.without_peer(), Phase::Alone, effects);
+            self.go_alone(effects);
         }
     }
 
     fn lease_over(&mut self, effects: &mut RoleEffects) {
         self.promise_is_over = true;
         match self.phase {
-            Phase::TakingOver => self.lead(self.record, effects),
+            Phase::TakingOver => self.lead(RoleChangeKind::Serve, self.record, effects),
             Phase::Unsure | Phase::Standby if !self.settings.has_witness => {}
             // The witness comes first: if the primary serves alone already, its generation stays the latest one.
             Phase::Standby if self.record.complete => self.ask(Some(Purpose::TakeOver), effects),
@@ -517,7 +543,7 @@ impl RoleMachine {
                     peer_complete: true,
                     ..self.record
                 };
-                self.record(record, Phase::Entering, effects);
+                self.record(RoleChangeKind::Mark, record, Phase::Entering, effects);
             }
             _ => {}
         }
@@ -529,13 +555,18 @@ impl RoleMachine {
                 complete: true,
                 ..self.record
             };
-            self.record(record, Phase::Following, effects);
+            self.record(RoleChangeKind::Mark, record, Phase::Following, effects);
         }
     }
 
     fn hand_over(&mut self, effects: &mut RoleEffects) {
         if self.phase == Phase::Mirrored {
-            self.record(self.record.grant(), Phase::Standby, effects);
+            self.record(
+                RoleChangeKind::Grant,
+                self.record.grant(),
+                Phase::Standby,
+                effects,
+            );
         }
     }
 
@@ -546,9 +577,9 @@ impl RoleMachine {
         match self.phase {
             Phase::Standby => {
                 let record = self.record.lead(self.record.generation.next(), false);
-                self.lead(record, effects);
+                self.lead(RoleChangeKind::Promote, record, effects);
             }
-            Phase::Unsure => self.record(self.record.without_peer(), Phase::Alone, effects),
+            Phase::Unsure => self.go_alone(effects),
             _ => {}
         }
     }

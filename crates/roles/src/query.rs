@@ -8,6 +8,7 @@
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 
+use crate::change::{RoleChange, RoleChangeKind};
 use crate::event::Phase;
 use crate::promotion::UnrecordedPromotion;
 use crate::record::{Member, RoleRecord};
@@ -140,8 +141,8 @@ impl QueryFacts {
 /// The answer to a question, as the role machine has decided on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryResult {
-    /// The record of this node from now on, if it changes.
-    pub record: Option<RoleRecord>,
+    /// The change of this node, if its record changes.
+    pub change: Option<RoleChange>,
     /// The phase of the machine at the end.
     pub phase: Phase,
     /// The record of the witness.
@@ -161,17 +162,15 @@ pub enum AnswerAction {
     StopServing(Generation),
     /// This primary serves without its peer.
     GoAlone,
-    /// This candidate leads with the record.
-    TakeOver(RoleRecord),
-    /// This secondary stands for the generation of the record.
-    BecomeCandidate(RoleRecord),
+    /// This node changes its role: it takes over, or becomes a candidate.
+    Change(RoleChange),
 }
 
 impl QueryResult {
     /// A look at the record of the witness, which asks for nothing.
     pub const fn look(known: Option<WitnessRecord>) -> Self {
         Self {
-            record: None,
+            change: None,
             phase: Phase::Unsure,
             known,
             forgets_names: false,
@@ -189,14 +188,11 @@ impl QueryResult {
         if let Some(known) = self.known.filter(is_later) {
             return AnswerAction::StopServing(known.generation);
         }
-        let goes_alone = query == WitnessQuery::Alone && self.phase == Phase::Alone;
-        match self.record {
-            _ if goes_alone => AnswerAction::GoAlone,
-            Some(record) if mine.is_primary() && record == mine.without_peer() => {
-                AnswerAction::GoAlone
-            }
-            Some(record) if record.is_primary() => AnswerAction::TakeOver(record),
-            Some(record) if record.is_candidate => AnswerAction::BecomeCandidate(record),
+        let is_alone = query == WitnessQuery::Alone && self.phase == Phase::Alone;
+        match self.change {
+            _ if is_alone => AnswerAction::GoAlone,
+            Some(change) if change.kind == RoleChangeKind::GoAlone => AnswerAction::GoAlone,
+            Some(change) if change.ends_session() => AnswerAction::Change(change),
             _ => AnswerAction::Nothing,
         }
     }

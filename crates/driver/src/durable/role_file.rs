@@ -21,7 +21,7 @@ mod words;
 use std::io;
 use std::sync::Arc;
 
-use lockstep_roles::{RoleRecord, UnrecordedPromotion};
+use lockstep_roles::{RoleChange, RoleRecord, UnrecordedPromotion};
 use lockstep_types::backing::{Backing, draft_of, replace};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -109,28 +109,29 @@ impl RoleFile {
         *self.state.lock()
     }
 
-    /// Makes the record `new` durable, in place of `old`. Returns `false`, and changes nothing, if the record is another by
-    /// now. A primary's copy counts as one that others are made from, and gets a name from the random bytes if it has none. A
-    /// copy that counts as complete from now on, although it may lack operations, gets another write verifier from them.
-    pub fn replace(&self, old: RoleRecord, new: RoleRecord, drawn: [u8; 16]) -> io::Result<bool> {
+    /// Makes the record of a change durable. Returns `false`, and changes nothing, if the record is another one by now than
+    /// before the change. A primary's copy counts as one that others are made from, and gets a name from the random bytes if
+    /// it has none. A copy that counts as complete from now on, although it may lack operations, gets another write verifier
+    /// from them.
+    pub fn replace(&self, change: RoleChange, drawn: [u8; 16]) -> io::Result<bool> {
         if is_active(Mutant::RecordUnwritten) {
-            self.state.lock().record = new;
+            self.state.lock().record = change.to;
             return Ok(true);
         }
         self.change_if(|state| {
-            let next = state.with_record(new);
+            let next = state.after(change);
             let lineage = next.lineage;
+            let is_source = change.to.is_primary() && lineage.sync.last.is_some();
             let next = next.of_lineage(CopyLineage {
-                was_resynced: lineage.was_resynced
-                    || (new.is_primary() && lineage.sync.last.is_some()),
+                was_resynced: lineage.was_resynced || is_source,
                 ..lineage
             });
-            let next = if old.becomes_complete(&new) {
+            let next = if change.makes_complete() {
                 next.renewed(drawn)
             } else {
                 next
             };
-            (state.record == old).then(|| next.named(|| StoreId::from_bytes(drawn)))
+            (state.record == change.from).then(|| next.named(|| StoreId::from_bytes(drawn)))
         })
     }
 

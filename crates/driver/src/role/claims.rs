@@ -4,8 +4,8 @@
 //! behind but a record of the witness that the next question reads.
 
 use lockstep_roles::{
-    QueryResult, RoleEffect, RoleEvent, RoleMachine, RoleRecord, RoleSettings, Told, WitnessError,
-    WitnessQuery,
+    QueryResult, RoleChange, RoleEffect, RoleEvent, RoleMachine, RoleRecord, RoleSettings, Told,
+    WitnessError, WitnessQuery,
 };
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::{OnPowerLoss, Role};
@@ -53,7 +53,7 @@ pub(super) fn make(
         }
     }
     Ok(QueryResult {
-        record: queue.iter().find_map(recorded),
+        change: queue.iter().find_map(changed),
         phase: machine.phase(),
         forgets_names: calls.forgets_names,
         ..QueryResult::look(calls.told)
@@ -94,9 +94,9 @@ const fn is_call(effect: &RoleEffect) -> bool {
     matches!(effect, RoleEffect::AskWitness | RoleEffect::Claim(_))
 }
 
-const fn recorded(effect: &RoleEffect) -> Option<RoleRecord> {
+const fn changed(effect: &RoleEffect) -> Option<RoleChange> {
     match effect {
-        RoleEffect::Record(record) => Some(*record),
+        RoleEffect::Record(change) => Some(*change),
         _ => None,
     }
 }

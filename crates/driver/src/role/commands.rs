@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lockstep_repl::state::State;
-use lockstep_roles::RoleRecord;
+use lockstep_roles::{RoleChange, RoleChangeKind, RoleRecord};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
 use lockstep_types::time::millis;
@@ -74,7 +74,7 @@ impl RoleKeeper {
         self.drain()?;
         self.check_synced()?;
         let mine = self.engine.role_file.state().record;
-        self.begin_as(mine, mine.grant(), SessionPart::Follow)
+        self.switch_by_command(RoleChange::grant(mine), SessionPart::Follow)
     }
 
     fn drain(&self) -> Result<(), CommandFailure> {
@@ -141,12 +141,12 @@ impl RoleKeeper {
                 "run `lockstep failover`, which loses nothing",
             ));
         }
-        if self.assume(mine, demoted(self, mine), SessionPart::Follow) {
+        if self.switch_role(demotion(self, mine), SessionPart::Follow) {
             return Ok(self.report(begin));
         }
         // The session that has ended may have marked its peer out of sync meanwhile.
         let marked = self.engine.role_file.state().record;
-        self.begin_as(marked, demoted(self, marked), SessionPart::Follow)?;
+        self.switch_by_command(demotion(self, marked), SessionPart::Follow)?;
         Ok(self.report(begin))
     }
 
@@ -208,18 +208,19 @@ fn wait_for_successor(keeper: &RoleKeeper) -> bool {
 
 /// The record of a demoted primary. A peer of an earlier generation takes the record for a grant, and leads its
 /// generation: so that must be a new one.
-fn demoted(keeper: &RoleKeeper, mine: RoleRecord) -> RoleRecord {
+fn demotion(keeper: &RoleKeeper, mine: RoleRecord) -> RoleChange {
     let is_new = keeper.latest_generation() < mine.generation;
     let generation = if is_new && !is_active(Mutant::DemoteInSameGeneration) {
         mine.generation.next()
     } else {
         mine.generation
     };
-    RoleRecord {
+    let record = RoleRecord {
         generation,
         role: Role::Secondary,
         complete: is_active(Mutant::KeepDemotedComplete),
         peer_complete: false,
         ..mine
-    }
+    };
+    RoleChange::new(RoleChangeKind::Demote, mine, record)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lockstep_link::{ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message, PROTOCOL_VERSION};
-use lockstep_roles::{LocalCopy, PeerWitness, RoleConflict, RoleOffer, RoleRecord};
+use lockstep_roles::{LocalCopy, PeerWitness, RoleChange, RoleConflict, RoleOffer, RoleRecord};
 use lockstep_types::DatastoreUuid;
 use lockstep_types::mutants::{Mutant, is_active};
 
@@ -229,7 +229,7 @@ impl RolePeer for RoleKeeper {
                     SessionPart::Follow
                 };
                 // A candidate may have the generation of its lead already.
-                let is_new = !mine.is_primary() || decision.record.generation > mine.generation;
+                let is_new = !mine.is_primary() || decision.change.to.generation > mine.generation;
                 let begins = decision.leads && is_new;
                 let goes_back = theirs.discarded_own_changes && begins
                     || decision.leads && local.has_lost_peer(theirs);
@@ -239,13 +239,13 @@ impl RolePeer for RoleKeeper {
                 if leads_without && !note_given_up(&self.engine) {
                     return Ok(false);
                 }
-                self.assume(mine, decision.record, part);
+                self.switch_role(decision.change, part);
                 Ok(self.engine.role_file.state().record != mine)
             }
             Err(conflict) => {
                 let is_deposed = theirs.record.generation > mine.generation;
                 if conflict == RoleConflict::BothServed && is_deposed || is_outdated {
-                    self.assume(mine, mine, SessionPart::Follow);
+                    self.switch_role(RoleChange::stop_serving(mine), SessionPart::Follow);
                 }
                 Err(conflict)
             }

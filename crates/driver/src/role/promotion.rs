@@ -7,7 +7,7 @@
 //! the other node from serving until the witness knows.
 
 use lockstep_fs::StoreError;
-use lockstep_roles::{RoleRecord, UnrecordedPromotion};
+use lockstep_roles::{RoleChange, RoleChangeKind, RoleRecord, UnrecordedPromotion};
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
@@ -51,7 +51,7 @@ impl RoleKeeper {
             lead_by_force(self, mine)?;
         } else {
             let generation = next_generation(self, mine, accepts_loss);
-            self.begin_as(mine, led(mine, generation), SessionPart::Lead)?;
+            self.switch_by_command(promoted(mine, generation), SessionPart::Lead)?;
         }
         Ok(RoleReport {
             as_of,
@@ -155,9 +155,10 @@ fn lead_by_force(keeper: &RoleKeeper, mine: RoleRecord) -> Result<(), CommandFai
         peer_complete: false,
         ..mine
     };
-    keeper.begin_as(mine, candidate, SessionPart::Follow)?;
+    let stands = RoleChange::new(RoleChangeKind::BecomeCandidate, mine, candidate);
+    keeper.switch_by_command(stands, SessionPart::Follow)?;
     tell_witness(keeper, generation, known)?;
-    keeper.begin_as(candidate, led(candidate, generation), SessionPart::Lead)
+    keeper.switch_by_command(promoted(candidate, generation), SessionPart::Lead)
 }
 
 /// Tells the witness that this node serves in a generation, without the other node. `known`: the latest generation that
@@ -201,10 +202,11 @@ fn tell_witness(
     })
 }
 
-/// The record of a node that an operator makes the primary: the datastore goes on with this copy.
-fn led(mine: RoleRecord, generation: Generation) -> RoleRecord {
-    RoleRecord {
+/// The change of a node that an operator makes the primary: the datastore goes on with this copy.
+fn promoted(mine: RoleRecord, generation: Generation) -> RoleChange {
+    let record = RoleRecord {
         complete: true,
         ..mine.lead(generation, false)
-    }
+    };
+    RoleChange::new(RoleChangeKind::Promote, mine, record)
 }

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use lockstep_repl::state::ServiceMode;
-use lockstep_roles::RoleRecord;
+use lockstep_roles::{RoleChange, RoleRecord};
 use lockstep_types::mutants::{Mutant, is_active};
 
 use super::keeper::RoleKeeper;
@@ -26,13 +26,13 @@ use crate::session::build::{self, SessionPart};
 pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 impl RoleKeeper {
-    pub(super) fn begin_as(
+    /// As [`Self::switch_role`], for the command of an operator.
+    pub(super) fn switch_by_command(
         &self,
-        mine: RoleRecord,
-        record: RoleRecord,
+        change: RoleChange,
         part: SessionPart,
     ) -> Result<(), CommandFailure> {
-        if self.assume(mine, record, part) {
+        if self.switch_role(change, part) {
             Ok(())
         } else {
             Err(CommandFailure::new(
@@ -42,19 +42,18 @@ impl RoleKeeper {
         }
     }
 
-    /// Takes up a part with a record, in place of `mine`. Returns whether this node has the record now. The caller holds
-    /// `changing`.
-    pub(super) fn assume(&self, mine: RoleRecord, record: RoleRecord, part: SessionPart) -> bool {
+    /// Carries a change of the role out, and takes up a part. Returns whether this node has the record of the change now. The
+    /// caller holds `changing`.
+    pub(super) fn switch_role(&self, change: RoleChange, part: SessionPart) -> bool {
         let session = self.session();
         let is_leading = matches!(session, Session::Primary(_));
-        let is_same_session = is_leading == (part == SessionPart::Lead)
-            && record.generation == session.replication().generation();
-        if is_same_session && record.role == mine.role {
-            return record == mine || self.write_record(mine, record);
+        let leads = part == SessionPart::Lead;
+        if is_leading == leads && !change.ends_session() {
+            return self.write_record(change);
         }
-        self.close_gate(record, part);
+        self.close_gate(change.to, part);
         let serves_alone = session.replication().state().service_mode() == ServiceMode::Alone;
-        if is_leading && part == SessionPart::Lead && serves_alone {
+        if is_leading && leads && serves_alone {
             // The next generation of a primary that needs no other node: no operation fails.
             let _is_empty = self.gate().drain(&*self.engine.host, DRAIN_LIMIT);
         }
@@ -64,7 +63,7 @@ impl RoleKeeper {
         // The next session may be one of the same generation: the secondary would take its operations for those of this one.
         let next = session.replication().core.lock().next_osn();
         self.engine.store.note_given_sequences(next.sequence);
-        let is_written = record == mine || self.write_record(mine, record);
+        let is_written = self.write_record(change);
         let part = if is_written {
             part
         } else if is_leading {
@@ -75,7 +74,11 @@ impl RoleKeeper {
         self.begin_session(part) && is_written
     }
 
-    fn write_record(&self, mine: RoleRecord, record: RoleRecord) -> bool {
+    /// Makes the record of a change durable. Returns whether this node has that record now.
+    fn write_record(&self, change: RoleChange) -> bool {
+        if !change.changes_record() {
+            return true;
+        }
         let Engine {
             config,
             role_file,
@@ -84,18 +87,18 @@ impl RoleKeeper {
             ..
         } = &*self.engine;
         // The other node may have given out numbers that this copy has not heard of.
-        let left_out = if mine.becomes_complete(&record) {
+        let left_out = if change.makes_complete() {
             store.leave_out_inos(config.ino_ranges())
         } else {
             Ok(())
         };
         let left_out = left_out.map_err(std::io::Error::other);
-        let written = left_out.and_then(|()| role_file.replace(mine, record, host.random_id()));
+        let written = left_out.and_then(|()| role_file.replace(change, host.random_id()));
         if let Err(error) = &written {
             let datastore = self.engine.name();
             tracing::error!(datastore, %error, "the role cannot be written");
         }
-        if mine.is_primary() && !record.is_primary() {
+        if change.steps_down() {
             // The other node gets the time in which it may lead.
             self.engine.witness.promise.give(&**host);
         }

@@ -16,8 +16,8 @@ use std::time::Duration;
 use lockstep_repl::core::Event;
 use lockstep_repl::state::{State, Trigger};
 use lockstep_roles::{
-    AnswerAction, InSyncSet, Member, QueryFacts, QueryResult, RoleConflict, RoleRecord, Service,
-    Witness, WitnessError, WitnessQuery, WitnessRecord,
+    AnswerAction, InSyncSet, Member, QueryFacts, QueryResult, RoleChange, RoleConflict, RoleRecord,
+    Service, Witness, WitnessError, WitnessQuery, WitnessRecord,
 };
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -300,7 +300,7 @@ impl<'a> WitnessLoop<'a> {
 
     /// Time before the next question. A question whose answer has changed nothing is asked again, but not at once.
     fn pause_after(&self, query: WitnessQuery, result: &QueryResult) -> Duration {
-        let is_settled = result.record.is_some() || query == WitnessQuery::Look;
+        let is_settled = result.change.is_some() || query == WitnessQuery::Look;
         if is_settled {
             Duration::ZERO
         } else {
@@ -361,28 +361,28 @@ impl<'a> WitnessLoop<'a> {
             AnswerAction::Nothing => {}
             AnswerAction::StopServing(later) => self.stop_serving(mine, later),
             AnswerAction::GoAlone => go_alone(keeper, mine),
-            AnswerAction::TakeOver(record) => self.take_over(mine, record),
-            AnswerAction::BecomeCandidate(record) => self.become_candidate(mine, record),
+            AnswerAction::Change(change) if change.to.is_primary() => self.take_over(change),
+            AnswerAction::Change(change) => self.become_candidate(change),
         }
     }
 
     /// The witness has made this candidate the primary.
-    fn take_over(&self, mine: RoleRecord, record: RoleRecord) {
+    fn take_over(&self, change: RoleChange) {
         // The witness goes on saying so: this node asks again.
         if !self.is_released() {
             return;
         }
-        let (datastore, generation) = (self.keeper.engine.name(), record.generation.get());
+        let (datastore, generation) = (self.keeper.engine.name(), change.to.generation.get());
         tracing::warn!(
             datastore,
             generation,
             "the witness has made this node the primary"
         );
-        self.keeper.assume(mine, record, SessionPart::Lead);
+        self.keeper.switch_role(change, SessionPart::Lead);
     }
 
     /// This secondary stands for the next generation. From then on it follows no earlier primary (rule R4).
-    fn become_candidate(&mut self, mine: RoleRecord, record: RoleRecord) {
+    fn become_candidate(&mut self, change: RoleChange) {
         let keeper = self.keeper;
         let session = keeper.session();
         let peer = &session.replication().peer;
@@ -392,7 +392,7 @@ impl<'a> WitnessLoop<'a> {
             return;
         }
         let since = self.silence.since;
-        let is_recorded = keeper.assume(mine, record, SessionPart::Follow);
+        let is_recorded = keeper.switch_role(change, SessionPart::Follow);
         self.silence = Silence::of(&keeper.session(), keeper.engine.host.now());
         // A primary that was here meanwhile has got a lease.
         if is_recorded && peer.count() == connections {
@@ -415,7 +415,7 @@ impl<'a> WitnessLoop<'a> {
                 .notes
                 .set_obstacle(&RoleConflict::BothServed.to_string());
         }
-        keeper.assume(mine, mine, SessionPart::Follow);
+        keeper.switch_role(RoleChange::stop_serving(mine), SessionPart::Follow);
         // The nodes may not meet for long, and a node that has served alone had no lease that would end.
         keeper.tell_observers(|observer| observer.lapsed());
     }
@@ -446,7 +446,7 @@ pub(super) fn go_alone(keeper: &RoleKeeper, mine: RoleRecord) {
             }
         }
         Session::Undecided(_) => {
-            keeper.assume(mine, mine.without_peer(), SessionPart::Lead);
+            keeper.switch_role(RoleChange::go_alone(mine), SessionPart::Lead);
         }
         Session::Secondary(_) => {}
     }

@@ -84,8 +84,8 @@ impl World {
     fn carry_out(&mut self, at: usize, effects: Vec<RoleEffect>) {
         for effect in effects {
             match effect {
-                RoleEffect::Record(record) => {
-                    self.nodes[at].durable = record;
+                RoleEffect::Record(change) => {
+                    self.nodes[at].durable = change.to;
                     self.note_record(at);
                     self.event(at, RoleEvent::Recorded);
                 }

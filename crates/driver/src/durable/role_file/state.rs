@@ -1,6 +1,6 @@
 //! The state in the role file: the role record, the lineage of the copy, and the notes for clients.
 
-use lockstep_roles::{RoleRecord, UnrecordedPromotion};
+use lockstep_roles::{RoleChange, RoleRecord, UnrecordedPromotion};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
 use lockstep_types::{BootId, Generation, Hash128, StoreId, SyncNames, WriteVerifier};
@@ -201,27 +201,27 @@ impl RoleState {
         }
     }
 
-    /// The state with another record. A primary that becomes a secondary without a complete copy was deposed. A primary
-    /// that gives its role away in order keeps a complete copy.
-    pub(super) fn with_record(self, new: RoleRecord) -> Self {
-        let old = self.record;
-        let had_base = old.complete && old.peer_complete && !self.lineage.power.has_lost_power;
+    /// The state after a change of the role. A primary that steps down without a complete copy was deposed. A primary that gives
+    /// its role away in order keeps a complete copy.
+    pub(super) fn after(self, change: RoleChange) -> Self {
+        let RoleChange { from, to, .. } = change;
+        let had_base = from.complete && from.peer_complete && !self.lineage.power.has_lost_power;
         let were_in_sync = had_base || is_active(Mutant::RejoinFromAnyCopy);
-        let (deposed, deposed_base) = match (old.is_primary(), new.is_primary()) {
-            (_, true) => (None, None),
-            (true, false) => {
-                let deposed = Some(old.generation).filter(|_| !new.complete);
-                (deposed, deposed.filter(|_| were_in_sync))
-            }
-            (false, false) => (self.lineage.deposed, self.lineage.deposed_base),
+        let (deposed, deposed_base) = if to.is_primary() {
+            (None, None)
+        } else if change.steps_down() {
+            let deposed = Some(from.generation).filter(|_| !to.complete);
+            (deposed, deposed.filter(|_| were_in_sync))
+        } else {
+            (self.lineage.deposed, self.lineage.deposed_base)
         };
-        let served_alone = old.is_primary() && !old.peer_complete && !new.complete;
+        let served_alone = change.steps_down() && !from.peer_complete && !to.complete;
         let was_discarded = self.clients.discarded_own_changes || served_alone;
         let leads = |promotion: &UnrecordedPromotion| {
-            promotion.generation == new.generation && (new.is_primary() || new.is_candidate)
+            promotion.generation == to.generation && (to.is_primary() || to.is_candidate)
         };
         Self {
-            record: new,
+            record: to,
             unrecorded: self.unrecorded.filter(leads),
             lineage: CopyLineage {
                 deposed,
@@ -229,7 +229,7 @@ impl RoleState {
                 ..self.lineage
             },
             clients: ClientNotes {
-                discarded_own_changes: !new.is_primary() && was_discarded,
+                discarded_own_changes: !to.is_primary() && was_discarded,
                 ..self.clients
             },
             ..self

@@ -1,4 +1,5 @@
 use lockstep_fs::os_backing::OsBacking;
+use lockstep_roles::RoleChangeKind;
 use lockstep_types::SyncId;
 
 use super::slots::parse;
@@ -11,6 +12,17 @@ fn fresh(dir: &std::path::Path) -> RoleFile {
     let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir).unwrap());
     let found = RoleFile::read(backing.as_ref(), Role::Secondary).unwrap();
     RoleFile::open(backing, found, BOOT, found.marked(true).record).unwrap()
+}
+
+/// A change between two records, of the kind that the role machine gives it.
+fn between(from: RoleRecord, to: RoleRecord) -> RoleChange {
+    let kind = match (from.is_primary(), to.is_primary()) {
+        (true, false) if to.complete => RoleChangeKind::Grant,
+        (true, false) => RoleChangeKind::Deposed,
+        (false, true) => RoleChangeKind::TakeOver,
+        _ => RoleChangeKind::Mark,
+    };
+    RoleChange::new(kind, from, to)
 }
 
 fn greeted(file: &RoleFile) -> Greeted {
@@ -76,8 +88,10 @@ fn the_last_change_is_read_back() {
 fn an_unrecorded_promotion_lasts_as_long_as_its_lead() {
     let dir = tempfile::tempdir().unwrap();
     let file = fresh(dir.path());
-    let change =
-        |new: RoleRecord| assert!(file.replace(file.state().record, new, [5; 16]).unwrap());
+    let change = |new: RoleRecord| {
+        let change = between(file.state().record, new);
+        assert!(file.replace(change, [5; 16]).unwrap());
+    };
     let forced = FIRST.next().next();
     let candidate = RoleRecord {
         generation: forced,
@@ -107,9 +121,9 @@ fn a_change_of_an_earlier_generation_is_refused() {
     let before = file.state().record;
     let lead = before.lead(FIRST.next(), false);
     let name = StoreId::from_bytes([5; 16]);
-    assert!(file.replace(before, lead, [5; 16]).unwrap());
+    assert!(file.replace(between(before, lead), [5; 16]).unwrap());
     assert!(
-        !file.replace(before, before, [5; 16]).unwrap(),
+        !file.replace(between(before, before), [5; 16]).unwrap(),
         "it has changed"
     );
     assert_eq!(file.state().lineage.store, Some(name));
@@ -126,8 +140,10 @@ fn a_change_of_an_earlier_generation_is_refused() {
 fn a_deposed_primary_is_known_until_its_copy_is_in_sync() {
     let dir = tempfile::tempdir().unwrap();
     let file = fresh(dir.path());
-    let change =
-        |new: RoleRecord| assert!(file.replace(file.state().record, new, [5; 16]).unwrap());
+    let change = |new: RoleRecord| {
+        let change = between(file.state().record, new);
+        assert!(file.replace(change, [5; 16]).unwrap());
+    };
     change(file.state().record.lead(FIRST, false));
     change(file.state().record.grant());
     assert_eq!(
@@ -151,8 +167,10 @@ fn only_a_deposed_primary_that_was_in_sync_has_a_base() {
     for (complete, peer_complete) in [(true, true), (true, false), (false, true)] {
         let dir = tempfile::tempdir().unwrap();
         let file = fresh(dir.path());
-        let change =
-            |new: RoleRecord| assert!(file.replace(file.state().record, new, [5; 16]).unwrap());
+        let change = |new: RoleRecord| {
+            let change = between(file.state().record, new);
+            assert!(file.replace(change, [5; 16]).unwrap());
+        };
         change(RoleRecord {
             complete,
             ..file.state().record.lead(FIRST, peer_complete)
@@ -218,7 +236,7 @@ fn a_copy_that_was_not_complete_leads_with_another_verifier() {
         .unwrap();
     let found = file.state();
     let lead = found.record.lead(FIRST.next(), false);
-    assert!(file.replace(found.record, lead, [4; 16]).unwrap());
+    assert!(file.replace(between(found.record, lead), [4; 16]).unwrap());
     assert_eq!(
         file.state().clients.verifier,
         found.clients.verifier,
@@ -227,7 +245,7 @@ fn a_copy_that_was_not_complete_leads_with_another_verifier() {
     let serve = lead.without_peer();
     let restarted = file.state().verified(BOOT, serve, || [4; 16]);
     assert_ne!(restarted.clients.verifier, found.clients.verifier);
-    assert!(file.replace(lead, serve, [4; 16]).unwrap());
+    assert!(file.replace(between(lead, serve), [4; 16]).unwrap());
     assert_ne!(file.state().clients.verifier, found.clients.verifier);
 }
 
@@ -237,8 +255,10 @@ fn a_demoted_node_that_served_alone_says_so_until_it_is_in_sync() {
     for peer_complete in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let file = fresh(dir.path());
-        let change =
-            |new: RoleRecord| assert!(file.replace(file.state().record, new, [5; 16]).unwrap());
+        let change = |new: RoleRecord| {
+            let change = between(file.state().record, new);
+            assert!(file.replace(change, [5; 16]).unwrap());
+        };
         change(file.state().record.lead(FIRST, peer_complete));
         let second = FIRST.next();
         change(file.state().record.follow(second, false));
