@@ -19,7 +19,7 @@ pub use client::ControlClient;
 pub use error::ControlError;
 pub use report::NodeStatus;
 pub use server::ControlServer;
-pub use service::{ControlService, RoleChange};
+pub use service::{ControlService, RoleCommand};
 
 /// The code generated from `proto/control.proto`.
 #[allow(missing_docs, clippy::all, clippy::pedantic)]

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use lockstep_driver::report::{
     ClusterStatus, CommandFailure, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
 };
-use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleChange};
+use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleCommand};
 use pretended::{alpha, node_with};
 use tempfile::TempDir;
 
@@ -86,7 +86,7 @@ impl ControlService for FakePrimary {
         panic!("no command of these tests compares")
     }
 
-    fn change_role(&self, _name: &str, _change: RoleChange) -> Result<RoleReport, CommandFailure> {
+    fn change_role(&self, _name: &str, _change: RoleCommand) -> Result<RoleReport, CommandFailure> {
         panic!("no command of these tests changes a role")
     }
 

@@ -14,7 +14,7 @@ use lockstep_driver::report::{
     CommandFailure, Difference, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
 };
 use lockstepfs::config::{Role, Standby};
-use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleChange};
+use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleCommand};
 use pretended::{alpha, node_with};
 
 /// A node with one datastore, which is in sync or not, and identical or not.
@@ -62,15 +62,15 @@ impl ControlService for PretendedNode {
     }
 
     /// Only nodes in sync can swap their roles; a copy that is not in sync needs force.
-    fn change_role(&self, name: &str, change: RoleChange) -> Result<RoleReport, CommandFailure> {
+    fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {
         if name != "alpha" {
             let cause = format!("there is no datastore {name:?}");
             return Err(CommandFailure::new(cause, "name another"));
         }
         let role = match change {
-            RoleChange::HandOver if self.in_sync => Role::Secondary,
-            RoleChange::Promote { accepts_loss } if self.in_sync || accepts_loss => Role::Primary,
-            RoleChange::Demote if !self.in_sync => Role::Secondary,
+            RoleCommand::HandOver if self.in_sync => Role::Secondary,
+            RoleCommand::Promote { accepts_loss } if self.in_sync || accepts_loss => Role::Primary,
+            RoleCommand::Demote if !self.in_sync => Role::Secondary,
             _ => return Err(CommandFailure::new("the state does not fit", "wait")),
         };
         Ok(RoleReport {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use lockstepfs::control::RoleChange;
+use lockstepfs::control::RoleCommand;
 
 use super::role_change::RoleChangeArgs;
 
@@ -31,7 +31,7 @@ Examples:
 Exit codes: 0 this node is the secondary; 2 could not: see the reason.";
 
 pub(crate) fn run(args: &DemoteArgs) -> Result<ExitCode> {
-    args.change.run(RoleChange::Demote, |_| REST.to_owned())
+    args.change.run(RoleCommand::Demote, |_| REST.to_owned())
 }
 
 const REST: &str = "the next resync drops the changes that only this node has, and sets them aside: see lost+found in \

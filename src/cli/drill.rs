@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
 use lockstepfs::config::Role;
-use lockstepfs::control::{ControlClient, RoleChange};
+use lockstepfs::control::{ControlClient, RoleCommand};
 
 use super::arguments::RunningNodeArgs;
 use super::failover::departure;
@@ -113,7 +113,7 @@ impl<'a> Drill<'a> {
         let begin = Instant::now();
         let report = self
             .client
-            .change_role(&self.args.name, RoleChange::HandOver)?;
+            .change_role(&self.args.name, RoleCommand::HandOver)?;
         let (took, pause) = (
             duration(begin.elapsed()),
             duration(Duration::from_millis(report.pause_ms)),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use lockstep_driver::report::{AddressDeparture, RoleReport};
-use lockstepfs::control::RoleChange;
+use lockstepfs::control::RoleCommand;
 
 use super::role_change::RoleChangeArgs;
 use super::terminal::duration;
@@ -38,7 +38,7 @@ Examples:
 Exit codes: 0 the other node serves; 2 could not: see the reason.";
 
 pub(crate) fn run(args: &FailoverArgs) -> Result<ExitCode> {
-    args.change.run(RoleChange::HandOver, rest)
+    args.change.run(RoleCommand::HandOver, rest)
 }
 
 fn rest(report: &RoleReport) -> String {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use lockstep_driver::report::RoleReport;
-use lockstepfs::control::RoleChange;
+use lockstepfs::control::RoleCommand;
 
 use super::role_change::RoleChangeArgs;
 
@@ -52,7 +52,7 @@ Exit codes: 0 this node serves; 2 could not: see the reason.";
 
 pub(crate) fn run(args: &PromoteArgs) -> Result<ExitCode> {
     let accepts_loss = args.force_data_loss;
-    args.change.run(RoleChange::Promote { accepts_loss }, rest)
+    args.change.run(RoleCommand::Promote { accepts_loss }, rest)
 }
 
 fn rest(report: &RoleReport) -> String {

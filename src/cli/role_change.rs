@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Args;
 use lockstep_driver::report::RoleReport;
 use lockstepfs::config::{Choice, Role, Standby};
-use lockstepfs::control::{ControlClient, RoleChange};
+use lockstepfs::control::{ControlClient, RoleCommand};
 
 use super::arguments::RunningNodeArgs;
 use super::terminal::{say, say_json};
@@ -31,7 +31,7 @@ impl RoleChangeArgs {
     /// Asks the node for `change`. `rest` gives the part of the printed line behind the generation.
     pub(super) fn run(
         &self,
-        change: RoleChange,
+        change: RoleCommand,
         rest: impl Fn(&RoleReport) -> String,
     ) -> Result<ExitCode> {
         let mut client = ControlClient::connect(&self.node.socket()?)?;

@@ -16,7 +16,7 @@ use super::proto::change_role_reply::Outcome;
 use super::proto::control_client::ControlClient as Stub;
 use super::proto::verify_event::Event;
 use super::report::NodeStatus;
-use super::service::RoleChange;
+use super::service::RoleCommand;
 use super::socket::socket_error;
 use super::{proto, wire};
 
@@ -141,7 +141,7 @@ impl ControlClient {
     pub fn change_role(
         &mut self,
         name: &str,
-        change: RoleChange,
+        change: RoleCommand,
     ) -> Result<RoleReport, ControlError> {
         let path = &self.path;
         let answer = self.stub.change_role(wire::change_request(name, change));

@@ -8,7 +8,7 @@ use super::report::NodeStatus;
 
 /// A change of the role of a node, as an operator asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoleChange {
+pub enum RoleCommand {
     /// The primary gives its role to the other node, which is in sync.
     HandOver,
     /// This node becomes the primary without the other node.
@@ -34,7 +34,7 @@ pub trait ControlService: Send + Sync + 'static {
 
     /// Changes the role of this node in the datastore `name`. Returns when the change is done, or has failed and has
     /// changed nothing.
-    fn change_role(&self, name: &str, change: RoleChange) -> Result<RoleReport, CommandFailure>;
+    fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure>;
 
     /// Notes that a program moves the cluster address `address` by the answers about the datastore `name`, and whether an NFS
     /// server is behind it. The note soon expires. Must not wait for a peer or a disk.

@@ -215,7 +215,7 @@ impl ControlService for FakeNode {
         Ok(fake_report())
     }
 
-    fn change_role(&self, name: &str, change: RoleChange) -> Result<RoleReport, CommandFailure> {
+    fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {
         if name != "alpha" {
             return Err(no_datastore(name));
         }
@@ -237,11 +237,11 @@ fn no_datastore(name: &str) -> CommandFailure {
 }
 
 /// A report that differs with each change.
-fn fake_change(change: RoleChange) -> RoleReport {
+fn fake_change(change: RoleCommand) -> RoleReport {
     let (role, generation) = match change {
-        RoleChange::HandOver => (Role::Secondary, 2),
-        RoleChange::Promote { accepts_loss } => (Role::Primary, 3 + u64::from(accepts_loss)),
-        RoleChange::Demote => (Role::Secondary, 5),
+        RoleCommand::HandOver => (Role::Secondary, 2),
+        RoleCommand::Promote { accepts_loss } => (Role::Primary, 3 + u64::from(accepts_loss)),
+        RoleCommand::Demote => (Role::Secondary, 5),
     };
     RoleReport {
         role,
@@ -338,12 +338,12 @@ fn each_change_of_the_role_arrives_and_is_answered() {
     let (_directory, path, _server) = running();
     let mut client = ControlClient::connect(&path).unwrap();
     for change in [
-        RoleChange::HandOver,
-        RoleChange::Promote {
+        RoleCommand::HandOver,
+        RoleCommand::Promote {
             accepts_loss: false,
         },
-        RoleChange::Promote { accepts_loss: true },
-        RoleChange::Demote,
+        RoleCommand::Promote { accepts_loss: true },
+        RoleCommand::Demote,
     ] {
         let report = client.change_role("alpha", change).unwrap();
         assert_eq!(report, fake_change(change), "{change:?}");
@@ -355,7 +355,7 @@ fn a_change_of_the_role_that_fails_says_why() {
     let (_directory, path, _server) = running();
     let mut client = ControlClient::connect(&path).unwrap();
     let error = client
-        .change_role("nonsense", RoleChange::HandOver)
+        .change_role("nonsense", RoleCommand::HandOver)
         .unwrap_err();
     assert!(matches!(error, ControlError::ChangeRole(_)));
     let text = error.to_string();

@@ -13,7 +13,7 @@ use super::proto::change_role_reply::Outcome;
 use super::proto::change_role_request::Change;
 use super::proto::verify_event::Event;
 use super::report::NodeStatus;
-use super::service::RoleChange;
+use super::service::RoleCommand;
 
 /// Converts a report into its message, or a message into its report.
 ///
@@ -47,11 +47,11 @@ pub(super) fn outcome_event(
     Ok(proto::VerifyEvent { event: Some(event) })
 }
 
-pub(super) fn change_request(datastore: &str, change: RoleChange) -> proto::ChangeRoleRequest {
+pub(super) fn change_request(datastore: &str, change: RoleCommand) -> proto::ChangeRoleRequest {
     let change = match change {
-        RoleChange::HandOver => Change::HandOver(proto::HandOver {}),
-        RoleChange::Promote { accepts_loss } => Change::Promote(proto::Promote { accepts_loss }),
-        RoleChange::Demote => Change::Demote(proto::Demote {}),
+        RoleCommand::HandOver => Change::HandOver(proto::HandOver {}),
+        RoleCommand::Promote { accepts_loss } => Change::Promote(proto::Promote { accepts_loss }),
+        RoleCommand::Demote => Change::Demote(proto::Demote {}),
     };
     proto::ChangeRoleRequest {
         datastore: datastore.to_owned(),
@@ -60,11 +60,11 @@ pub(super) fn change_request(datastore: &str, change: RoleChange) -> proto::Chan
 }
 
 /// Returns the requested change; `None` for a change of a newer command that this node does not know.
-pub(super) fn role_change(change: Option<Change>) -> Option<RoleChange> {
+pub(super) fn role_change(change: Option<Change>) -> Option<RoleCommand> {
     Some(match change? {
-        Change::HandOver(proto::HandOver {}) => RoleChange::HandOver,
-        Change::Promote(proto::Promote { accepts_loss }) => RoleChange::Promote { accepts_loss },
-        Change::Demote(proto::Demote {}) => RoleChange::Demote,
+        Change::HandOver(proto::HandOver {}) => RoleCommand::HandOver,
+        Change::Promote(proto::Promote { accepts_loss }) => RoleCommand::Promote { accepts_loss },
+        Change::Demote(proto::Demote {}) => RoleCommand::Demote,
     })
 }
 

@@ -12,7 +12,7 @@ use lockstep_link::{Identity, WarningLimiter};
 use super::at_once::at_once;
 use super::cluster_address::LEAVE_LIMIT;
 use super::slot::DatastoreSlot;
-use crate::control::{ControlService, NodeStatus, RoleChange};
+use crate::control::{ControlService, NodeStatus, RoleCommand};
 
 /// Pause before the second attempt to start a datastore.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -184,12 +184,12 @@ impl ControlService for NodeShared {
         self.running(name)?.1.verify(progress)
     }
 
-    fn change_role(&self, name: &str, change: RoleChange) -> Result<RoleReport, CommandFailure> {
+    fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {
         let (slot, datastore) = self.running(name)?;
         match change {
-            RoleChange::HandOver => self.hand_over(slot, &datastore),
-            RoleChange::Promote { accepts_loss } => datastore.role().promote(accepts_loss),
-            RoleChange::Demote => datastore.role().demote(),
+            RoleCommand::HandOver => self.hand_over(slot, &datastore),
+            RoleCommand::Promote { accepts_loss } => datastore.role().promote(accepts_loss),
+            RoleCommand::Demote => datastore.role().demote(),
         }
     }
 
