@@ -153,6 +153,12 @@ fn named_files_exist() {
 }
 
 #[test]
+fn cited_tests_exist() {
+    let documents = paths::documents(Path::new("."));
+    hold("cited tests", |it| paths::check_tests(it, &documents));
+}
+
+#[test]
 fn cited_headings_exist() {
     let documents = paths::documents(Path::new("."));
     hold("cited headings", |it| paths::check_headings(it, &documents));

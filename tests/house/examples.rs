@@ -359,6 +359,20 @@ fn names_of_lost_files_are_found() {
 }
 
 #[test]
+fn cited_tests_that_are_lost_are_found() {
+    let workspace = Workspace::example(&[(LIB, "fn a_cut_is_only_a_pause() {}")]);
+    let pages = documents(&[(
+        "docs/a.md",
+        "`a_cut_is_only_a_pause`, `a_cut_is_no_pause_yet`, `pause_limit_ms`",
+    )]);
+    let found = texts(paths::check_tests(&workspace, &pages));
+    assert_eq!(
+        found,
+        ["docs/a.md cites a_cut_is_no_pause_yet, and no such test exists"]
+    );
+}
+
+#[test]
 fn cited_headings_that_are_lost_are_found() {
     let source = r#"const A: &str = "see \"A disk
             hangs\" in docs/a.md"; const B: &str = "see \"A disk\" in docs/a.md"; // "It `is` so" in docs/a.md"#;

@@ -154,6 +154,31 @@ fn file_names(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Tests that documents cite and that do not exist. A name of five words or more, in backticks, is that of a test.
+pub fn check_tests(workspace: &Workspace, documents: &Documents) -> Vec<Finding> {
+    let is_cited = |it: &&str| {
+        let is_name = it
+            .chars()
+            .all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '_');
+        is_name && !it.starts_with('_') && it.matches('_').count() >= 4
+    };
+    let mut found = Vec::new();
+    for (place, text) in documents {
+        let blocks = text.split("```").step_by(2);
+        let quoted = blocks.flat_map(|it| it.split('`').skip(1).step_by(2));
+        for name in quoted.filter(is_cited) {
+            let function = format!("fn {name}(");
+            if !workspace.texts.values().any(|it| it.contains(&function)) {
+                found.push(Finding::new(
+                    "docs",
+                    format!("{place} cites {name}, and no such test exists"),
+                ));
+            }
+        }
+    }
+    found
+}
+
 /// Headings that messages and comments cite (`"A disk hangs" in docs/operations/disks.md`) and that do not exist.
 pub fn check_headings(workspace: &Workspace, documents: &Documents) -> Vec<Finding> {
     let mut found = Vec::new();

@@ -99,7 +99,7 @@ pub struct ContentStore {
 }
 
 impl ContentStore {
-    /// The content on `disk`, with those who are told before it changes. An unclean predecessor is a process that was
+    /// The content on `disk`, with the observers of its changes. An unclean predecessor is a process that was
     /// killed while it used the store.
     pub fn new(
         disk: StoreDisk,
@@ -122,7 +122,7 @@ impl ContentStore {
         &self.disk
     }
 
-    /// Those who are told before bytes change.
+    /// The observers, which are told before bytes change.
     pub const fn observers(&self) -> &Observers {
         &self.observers
     }

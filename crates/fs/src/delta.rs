@@ -14,7 +14,7 @@
 //! A resync takes from the delta what it has sent and the other copy has ([`resync_part`]), so that a resync that loses its
 //! connection goes on where it was. A resync of everything has a delta from the end of its namespace on.
 //!
-//! Invariants: a change is noted before it is made. What a delta lacks is equal in both copies, unless the other copy has
+//! Invariants: a change is noted before it is made. A place that a delta lacks is equal in both copies, unless the other copy has
 //! changed it; the other copy names its own writes in flight.
 
 mod changes;

@@ -1,10 +1,10 @@
-//! Lost+found: what only a deposed node had, set aside before a resync overwrites it.
+//! Lost+found: the data that only a deposed node had, set aside before a resync overwrites it.
 //!
 //! Each generation in which the node was deposed has a directory (`docs/on-disk.md`): a list for people, whole content
 //! files that were removed, and sparse files with the old bytes of overwritten ranges, each byte at its old offset.
 //!
-//! Prohibitions: nothing here fails the caller's work. What cannot be preserved is named in the list. Nothing here takes the
-//! reserve, or more than a part of the room that is free when the preservation begins.
+//! Prohibitions: nothing here fails the caller's work. Data that cannot be preserved are named in the list. Nothing here takes
+//! the reserve, or more than a part of the room that is free when the preservation begins.
 //!
 //! Invariants:
 //! - The list names a range before its bytes are preserved, and the bytes are preserved before the caller overwrites them. So a
@@ -69,7 +69,7 @@ pub enum LostKind {
     Cut,
 }
 
-/// What is set aside of one store. Does nothing until [`Self::begin`].
+/// The data that are set aside of one store. Does nothing until [`Self::begin`].
 #[derive(Default)]
 pub struct LostFound {
     /// Whether a preservation is under way, for callers that must not wait.
@@ -309,7 +309,7 @@ impl LostFound {
 
 /// For operators.
 impl LostFound {
-    /// What is preserved, by generation, as of the last [`Self::refresh`]. Asks no disk.
+    /// The preserved data, by generation, as of the last [`Self::refresh`]. Asks no disk.
     pub fn totals(&self) -> Vec<(Generation, PreservedTotals)> {
         let totals = self.totals.lock();
         totals

@@ -46,7 +46,7 @@ pub fn content_owner(path: &str) -> Option<Ino> {
     (content_path(ino) == path).then_some(ino)
 }
 
-/// The directory of what a node had alone when it was deposed in a generation.
+/// The directory of the data that a node had alone when it was deposed in a generation.
 pub fn lost_found_dir(generation: Generation) -> String {
     format!("{LOST_FOUND_DIR}/{}", generation.get())
 }

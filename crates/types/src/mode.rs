@@ -4,7 +4,7 @@
 pub const SET_USER_ID: u32 = 0o4000;
 /// A program runs in the group of its file; the entries of a directory inherit the group of the directory.
 pub const SET_GROUP_ID: u32 = 0o2000;
-/// Both bits that change as whom a program runs.
+/// Both bits that change the user or the group of a program.
 pub const SET_ID: u32 = SET_USER_ID | SET_GROUP_ID;
 /// The group may execute the file.
 pub const GROUP_EXECUTE: u32 = 0o0010;

@@ -36,7 +36,7 @@ use super::reservation::allocate_whole;
 use crate::error::StoreError;
 use crate::store_disk::StoreDisk;
 
-/// Who changes bytes.
+/// The cause of a change of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeOrigin {
     /// An operation of a client, on the node of the client or mirrored.
@@ -50,13 +50,13 @@ pub enum ChangeOrigin {
 pub struct ByteChange<'a> {
     /// The file.
     pub ino: Ino,
-    /// Who changes the bytes.
+    /// The cause of the change.
     pub origin: ChangeOrigin,
     /// The change.
     pub edit: ByteEdit<'a>,
 }
 
-/// A change of the bytes of a file, whichever file it is.
+/// A change of the bytes of any file.
 #[derive(Clone, Copy, Debug)]
 pub enum ByteEdit<'a> {
     /// Puts these bytes in place. The file may grow.

@@ -1,6 +1,6 @@
-//! The list of what was set aside: a text file, one entry a line, for people.
+//! The list of the data that were set aside: a text file, one entry a line, for people.
 //!
-//! An entry has five fields with a tab between them: what happened, the inode, its path, details, and the place of the
+//! An entry has five fields with a tab between them: the event, the inode, its path, details, and the place of the
 //! kept bytes. Bytes of names outside printable ASCII are written as `\xNN`.
 //!
 //! Invariant: the list never grows beyond [`LIST_BYTES_MAX`]. Its last line then says so.

@@ -242,7 +242,7 @@ fn moved_content_never_replaces_kept_content() {
     }
 }
 
-/// Whatever call of the disk is the last of the process: either the bytes are kept, or they were not overwritten.
+/// Any call of the disk may be the last of the process: either the bytes are kept, or they were not overwritten.
 #[test]
 fn a_kill_at_any_call_loses_nothing() {
     for verdict in [

@@ -372,7 +372,7 @@ const CALLS: [&str; 5] = [
     ".zero_range(",
 ];
 
-/// The files of the product that may make such calls, and on what.
+/// The files of the product that may make such calls, and their objects.
 const CALLERS: [(&str, &str); 9] = [
     ("backing", "below the store"),
     ("content/before_change.rs", "the one place"),

@@ -1,4 +1,4 @@
-//! The delta of a store, for a driver and for a resync: what has changed since both copies were equal.
+//! The delta of a store, for a driver and for a resync: the changes since both copies were equal.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub struct DeltaAccess<'a> {
 }
 
 impl Store {
-    /// What has changed since both copies were equal.
+    /// The changes since both copies were equal.
     pub const fn delta(&self) -> DeltaAccess<'_> {
         DeltaAccess { store: self }
     }
@@ -61,7 +61,7 @@ impl DeltaAccess<'_> {
             .add_bytes(ino, &(offset..end));
     }
 
-    /// Whether the delta says in what a copy may differ that was equal in generation `base` and has the operations up to
+    /// Whether the delta says in which places a copy may differ that was equal in generation `base` and has the operations up to
     /// `applied`.
     pub fn covers(self, base: Generation, applied: Osn) -> bool {
         self.store.metadata_log.delta().covers(base, applied)

@@ -10,14 +10,14 @@ use crate::error::{OpError, StoreError};
 use crate::lost_found::{LostFound, OwnBytes, PreservedTotals};
 use crate::text::escaped;
 
-/// What a resync sets aside of one store.
+/// The data that a resync sets aside of one store.
 #[derive(Clone, Copy)]
 pub struct LostFoundAccess<'a> {
     store: &'a Store,
 }
 
 impl Store {
-    /// What a resync sets aside.
+    /// The data that a resync sets aside.
     pub const fn lost_found(&self) -> LostFoundAccess<'_> {
         LostFoundAccess { store: self }
     }
@@ -29,8 +29,8 @@ impl LostFoundAccess<'_> {
         &self.store.lost_found
     }
 
-    /// A resync begins of a copy whose node was deposed in `generation`: what the resync overwrites is set aside from now
-    /// on. `own`: this node had nothing alone but these bytes.
+    /// A resync begins of a copy whose node was deposed in `generation`: the bytes that the resync overwrites are set
+    /// aside from now on. `own`: this node had nothing alone but these bytes.
     pub fn begin(self, generation: Generation, own: Option<OwnBytes>) {
         let disk = self.store.content.disk();
         self.inner().begin(disk, generation, own);
@@ -85,12 +85,12 @@ impl LostFoundAccess<'_> {
         LostFound::note_dropped(self.store.content.disk(), generation, &shown);
     }
 
-    /// What is kept, by generation, as of the last [`Self::refresh`]. Asks no disk.
+    /// The kept data, by generation, as of the last [`Self::refresh`]. Asks no disk.
     pub fn totals(self) -> Vec<(Generation, PreservedTotals)> {
         self.inner().totals()
     }
 
-    /// Looks for what is kept. An operator may have removed some of it.
+    /// Looks for the kept data. An operator may have removed some of it.
     pub fn refresh(self) -> Result<(), StoreError> {
         self.inner().refresh(self.store.content.disk())
     }

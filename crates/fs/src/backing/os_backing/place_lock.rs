@@ -1,7 +1,7 @@
 //! The lock of the place of a store: outside the store, so that it stays when the store is removed or replaced.
 //!
 //! The place is a name in a directory. The lock is a file under `/run`, named after both. A store that is a mount point keeps
-//! its place when the disk is unmounted. Who may not write there (a node that does not run as root) goes without this lock.
+//! its place when the disk is unmounted. A node that may not write there, as it does not run as root, goes without this lock.
 //!
 //! Invariant: the locked file is the one that has the name. A process removes the file only while it has the lock.
 
