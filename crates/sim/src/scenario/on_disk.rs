@@ -1,4 +1,4 @@
-//! What a node has on its disk, and the checks of what it leaves there when it stops. This file only declares the parts.
+//! The disk of a node, and the checks of a stopped node's data on it. This file only declares the parts.
 
 pub mod disk_checks;
 pub mod dump;

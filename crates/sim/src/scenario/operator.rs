@@ -33,7 +33,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Returns the operator of a cluster, who has not acted.
+    /// Returns the operator of a cluster, without acts so far.
     pub const fn of(cluster: Cluster) -> Self {
         Self {
             cluster,
