@@ -16,15 +16,14 @@ mod damage;
 #[path = "database/postgres.rs"]
 mod postgres;
 
-use lockstep_testbed::{holder, nodes, operator, witness};
+use lockstep_testbed::Which::{self, Primary as A, Secondary as B};
+use lockstep_testbed::holder::Holder;
+use lockstep_testbed::operator::{assert_identical, await_in_sync, other};
+use lockstep_testbed::witness::{Witness, await_protected};
+use lockstep_testbed::{NodeEnvironment, PATIENT, Pair, Settings, repetitions};
 
 use cause::Cause;
-use holder::Holder;
-use nodes::Which::{self, Primary as A, Secondary as B};
-use nodes::{NodeEnvironment, PATIENT, Pair, Settings, repetitions};
-use operator::{assert_identical, await_in_sync, other};
 use postgres::{Client, Cluster, Server};
-use witness::{Witness, await_protected};
 
 lockstep_testbed::network_process!();
 

@@ -40,16 +40,15 @@ mod views;
 use std::fs;
 
 use lockstep_driver::report::ServiceStatus;
-use lockstep_testbed::{holder, nodes, operator};
-use lockstepfs::config::Role;
-
-use holder::Holder;
-use nodes::Which::{Primary as A, Secondary as B};
-use nodes::{NodeEnvironment, PATIENT, Pair, Settings, repetitions};
-use operator::{
+use lockstep_testbed::Which::{self, Primary as A, Secondary as B};
+use lockstep_testbed::holder::Holder;
+use lockstep_testbed::operator::{
     assert_identical, await_alone, await_in_sync, await_status, begin, change, cut, end, fail_over,
     resyncs, role, run,
 };
+use lockstep_testbed::{DATASTORE, NodeEnvironment, PATIENT, Pair, Settings, program, repetitions};
+use lockstepfs::config::Role;
+
 use records::{Reader, Writer, assert_records, has_file};
 
 lockstep_testbed::network_process!();
@@ -399,7 +398,7 @@ fn a_kill_in_the_middle_of_the_resync_loses_nothing_that_was_set_aside() {
 }
 
 /// Checks that a node refuses a command with a cause and a cure, and that its role stays.
-fn assert_refused(pair: &Pair, which: nodes::Which, command: &str, cause: &str, cure: &str) {
+fn assert_refused(pair: &Pair, which: Which, command: &str, cause: &str, cure: &str) {
     let roles = || [A, B].map(|it| pair.node(it).status().map(|status| role(&status)));
     let before = roles();
     let refused = run(pair.node(which), command, &[]);
@@ -550,8 +549,8 @@ fn a_drill_goes_there_and_back_and_loses_no_record() {
     let control = pair.node(B).control();
     let back = format!(
         "{} failover {} --control {}",
-        lockstep_testbed::program::program(),
-        nodes::DATASTORE,
+        program(),
+        DATASTORE,
         control.display()
     );
     let drill = run(pair.node(A), "drill", &["--back", &back]);

@@ -52,19 +52,18 @@ mod writers;
 
 use std::time::Duration;
 
-use lockstep_testbed::{chance, network, nodes, server, small_disk};
-
-use chance::Chance;
-use load::Load;
-use network::{Fault, LASTING_FAULTS};
-use nodes::{
+use lockstep_testbed::chance::Chance;
+use lockstep_testbed::network::{Fault, LASTING_FAULTS};
+use lockstep_testbed::small_disk::SmallDisk;
+use lockstep_testbed::{
     FREEZING, HASTY, IMPATIENT, KEEPING, NodeEnvironment, PATIENT, Pair, Settings, Which,
     await_that, repetitions,
 };
+
+use load::Load;
 use pile::Pile;
 use programs::Programs;
 use site::Site;
-use small_disk::SmallDisk;
 
 lockstep_testbed::network_process!();
 

@@ -41,7 +41,5 @@ mod strangers;
 #[path = "fuzz/wire.rs"]
 mod wire;
 
-use lockstep_testbed::{address, chance};
-
 #[global_allocator]
 static ALLOCATOR: memory::Counting = memory::Counting;

@@ -31,14 +31,14 @@ mod version4;
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockstep_testbed::{chance, holder, namespace, nodes, operator, server};
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::chance::Chance;
+use lockstep_testbed::operator;
+use lockstep_testbed::operator::{assert_identical, await_in_sync};
+use lockstep_testbed::server;
+use lockstep_testbed::server::Server;
+use lockstep_testbed::{NodeEnvironment, PATIENT, Settings, await_that};
 
-use chance::Chance;
-
-use nodes::Which::{Primary as A, Secondary as B};
-use nodes::{NodeEnvironment, PATIENT, Settings, await_that};
-use operator::{assert_identical, await_in_sync};
-use server::Server;
 use site::Site;
 use version3::{Stable, Written};
 

@@ -29,11 +29,10 @@ mod site;
 #[path = "faults/writers.rs"]
 mod writers;
 
-use lockstep_testbed::{chance, nodes, server};
+use lockstep_testbed::chance::Chance;
+use lockstep_testbed::{IMPATIENT, KEEPING, Settings, Which, repetitions};
 
-use chance::Chance;
 use check::Ending;
-use nodes::{IMPATIENT, KEEPING, Settings, Which, repetitions};
 use pile::Pile;
 use site::Site;
 

@@ -16,15 +16,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use lockstep_driver::report::ServiceStatus;
-use lockstep_testbed::{holder, nodes, operator, witness};
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::holder::Holder;
+use lockstep_testbed::operator;
+use lockstep_testbed::operator::{await_in_sync, await_status};
+use lockstep_testbed::witness::{Witness, await_protected, isolate};
+use lockstep_testbed::{NodeEnvironment, PATIENT, Pair, await_that, repetitions};
 use rustix::io::Errno;
 
-use holder::Holder;
 use looks::{Files, Seen, change};
-use nodes::Which::{Primary as A, Secondary as B};
-use nodes::{NodeEnvironment, PATIENT, Pair, await_that, repetitions};
-use operator::{await_in_sync, await_status};
-use witness::{Witness, await_protected, isolate};
 
 lockstep_testbed::network_process!();
 

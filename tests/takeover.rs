@@ -30,18 +30,17 @@ use std::time::Duration;
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
 use lockstep_lossy::disk::CallClass;
 use lockstep_roles::InSyncSet;
-use lockstep_testbed::{chance, nodes, operator, server, small_disk, witness};
+use lockstep_testbed::Which::{self, Primary as A, Secondary as B};
+use lockstep_testbed::operator::{
+    self, assert_identical, await_alone, await_in_sync, await_status, change, cut, fail_over,
+    other, role, run,
+};
+use lockstep_testbed::server::{self, Failure, Server};
+use lockstep_testbed::witness::{Witness, await_protected, isolate};
+use lockstep_testbed::{NodeEnvironment, PATIENT, Pair, Settings, await_that, repetitions};
 use lockstepfs::config::Role;
 
-use nodes::Which::{self, Primary as A, Secondary as B};
-use nodes::{NodeEnvironment, PATIENT, Pair, Settings, await_that, repetitions};
-use operator::{
-    assert_identical, await_alone, await_in_sync, await_status, change, cut, fail_over, other,
-    role, run,
-};
 use records::{Writer, assert_records};
-use server::{Failure, Server};
-use witness::{Witness, await_protected, isolate};
 
 lockstep_testbed::network_process!();
 
@@ -277,7 +276,7 @@ fn an_isolated_primary_shows_nothing_old_from_the_memory_of_its_kernel() {
     await_protected(&pair, B);
     fail_over(&mut pair, B, 2);
     if early.is_err() {
-        assert_eq!(first.recv_timeout(nodes::WAIT_LIMIT), Ok(false));
+        assert_eq!(first.recv_timeout(lockstep_testbed::WAIT_LIMIT), Ok(false));
     }
     assert_eq!(fs::read(on_a.join("file")).unwrap(), b"new");
 }

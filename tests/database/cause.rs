@@ -1,13 +1,13 @@
 //! The ends of a primary's service, and the ways by which the other node begins to serve.
 
 use lockstep_driver::report::ServiceStatus;
+use lockstep_testbed::Which;
+use lockstep_testbed::operator::{await_alone, await_status, change, fail_over, other};
+use lockstep_testbed::witness::isolate;
 use lockstepfs::config::Role;
 
 use crate::Site;
-use crate::nodes::Which;
-use crate::operator::{await_alone, await_status, change, fail_over, other};
 use crate::postgres::Client;
-use crate::witness::isolate;
 
 /// See the head of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

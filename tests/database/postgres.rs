@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
+use lockstep_testbed::await_that;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
-
-use crate::nodes::await_that;
 
 /// The account of the server.
 const USER: &str = "postgres";

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 
-use crate::nodes::Which::{Primary as A, Secondary as B};
-use crate::nodes::{Pair, await_that};
-use crate::operator::{assert_identical, await_in_sync, fail_over};
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::operator::{assert_identical, await_in_sync, fail_over};
+use lockstep_testbed::{Pair, await_that};
+
 use crate::programs::{Body, PROGRAMS, Place, Tree};
 
 /// Rounds of each program between two failovers.

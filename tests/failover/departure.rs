@@ -2,11 +2,11 @@
 
 use std::fs;
 
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::await_that;
+use lockstep_testbed::operator::{assert_identical, await_in_sync, begin, end, fail_over, run};
 use lockstepfs::config::Role;
 
-use crate::nodes::Which::{Primary as A, Secondary as B};
-use crate::nodes::await_that;
-use crate::operator::{assert_identical, await_in_sync, begin, end, fail_over, run};
 use crate::{STEADY, start};
 
 /// An address that every server has.
@@ -17,7 +17,7 @@ fn a_cluster_address_that_stays_holds_a_failover_up_for_its_limit_only() {
     let Some(mut pair) = start(STEADY) else {
         return;
     };
-    let health = |pair: &crate::nodes::Pair| run(pair.node(A), "health", &STAYS).code;
+    let health = |pair: &lockstep_testbed::Pair| run(pair.node(A), "health", &STAYS).code;
     assert_eq!(health(&pair), Some(0));
     let failover = begin(pair.node(A), "failover");
     // The answer is no before the role has left, and programs go on.

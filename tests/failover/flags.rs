@@ -5,8 +5,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use crate::nodes::Which::{Primary as A, Secondary as B};
-use crate::operator::{assert_identical, await_alone, await_in_sync, cut, fail_over};
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::operator::{assert_identical, await_alone, await_in_sync, cut, fail_over};
+
 use crate::{IMPATIENT, start};
 
 fn chattr(flags: &str, path: &Path) {

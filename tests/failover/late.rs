@@ -7,11 +7,11 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::operator::{assert_identical, await_in_sync, fail_over};
+use lockstep_testbed::{Pair, Settings, await_that};
 use tempfile::TempDir;
 
-use crate::nodes::Which::{Primary as A, Secondary as B};
-use crate::nodes::{Pair, Settings, await_that};
-use crate::operator::{assert_identical, await_in_sync, fail_over};
 use crate::{STEADY, start};
 
 /// The file of the program.

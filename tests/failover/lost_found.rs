@@ -4,14 +4,13 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use lockstepfs::config::Role;
-
-use crate::nodes::Pair;
-use crate::nodes::Which::{Primary as A, Secondary as B};
-use crate::nodes::await_that;
-use crate::operator::{
+use lockstep_testbed::Pair;
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::await_that;
+use lockstep_testbed::operator::{
     assert_identical, await_alone, await_in_sync, await_status, change, cut, fail_over, run,
 };
+use lockstepfs::config::Role;
 
 const MIB: usize = 1 << 20;
 

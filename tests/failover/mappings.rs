@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::operator::{assert_identical, await_in_sync, fail_over};
+use lockstep_testbed::{Pair, await_that};
 use memmap2::{Advice, MmapMut};
-
-use crate::nodes::Which::{Primary as A, Secondary as B};
-use crate::nodes::{Pair, await_that};
-use crate::operator::{assert_identical, await_in_sync, fail_over};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use lockstep_driver::report::ServiceStatus;
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::operator::{assert_identical, await_in_sync, begin, end, other, role};
+use lockstep_testbed::{Pair, Which};
 use lockstepfs::config::Role;
 
-use crate::nodes::Which::{Primary as A, Secondary as B};
-use crate::nodes::{Pair, Which};
-use crate::operator::{assert_identical, await_in_sync, begin, end, other, role};
 use crate::records::{Writer, assert_records};
 
 /// A failover takes some ten steps of this time.

@@ -3,9 +3,9 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use crate::nodes::Which::{Primary as A, Secondary as B};
-use crate::nodes::{Node, Pair, await_that};
-use crate::operator::{await_alone, await_in_sync, change, fail_over};
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::operator::{await_alone, await_in_sync, change, fail_over};
+use lockstep_testbed::{Node, Pair, await_that};
 
 /// Number of files of content in the store of a node.
 fn content_files(node: &Node) -> usize {

@@ -17,9 +17,8 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use lockstep_testbed::{WAIT_LIMIT, await_that};
 use lockstep_types::Hash128;
-
-use crate::nodes::{WAIT_LIMIT, await_that};
 
 /// Bytes of a record; no divisor of a block, so that records cross blocks.
 const RECORD_BYTES: usize = 1000;

@@ -1,7 +1,8 @@
 //! A secondary that an administrator stops.
 
-use crate::nodes::Which::{Primary as A, Secondary as B};
-use crate::operator::{assert_identical, await_in_sync, resyncs, run};
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::operator::{assert_identical, await_in_sync, resyncs, run};
+
 use crate::records::{Writer, assert_records};
 use crate::{STEADY, start};
 

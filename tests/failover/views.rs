@@ -8,11 +8,10 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::operator::{assert_identical, await_in_sync, fail_over};
+use lockstep_testbed::{Pair, WAIT_LIMIT};
 use memmap2::MmapMut;
-
-use crate::nodes::Which::{Primary as A, Secondary as B};
-use crate::nodes::{Pair, WAIT_LIMIT};
-use crate::operator::{assert_identical, await_in_sync, fail_over};
 
 const PAGE: usize = 4096;
 

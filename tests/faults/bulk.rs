@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
-use crate::network::Fault;
-use crate::nodes::{IMPATIENT, NodeEnvironment, PATIENT, Pair, Settings, await_that};
+use lockstep_testbed::network::Fault;
+use lockstep_testbed::{IMPATIENT, NodeEnvironment, PATIENT, Pair, Settings, await_that};
+
 use crate::slow::{WRITE_BYTES, open, start};
 
 /// Programs that write.

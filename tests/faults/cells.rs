@@ -16,7 +16,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::chance::{Chance, content, mix};
+use lockstep_testbed::chance::{Chance, content, mix};
+
 use crate::writers::Client;
 
 /// The unit in which the nodes order and recover writes.

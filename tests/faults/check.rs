@@ -9,9 +9,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use lockstep_testbed::{DATASTORE, Node, Pair, Which};
 use parking_lot::MutexGuard;
 
-use crate::nodes::{DATASTORE, Node, Pair, Which};
 use crate::writers::{Client, Seat, Writers};
 
 /// How both nodes go down before their stores are compared.
@@ -98,7 +98,7 @@ fn against_account(root: &Path, client: &mut dyn Client) {
 /// Exports the node's store as a tree and a manifest in `place`.
 pub fn export(node: &Node, place: &Path) {
     fs::create_dir(place).unwrap();
-    let mut command = Command::new(lockstep_testbed::program::program());
+    let mut command = Command::new(lockstep_testbed::program());
     command.args(["export", DATASTORE]).arg(place.join("tree"));
     command.arg("--config").arg(node.config());
     command.arg("--manifest").arg(place.join("manifest"));

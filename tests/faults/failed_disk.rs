@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use lockstep_driver::Cleared;
 use lockstep_driver::report::PoisonStatus;
 use lockstep_lossy::disk::CallClass;
+use lockstep_testbed::chance::Chance;
+use lockstep_testbed::server::Failure;
+use lockstep_testbed::{DATASTORE, Pair, Which, await_that};
 
-use crate::chance::Chance;
 use crate::check;
-use crate::nodes::{DATASTORE, Pair, Which, await_that};
-use crate::server::Failure;
 use crate::site::Site;
 
 /// The failing call is one of so many next calls: also a call for a directory, the log, or a table.
@@ -259,7 +259,7 @@ fn end(site: &mut Site, which: Which, chance: &mut Chance) {
 /// Runs a command with a node's configuration on the node's environment: exit code, output, errors.
 fn lockstep(pair: &Pair, which: Which, arguments: &[&str]) -> (Option<i32>, String, String) {
     let node = pair.node(which);
-    let mut command = Command::new(lockstep_testbed::program::program());
+    let mut command = Command::new(lockstep_testbed::program());
     command.args(arguments).arg("--config").arg(node.config());
     let output = node.run(&mut command);
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

@@ -1,11 +1,11 @@
 //! A link that comes and goes under load: one long time alone replaces many pauses (rule P23).
 
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
+use lockstep_testbed::chance::Chance;
+use lockstep_testbed::network::Fault;
+use lockstep_testbed::{IMPATIENT, Settings};
 
-use crate::chance::Chance;
 use crate::load::{Load, PAUSED};
-use crate::network::Fault;
-use crate::nodes::{IMPATIENT, Settings};
 
 /// The link comes and goes.
 const FLAPPING: Settings = Settings {

@@ -2,13 +2,16 @@
 //! nodes stay in sync, start on a full disk, and let users delete; with free space they continue (rule P20).
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::Output;
 
+use lockstep_testbed::small_disk::{DISK_BYTES, SmallDisk};
+use lockstep_testbed::{
+    IMPATIENT, OUT_OF_SYNC, PATIENT, Pair, Settings, Which, as_nobody, await_that,
+};
+
 use crate::check;
-use crate::nodes::{IMPATIENT, OUT_OF_SYNC, PATIENT, Pair, Settings, Which, as_nobody, await_that};
-use crate::small_disk::{DISK_BYTES, SmallDisk};
 
 /// Inodes of a small disk: so few that a user soon has used them up.
 const FILES: &str = "1500";
@@ -100,6 +103,14 @@ impl Site {
         self.succeed("echo again > note");
     }
 
+    /// Moves the log of a node to the small disk. The node writes there from its next start on.
+    fn move_log(&self, which: Which) {
+        let log = self.pair.node(which).log();
+        let there = self.disk.root().join("node.log");
+        fs::rename(&log, self.pair.outside("earlier.log")).unwrap();
+        symlink(there, log).unwrap();
+    }
+
     fn was_alone(&self) -> bool {
         times_alone(&self.pair) > self.alone_before
     }
@@ -149,9 +160,11 @@ pub fn users_fill_while_the_secondary_is_absent() {
     site.end();
 }
 
-/// Other programs take the whole disk. They also take the space of the reserve as soon as the node uses the reserve.
+/// Other programs take the whole disk. They also take the space of the reserve as soon as the node uses the reserve. The log of the
+/// node lies on that disk, too: a line that finds no space is lost, and the node works on.
 pub fn others_fill(small: Which) {
     let mut site = Site::start(PATIENT, small);
+    site.move_log(small);
     site.succeed("dd if=/dev/zero of=large bs=1M count=20; echo more > note");
     let ballast = site.disk.fill();
     site.pair.node_mut(small).kill();

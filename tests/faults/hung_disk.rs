@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
-use crate::chance::Chance;
-use crate::nodes::{ANSWER_LIMIT_LEAST_MS, FREEZING, Settings, await_that};
+use lockstep_testbed::chance::Chance;
+use lockstep_testbed::{ANSWER_LIMIT_LEAST_MS, FREEZING, Settings, await_that};
+
 use crate::site::Site;
 
 /// Longer than [`ANSWER_LIMIT_LEAST_MS`], and than every other wait of a node before it continues alone.

@@ -4,9 +4,10 @@
 
 #![allow(dead_code)] // not every test uses all of it
 
-use crate::chance::Chance;
+use lockstep_testbed::chance::Chance;
+use lockstep_testbed::{NodeEnvironment, OUT_OF_SYNC, Pair, Settings, Which, await_that};
+
 use crate::check::{self, Ending};
-use crate::nodes::{NodeEnvironment, OUT_OF_SYNC, Pair, Settings, Which, await_that};
 use crate::programs::Programs;
 use crate::writers::Writers;
 

@@ -7,17 +7,17 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::thread;
 
+use lockstep_testbed::small_disk::SmallDisk;
+use lockstep_testbed::{NodeEnvironment, Pair, Which, await_that};
 use lockstep_types::limits::{
     BLOCK_BYTES, BYTES_IN_FLIGHT_MAX, SPILL_MEMORY_BYTES_MAX, SPILL_SPARE_BYTES,
 };
 use rustix::mount::UnmountFlags;
 
 use crate::check;
-use crate::nodes::{NodeEnvironment, Pair, Which, await_that};
 use crate::slow::{
     Changes, SILENT, WRITE_BYTES, all_end, all_end_well, assert_reads_continue, open, start,
 };
-use crate::small_disk::SmallDisk;
 
 /// Programs that write the same bytes.
 const RIVALS: usize = 300;

@@ -11,9 +11,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use lockstep_testbed::chance::Chance;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use crate::chance::Chance;
 use crate::writers::Client;
 
 /// Approximate number of names.

@@ -11,10 +11,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use lockstep_testbed::await_that;
+use lockstep_testbed::chance::Chance;
 use rustix::process::{Pid, Signal, kill_process};
-
-use crate::chance::Chance;
-use crate::nodes::await_that;
 
 /// The files that show that a program has begun.
 const FILES: [&str; 3] = ["load.0.0", "load.1.0", "fsx"];

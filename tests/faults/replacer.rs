@@ -9,7 +9,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::chance::{Chance, content, mix};
+use lockstep_testbed::chance::{Chance, content, mix};
+
 use crate::writers::Client;
 
 /// The directory, below the root.

@@ -5,9 +5,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use lockstep_testbed::{Node, Pair};
 use rustix::fs::{FallocateFlags, fallocate};
-
-use crate::nodes::{Node, Pair};
 
 /// Reserved bytes of each file with reserved space.
 const RESERVED_BYTES: u64 = 8 << 20;

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use lockstep_testbed::network::Fault;
+use lockstep_testbed::{IMPATIENT, NodeEnvironment, Pair, Settings, await_that};
+
 use crate::check::at_rest;
-use crate::network::Fault;
-use crate::nodes::{IMPATIENT, NodeEnvironment, Pair, Settings, await_that};
 use crate::slow::start;
 
 /// A link of 20 Mbit/s.

@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lockstep_testbed::server::{self, Hang, Server};
+use lockstep_testbed::{DATASTORE, NodeEnvironment, PATIENT, Pair, Settings, Which, await_that};
 use rustix::fs::{XattrFlags, setxattr};
-
-use crate::nodes::{DATASTORE, NodeEnvironment, PATIENT, Pair, Settings, Which, await_that};
-use crate::server::{self, Hang, Server};
 
 /// A peer may be silent for the whole test.
 pub const SILENT: Settings = Settings {
@@ -136,7 +135,8 @@ pub fn network_that_passes_nothing() {
             [NodeEnvironment::default(), NodeEnvironment::default()],
         );
         let writers = write_each(&pair, WRITERS, WRITE_BYTES);
-        pair.network.apply_fault(crate::network::Fault::Stall);
+        pair.network
+            .apply_fault(lockstep_testbed::network::Fault::Stall);
         let changes = writers();
         await_writes_in_flight(&mut pair);
         assert_reads_continue(&pair);
@@ -319,7 +319,7 @@ pub fn checkpoints_that_hang(is_long: bool) {
 /// Checks that the nodes' own comparison finds no difference.
 fn verify(pair: &mut Pair) {
     pair.await_in_sync();
-    let mut command = Command::new(lockstep_testbed::program::program());
+    let mut command = Command::new(lockstep_testbed::program());
     let command = command.args(["verify", DATASTORE, "--config"]);
     let output = pair.primary.run(command.arg(pair.primary.config()));
     assert!(output.status.success(), "{output:?}");

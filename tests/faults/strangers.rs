@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::nodes::{Node, Pair, Which, as_nobody, await_that};
+use lockstep_testbed::{Node, Pair, Which, as_nobody, await_that};
 
 const NODES: [Which; 2] = [Which::Primary, Which::Secondary];
 
@@ -80,7 +80,7 @@ fn lock_files(node: &Node) -> [PathBuf; 2] {
 }
 
 fn says_in_sync(node: &Node) {
-    let mut command = Command::new(lockstep_testbed::program::program());
+    let mut command = Command::new(lockstep_testbed::program());
     let output = node.run(command.args(["status", "--config"]).arg(node.config()));
     assert!(output.status.success(), "{output:?}");
 }

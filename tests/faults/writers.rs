@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use lockstep_testbed::await_that;
+use lockstep_testbed::chance::Chance;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::cells::CellWriter;
-use crate::chance::Chance;
 use crate::names::NameChanger;
-use crate::nodes::await_that;
 use crate::replacer::Replacer;
 
 /// Clients that write cells.

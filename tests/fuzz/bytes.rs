@@ -1,6 +1,6 @@
 //! Random bytes, and given bytes after a random accident.
 
-use crate::chance::Chance;
+use lockstep_testbed::chance::Chance;
 
 /// Values at which lengths, counts and offsets go wrong.
 const EDGES: [u64; 22] = [

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use lockstep_testbed::chance::Chance;
 use lockstepfs::config::{
     Choice, ConfigError, DatastoreConfig, Encryption, NodeConfig, OnPeerLoss, Role, parse,
 };
 
 use crate::bytes;
-use crate::chance::Chance;
 use crate::run::cases;
 
 const GOOD: &str = r#"# a node

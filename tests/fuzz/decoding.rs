@@ -3,10 +3,10 @@
 
 use lockstep_link::frame::HEADER_BYTES_MAX;
 use lockstep_repl::message::Envelope;
+use lockstep_testbed::chance::Chance;
 use lockstep_types::DatastoreUuid;
 
 use crate::bytes;
-use crate::chance::Chance;
 use crate::memory::largest_piece;
 use crate::messages::{self, PeerState};
 use crate::run::cases;

@@ -23,12 +23,12 @@ use lockstep_link::{Identity, LinkOptions, ReceiveFrames, SendFrames, accept};
 use lockstep_paw_saw::{InFlightEntry, InFlightTable, TABLE_BYTES};
 use lockstep_repl::message::Envelope;
 use lockstep_repl::state::State;
+use lockstep_testbed::chance::Chance;
 use lockstep_types::backing::Backing;
 use lockstep_types::{Generation, Ino, MetaRequest, NodeKind, Osn};
 use lockstepfs::config::{DatastoreConfig, Encryption, Role};
 
 use crate::bytes;
-use crate::chance::Chance;
 use crate::client::Client;
 use crate::dialer::LinkDialer;
 use crate::run::cases;

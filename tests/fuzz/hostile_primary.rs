@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use lockstep_link::{ReceiveFrames, Receiver, SendFrames, Sender};
 use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Request};
+use lockstep_testbed::chance::Chance;
 use lockstep_types::settings::Role;
 use lockstep_types::{Ino, WriteVerifier};
 use lockstepfs::config::Encryption;
 
 use crate::bytes;
-use crate::chance::Chance;
 use crate::messages::{self, PeerState};
 use crate::node::AttackedNode;
 use crate::run::cases;

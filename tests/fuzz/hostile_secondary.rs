@@ -15,13 +15,13 @@ use lockstep_link::{
     Connection, Identity, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender, accept,
 };
 use lockstep_repl::message::{Envelope, Message, Request, Response};
+use lockstep_testbed::chance::Chance;
 use lockstep_types::backing::Room;
 use lockstep_types::{FileName, Ino, NodeKind};
 use lockstepfs::config::{Encryption, Role};
 use tempfile::TempDir;
 
 use crate::bytes;
-use crate::chance::Chance;
 use crate::client::Client;
 use crate::dialer::LinkDialer;
 use crate::messages::{self, PeerState};

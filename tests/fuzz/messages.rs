@@ -7,6 +7,7 @@ use lockstep_repl::message::{
     WriteMessage,
 };
 use lockstep_roles::{RoleOffer, RoleRecord};
+use lockstep_testbed::chance::Chance;
 use lockstep_types::backing::Room;
 use lockstep_types::settings::Role;
 use lockstep_types::{
@@ -16,7 +17,6 @@ use lockstep_types::{
 };
 
 use crate::bytes::{index, number, random};
-use crate::chance::Chance;
 
 /// Inode numbers below this one are likely to be in use, those below its double soon.
 const INOS: u64 = 15;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use lockstep_driver::report::DatastoreStatus;
 use lockstep_link::{Connection, Fingerprint, Identity, LinkError, LinkOptions, dial};
 use lockstep_repl::state::State;
+use lockstep_testbed::address::own_address;
 use lockstep_types::{StoreId, SyncId};
 use lockstepfs::config::{Encryption, Role};
 use lockstepfs::control::ControlClient;
@@ -21,7 +22,6 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::address::own_address;
 use crate::client::Client;
 use crate::dialer::LinkDialer;
 use crate::store::{self, Running};

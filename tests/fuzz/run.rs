@@ -9,9 +9,9 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use lockstep_testbed::chance::{Chance, fresh, mix};
 use parking_lot::Mutex;
 
-use crate::chance::{Chance, fresh, mix};
 use crate::memory;
 
 /// Runs this one case.

@@ -11,10 +11,10 @@ use std::thread;
 use std::time::Duration;
 
 use lockstep_link::{Fingerprint, Identity, LinkOptions, dial};
+use lockstep_testbed::chance::Chance;
 use lockstepfs::config::Encryption;
 
 use crate::bytes;
-use crate::chance::Chance;
 use crate::node::AttackedNode;
 use crate::run::cases;
 use crate::wire;

@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
+use lockstep_testbed::chance::Chance;
+
 use crate::bytes;
-use crate::chance::Chance;
 
 /// The damage to the bytes of one direction, and its offset in the stream.
 #[derive(Clone, Debug)]

@@ -44,7 +44,7 @@ pub const GOING: &[(&str, &str)] = &[
     ("Meets", "RoleOffer"),
     ("Ruling", "QueryResult"),
     ("SecondarySession", "StandbySession"),
-    ("SessionPart", "RoleCommand"),
+    ("SessionPart", "RoleChange"),
     ("Silence", "Disconnection"),
     ("Term", "Replication"),
     ("Told", "RoleOffer"),

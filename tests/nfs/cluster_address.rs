@@ -9,9 +9,8 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
+use lockstep_testbed::namespace::NetNamespace;
 use parking_lot::{Condvar, Mutex};
-
-use crate::namespace::NetNamespace;
 
 /// The ports of rpcbind, NFS and MOUNT.
 const PORTS: [u16; 3] = [111, 2049, 20_048];

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 
+use lockstep_testbed::namespace::NetNamespace;
+use lockstep_testbed::{Node, await_that};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::namespace::NetNamespace;
-use crate::nodes::{Node, await_that};
 use crate::server_space::{NAMESPACES, SERVES, START, configuration};
 
 /// Ganesha beside one node.
@@ -28,7 +28,7 @@ impl Ganesha {
         fs::create_dir(&dir).unwrap();
         let options = ["--clients", "127.0.0.0/8", "--nfs", versions];
         let text = configuration(
-            Path::new(lockstep_testbed::program::program()),
+            Path::new(lockstep_testbed::program()),
             &node.config(),
             &node.mount(),
             &options,

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::nodes::WAIT_LIMIT;
+use lockstep_testbed::WAIT_LIMIT;
 
 /// The port of NFS.
 pub const NFS_PORT: u16 = 2049;

@@ -4,13 +4,13 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::sync::Arc;
 
+use lockstep_testbed::holder::Holder;
+use lockstep_testbed::operator::{change, other, role, run};
+use lockstep_testbed::{NodeEnvironment, Pair, Settings, Which, repetitions};
 use lockstepfs::config::Role;
 
 use crate::cluster_address::ClusterAddress;
 use crate::ganesha::Ganesha;
-use crate::holder::Holder;
-use crate::nodes::{NodeEnvironment, Pair, Settings, Which, repetitions};
-use crate::operator::{change, other, role, run};
 use crate::server_space::EXPORT;
 use crate::version3::{self, Client, Handle};
 

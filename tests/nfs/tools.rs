@@ -4,8 +4,9 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-use crate::nodes::Which::{Primary as A, Secondary as B};
-use crate::operator::{assert_identical, await_in_sync};
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::operator::{assert_identical, await_in_sync};
+
 use crate::site::{Site, url};
 
 /// A running `qemu-io`, which keeps its connection and its handle.

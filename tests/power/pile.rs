@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::chance::{Chance, content, mix};
+use lockstep_testbed::chance::{Chance, content, mix};
 
 /// More than the store's own limit, 256.
 const FILES: u64 = 300;

@@ -1,9 +1,10 @@
 //! Two servers and their processes: the nodes, each on a disk of its own, and the clients.
 
-use crate::chance::Chance;
+use lockstep_testbed::chance::Chance;
+use lockstep_testbed::server::{self, Server};
+use lockstep_testbed::{Settings, Which};
+
 use crate::load::Load;
-use crate::nodes::{Settings, Which};
-use crate::server::{self, Server};
 
 /// Two servers under load.
 pub struct Site {

@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lockstep_testbed::await_that;
 use memmap2::{Advice, MmapMut};
 use tempfile::TempDir;
-
-use crate::nodes::await_that;
 
 /// Names the file that the child maps.
 const FILE: &str = "LOCKSTEP_TEST_FILE";

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_testbed::await_that;
 use memmap2::{Mmap, MmapOptions};
-
-use crate::nodes::await_that;
 
 /// Threads that make the files.
 const MAKERS: usize = 16;

@@ -1,12 +1,12 @@
 //! A witness that is added while the datastore is served.
 
 use lockstep_driver::report::DatastoreStatus;
+use lockstep_testbed::Which::{Primary as A, Secondary as B};
+use lockstep_testbed::operator::{await_in_sync, await_status};
+use lockstep_testbed::witness::Witness;
+use lockstep_testbed::{NodeEnvironment, PATIENT, Pair, repetitions};
 
-use crate::nodes::Which::{Primary as A, Secondary as B};
-use crate::nodes::{NodeEnvironment, PATIENT, Pair, repetitions};
-use crate::operator::{await_in_sync, await_status};
 use crate::records::{Writer, assert_records};
-use crate::witness::Witness;
 use crate::{FAILOVER_AFTER_MS, await_protected, resyncs};
 
 /// A node that asks the witness and a node that does not yet go on as two nodes without a witness.

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
+use lockstep_testbed::operator::{await_status, run};
+use lockstep_testbed::small_disk::SmallDisk;
+use lockstep_testbed::witness::Witness;
+use lockstep_testbed::{NodeEnvironment, PATIENT, Pair, repetitions};
 
 use super::{A, B, FAILOVER_AFTER_MS, await_protected, await_service};
-use crate::nodes::{NodeEnvironment, PATIENT, Pair, repetitions};
-use crate::operator::{await_status, run};
 use crate::records::{Writer, assert_records};
-use crate::small_disk::SmallDisk;
-use crate::witness::Witness;
 
 /// Room for a witness.
 const DISK_BYTES: u64 = 64 << 20;

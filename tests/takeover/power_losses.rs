@@ -3,12 +3,12 @@
 use std::fs;
 
 use lockstep_driver::report::ServiceStatus;
+use lockstep_testbed::chance::Chance;
+use lockstep_testbed::operator::{assert_identical, await_in_sync};
+use lockstep_testbed::server::Server;
+use lockstep_testbed::{PATIENT, Pair, Settings};
 
 use super::{A, B, await_protected, await_service, server_of_a, start_both, start_on};
-use crate::chance::Chance;
-use crate::nodes::{PATIENT, Pair, Settings};
-use crate::operator::{assert_identical, await_in_sync};
-use crate::server::Server;
 
 /// Nothing is acknowledged before it is on stable storage on both servers.
 const SYNCING: Settings = Settings {

@@ -8,10 +8,9 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use lockstep_testbed::{NodeEnvironment, await_that};
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
-
-use crate::nodes::{NodeEnvironment, await_that};
 
 /// Size of the file system: room for two stores.
 const DISK_BYTES: u64 = 1 << 30;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus};
+use lockstep_testbed::operator::{assert_identical, await_in_sync, await_status, role, run};
+use lockstep_testbed::{NodeEnvironment, PATIENT, Pair, Settings, repetitions};
 use lockstepfs::config::Role;
 
 use super::{A, B, await_service, give_back, start_both};
-use crate::nodes::{NodeEnvironment, PATIENT, Pair, Settings, repetitions};
-use crate::operator::{assert_identical, await_in_sync, await_status, role, run};
 use crate::records::{Writer, assert_records};
 use crate::stalled_disk::StallingDisk;
 

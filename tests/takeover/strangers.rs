@@ -8,11 +8,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use lockstep_driver::report::ServiceStatus;
+use lockstep_testbed::await_that;
+use lockstep_testbed::operator::await_status;
 use rustix::net::{AddressFamily, SocketType, bind, connect, ipproto, socket};
 
 use super::{A, B, await_protected, await_service, has_no_answer, start};
-use crate::nodes::await_that;
-use crate::operator::await_status;
 use crate::records::{Writer, assert_records};
 
 /// Connections of the stranger.

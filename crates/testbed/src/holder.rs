@@ -1,33 +1,38 @@
 //! A process that keeps the mount of a node.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use crate::nodes::{Node, await_that};
+use crate::node::Node;
+use crate::process::{Process, logged_command};
 use crate::program::program;
+use crate::wait::await_that;
 
 /// See the head of this file. A drop ends the process, and with it the mounts whose node is gone.
-pub struct Holder(Child);
+pub struct Holder(Process);
 
 impl Holder {
     /// Starts the process. Call it before the node starts.
     pub fn start(node: &Node) -> Self {
         let socket = node.control().with_extension("sock.hold");
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "KILL", "--", program(), "hold", "--config"])
-            .arg(node.config())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
-        let holder = Self(command.spawn().unwrap());
+        let mut command = logged_command(program(), &node.dir().join("hold.log"));
+        command.args(["hold", "--config"]).arg(node.config());
+        let process = Process::start("holder", &mut command);
         await_that("the holder", || fs::exists(&socket).unwrap());
-        holder
+        Self(process)
     }
-}
 
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ended = self.0.kill();
-        let _reaped = self.0.wait();
+    /// Ends the process with the mount of a node that does not run, by the command.
+    pub fn end(self, node: &Node) {
+        let mut command = Command::new(program());
+        let command = command.args(["hold", "--end", "--config"]);
+        let ended = command.arg(node.config()).output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        self.0.await_success();
+    }
+
+    /// Ends the process with SIGTERM, as an administrator does.
+    pub fn stop(self) {
+        self.0.stop();
     }
 }

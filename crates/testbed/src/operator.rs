@@ -6,8 +6,10 @@ use lockstep_driver::report::{DatastoreStatus, RoleReport};
 use lockstepfs::config::Role;
 
 use crate::network::{Fault, Network};
-use crate::nodes::{DATASTORE, Node, Pair, Which, await_that};
+use crate::node::{DATASTORE, Node};
+use crate::pair::{Pair, Which};
 use crate::program::program;
+use crate::wait::await_that;
 
 /// No command may take longer, in seconds.
 const COMMAND_SECONDS_MAX: &str = "120";

@@ -27,7 +27,7 @@ use rustix::thread::UnshareFlags;
 use tempfile::TempDir;
 
 use crate::chance::Chance;
-use crate::nodes::{NodeEnvironment, STORE};
+use crate::node::{NodeEnvironment, STORE};
 
 /// The kernel's file with the boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";

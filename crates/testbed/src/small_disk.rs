@@ -11,7 +11,7 @@ use rustix::fs::FallocateFlags;
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
 
-use crate::nodes::NodeEnvironment;
+use crate::node::NodeEnvironment;
 
 /// Space for the store of a test and little more.
 pub const DISK_BYTES: u64 = 512 << 20;

@@ -16,8 +16,10 @@ use tempfile::TempDir;
 
 use crate::address::own_address;
 use crate::network::{Fault, Network};
-use crate::nodes::{Pair, UUID, WAIT_LIMIT, Which, await_that};
+use crate::node::UUID;
 use crate::operator::{await_status, cut};
+use crate::pair::{Pair, Which};
+use crate::wait::{WAIT_LIMIT, await_that};
 
 const BOTH: [Which; 2] = [Which::Primary, Which::Secondary];
 
