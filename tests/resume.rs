@@ -30,7 +30,6 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use lockstep_testbed::address;
 use rustix::io::Errno;
 
 use programs::{PROGRAMS, Place, Tree};
