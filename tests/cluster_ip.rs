@@ -44,10 +44,7 @@ mod watch;
 #[path = "cluster_ip/witness.rs"]
 mod witness;
 
-use std::path::Path;
-use std::time::{Duration, Instant};
-
-use lockstep_testbed::namespace;
+use lockstep_testbed::{await_that, can_mount};
 use lockstepfs::config::Role;
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -60,11 +57,6 @@ use watch::Holder::{Nobody, One};
 use watch::{Holder, Observer, Ping, has_now};
 use witness::Witness;
 
-/// Longest wait for an expected event.
-pub const WAIT_LIMIT: Duration = Duration::from_secs(120);
-/// Pause between two checks for the event.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-
 /// A lost peer is waited for.
 const PATIENT: &str = "pause_limit_ms = 600000\npeer_timeout_ms = 1000";
 /// A primary that soon goes on alone.
@@ -74,24 +66,6 @@ const IMPATIENT: &str = "pause_limit_ms = 400\npeer_timeout_ms = 1000";
 const AUTOMATIC: &str = "failover_after_ms = 1500\npeer_timeout_ms = 1000";
 /// The secondary takes over after any restart of a process, also on a busy machine.
 const UNHURRIED: &str = "failover_after_ms = 30000\npeer_timeout_ms = 1000";
-
-/// Waits until `done` returns true.
-pub fn await_that(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + WAIT_LIMIT;
-    while !done() {
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
-        std::thread::sleep(LOOK_INTERVAL);
-    }
-}
-
-/// Whether this machine can mount.
-fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !can {
-        eprintln!("skipped: needs root and /dev/fuse");
-    }
-    can
-}
 
 /// Both servers, and the programs that use the address. The fields end in this order.
 struct Site {

@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::await_that;
 use crate::network::{ADDRESS, GuestPort, Host, Lan};
 use crate::record::{NAMES_KEPT, PLACES, RECORD_BYTES, WRITERS, describe, fill, offset};
 use crate::server_space::EXPORT;
+use lockstep_testbed::await_that;
 
 /// Kernel and modules, from `scripts/setup test`.
 const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/tools/guest");

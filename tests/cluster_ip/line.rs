@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::network::{ADDRESS, Host, Lan};
-use crate::{WAIT_LIMIT, await_that};
+use lockstep_testbed::{WAIT_LIMIT, await_that};
 
 const PORT: u16 = 7000;
 const FILE: &str = "records";

@@ -20,8 +20,9 @@ use crate::server::{self, Server};
 use crate::server_space::configuration;
 use crate::watch::Holder::One;
 use crate::watch::Observer;
+use crate::without_gaps;
 use crate::witness::{self, Witness};
-use crate::{await_that, without_gaps};
+use lockstep_testbed::await_that;
 
 /// The virtual machine keeps both cores busy.
 const SETTINGS: &str = "failover_after_ms = 2000\npeer_timeout_ms = 1500\nstandby = \"eagain\"";

@@ -8,7 +8,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::process::Output;
 
-use crate::namespace::NetNamespace;
+use lockstep_testbed::namespace::NetNamespace;
 
 /// The cluster address.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);

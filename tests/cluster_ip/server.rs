@@ -13,10 +13,10 @@ use lockstepfs::control::ControlClient;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::await_that;
 use crate::network::{ADDRESS, Host, Lan};
 use crate::request::write_program;
 use crate::watch::has_now;
+use lockstep_testbed::await_that;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
 const DATASTORE: &str = "data";

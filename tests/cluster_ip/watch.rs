@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::await_that;
 use crate::network::{ADDRESS, Host, Lan};
+use lockstep_testbed::await_that;
 
 /// Pause between two looks at the addresses.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(1);
