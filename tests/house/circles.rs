@@ -53,8 +53,8 @@ fn between_children(krate: &Crate, parent: &Module, uses: &Uses) -> Uses {
         if let (Some(from), Some(to)) = (place.get(from.as_str()), place.get(to.as_str()))
             && from != to
         {
-            let used = between.entry((from.clone(), to.clone())).or_default();
-            used.extend(items.iter().cloned());
+            let between = between.entry((from.clone(), to.clone())).or_default();
+            between.extend(items.iter().cloned());
         }
     }
     between

@@ -126,7 +126,9 @@ pub fn check_names(workspace: &Workspace, documents: &Documents) -> Vec<Finding>
     {
         for line in text.lines() {
             let comment = line.split_once("//").map(|it| it.1);
-            comment.into_iter().for_each(|it| look(place, it));
+            if let Some(comment) = comment {
+                look(place, comment);
+            }
         }
         let messages = text.split_whitespace().filter(|it| it.contains("docs/"));
         messages.for_each(|it| look(place, it));

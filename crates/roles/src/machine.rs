@@ -276,7 +276,7 @@ impl RoleMachine {
         let mine = self.record;
         match (mine.complete, theirs.complete) {
             (false, true) => {
-                self.record(RoleChangeKind::Grant, mine.grant(), Phase::Standby, effects)
+                self.record(RoleChangeKind::Grant, mine.grant(), Phase::Standby, effects);
             }
             // Neither copy is better, or the peer's copy is worse.
             (false, false) => self.go_alone(effects),
