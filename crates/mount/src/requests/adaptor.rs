@@ -17,7 +17,6 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
     ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use lockstep_driver::client::FileService;
 use lockstep_types::{Errno, Ino, MetaRequest, NodeKind};
 
 use super::attributes::{file_name, ino, kind_and_mode};
@@ -36,7 +35,8 @@ use crate::admission::request_info::RequestInfo;
 use crate::device::init;
 use crate::device::reader_start::{NO_NODE, ReaderStart};
 use crate::device::request_queue::RequestQueue;
-use crate::resume::exchange;
+
+mod answers;
 
 /// Permission bits of a symbolic link. Linux never checks them.
 const LINK_MODE: u32 = 0o777;
@@ -55,76 +55,6 @@ impl Adaptor {
             queue,
             start,
         }
-    }
-
-    /// Answers one request other than a write; see [`Entrance::answer`].
-    fn answer<R: Refuse + Send + 'static>(
-        &self,
-        request: &Request,
-        info: impl Into<RequestInfo>,
-        reply: R,
-        body: impl FnOnce(&Arc<Context>, R) + Send + 'static,
-    ) {
-        let info = info.into().of(request);
-        self.entrance.answer(info, reply, |context, reply| {
-            context.service.flush_deferred_writes();
-            body(context, reply);
-        });
-    }
-
-    /// The inode that a request asks for, without the device number and target that some kinds have.
-    fn new_inode(&self, by: &Request, place: (INodeNo, &OsStr), kind: NodeKind) -> NewInode {
-        NewInode::new(by, self.entrance.delivery(by), place, kind)
-    }
-
-    /// Answers one request to create an inode.
-    fn create_inode(&self, by: &Request, name: &'static str, new: NewInode, reply: ReplyEntry) {
-        let info = RequestInfo::change(name, new.delivery);
-        self.answer(by, info, reply, |context, reply| {
-            let shared = Arc::clone(context);
-            new.submit(context, move |outcome| {
-                reply::entry(&shared, reply, outcome);
-            });
-        });
-    }
-
-    /// Answers one request to change names. A request that waits is made when this node serves: a whiteout needs a number.
-    fn change(
-        &self,
-        operation: &'static str,
-        request: &Request,
-        reply: ReplyEmpty,
-        change: impl FnOnce(&dyn FileService) -> Result<MetaRequest, Errno> + Send + 'static,
-    ) {
-        let delivery = self.entrance.delivery(request);
-        let info = RequestInfo::change(operation, delivery);
-        self.answer(request, info, reply, move |context, reply| {
-            match change(&*context.service) {
-                Ok(change) => {
-                    let done = |outcome| reply::empty(reply, outcome);
-                    exchange::submit(context, delivery, change, Box::new(done));
-                }
-                Err(errno) => reply.refuse(errno),
-            }
-        });
-    }
-
-    /// Flushes deferred writes for a request that needs nothing else of the service.
-    fn flush_deferred_for(&self, operation: &'static str) {
-        self.entrance.run_without_reply(operation, |context| {
-            context.service.flush_deferred_writes();
-        });
-    }
-
-    /// Subtracts references that the kernel has dropped. A `forget` request has no reply.
-    fn forget_one(&self, node: INodeNo, count: u64) {
-        self.entrance.run_without_reply("forget", |context| {
-            context.service.flush_deferred_writes();
-            if let Ok(ino) = ino(node) {
-                context.page_cache.changes().forgotten(ino);
-                context.forget(ino, count);
-            }
-        });
     }
 }
 
