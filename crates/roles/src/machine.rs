@@ -81,6 +81,15 @@ impl RoleMachine {
         (machine, effects)
     }
 
+    /// The machine of a primary that is in sync with its connected secondary, by both records (rule R8).
+    pub fn mirrored(settings: RoleSettings, record: RoleRecord) -> Self {
+        let (machine, _) = Self::start(settings, record, false);
+        Self {
+            phase: Phase::Mirrored,
+            ..machine
+        }
+    }
+
     fn first_phase(&self, record: RoleRecord) -> Phase {
         let has_witness = self.settings.has_witness;
         match record.role {

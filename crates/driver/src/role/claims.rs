@@ -4,11 +4,11 @@
 //! behind but a record of the witness that the next question reads.
 
 use lockstep_roles::{
-    QueryResult, RoleChange, RoleEffect, RoleEvent, RoleMachine, RoleRecord, RoleSettings, Told,
+    Phase, QueryResult, RoleChange, RoleEffect, RoleEvent, RoleMachine, RoleRecord, RoleSettings,
     WitnessError, WitnessQuery,
 };
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::settings::{OnPowerLoss, Role};
+use lockstep_types::settings::OnPowerLoss;
 
 use super::named_calls::NamedCalls;
 
@@ -32,8 +32,7 @@ pub(super) fn make(
     } else {
         mine
     };
-    let (mut machine, _) = RoleMachine::start(settings, mine, false);
-    let mut queue = begin(&mut machine, query, mine);
+    let (mut machine, mut queue) = begin(settings, query, mine);
     for _ in 0..CALLS_MAX {
         let now = match queue.iter().find(|effect| is_call(effect)) {
             // An older copy is to be granted nothing. The record that the witness has is an answer to any claim.
@@ -60,34 +59,25 @@ pub(super) fn make(
     })
 }
 
-/// Gives a machine the events after which it asks.
-fn begin(machine: &mut RoleMachine, query: WitnessQuery, mine: RoleRecord) -> Vec<RoleEffect> {
-    match query {
-        WitnessQuery::Alone => {
-            let paused = machine.handle(RoleEvent::PauseOver);
-            if paused.is_empty() {
-                // A primary that starts has promised nothing to anybody.
-                machine.handle(RoleEvent::LeaseOver)
-            } else {
-                paused
-            }
-        }
-        WitnessQuery::TakeOver => machine.handle(RoleEvent::LeaseOver),
-        WitnessQuery::Protect => {
-            let theirs = RoleRecord {
-                role: Role::Secondary,
-                peer_complete: false,
-                ..mine
-            };
-            let told = Told {
-                record: theirs,
-                seen: Some(mine),
-            };
-            machine.handle(RoleEvent::PeerTold(told));
-            machine.handle(RoleEvent::CopiesEqual)
-        }
-        WitnessQuery::Tell(_) | WitnessQuery::Look => Vec::new(),
+/// The machine of this node, and its first effects: it asks the witness.
+fn begin(
+    settings: RoleSettings,
+    query: WitnessQuery,
+    mine: RoleRecord,
+) -> (RoleMachine, Vec<RoleEffect>) {
+    if query == WitnessQuery::Protect {
+        let mut machine = RoleMachine::mirrored(settings, mine);
+        let effects = machine.handle(RoleEvent::Tick);
+        return (machine, effects);
     }
+    let (mut machine, _) = RoleMachine::start(settings, mine, false);
+    let event = match machine.phase() {
+        Phase::Paused => RoleEvent::PauseOver,
+        // A primary that starts has promised nothing to any node.
+        _ => RoleEvent::LeaseOver,
+    };
+    let effects = machine.handle(event);
+    (machine, effects)
 }
 
 const fn is_call(effect: &RoleEffect) -> bool {
