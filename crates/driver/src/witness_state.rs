@@ -59,7 +59,7 @@ struct WitnessKnowledge {
     /// The witness lets the secondary take over.
     protects: bool,
     peer: PeerWitness,
-    /// The peer has told at the last meeting that its copy is complete, and newer than this one.
+    /// The peer has told at the last exchange that its copy is complete, and newer than this one.
     is_outdated: bool,
 }
 
@@ -90,7 +90,7 @@ impl WitnessState {
         self.state.lock().permit = Some(generation);
     }
 
-    /// The moment from which on the words of a meeting are spoken.
+    /// The moment from which on the words of a role exchange are spoken.
     pub fn word_time(&self) -> WordTime {
         WordTime(self.state.lock().ended)
     }
@@ -118,7 +118,7 @@ impl WitnessState {
             || is_active(Mutant::GoAloneUnasked)
     }
 
-    /// Notes at a meeting which witness the peer asks.
+    /// Notes at a role exchange which witness the peer asks.
     pub fn note_peer(&self, peer: PeerWitness) {
         let mut state = self.state.lock();
         state.peer = peer;
@@ -136,7 +136,7 @@ impl WitnessState {
         }
     }
 
-    /// Notes at a meeting whether this node is a primary whose copy is older than the complete one of the peer (rule P17).
+    /// Notes at a role exchange whether this node is a primary whose copy is older than the complete one of the peer (rule P17).
     pub fn note_outdated(&self, is_outdated: bool) {
         self.state.lock().is_outdated = is_outdated;
     }

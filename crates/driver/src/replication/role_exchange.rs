@@ -1,4 +1,4 @@
-//! The meeting: the first messages of a connection, in which both nodes tell their role records.
+//! The role exchange: the first messages of a connection, in which both nodes tell their role records.
 //!
 //! The caller tells its record, and the other node answers with its own, until each has seen the present record of the
 //! other. Then the primary sends its greeting, if the caller is the primary.
@@ -16,12 +16,12 @@ use super::greeting::{self, GreetingError};
 use crate::peer::connection::{Delivery, deliver};
 use crate::witness_state::WordTime;
 
-/// Messages of one side in a meeting. Each change of a record needs one more, and two nodes agree after two changes.
+/// Messages of one side in a role exchange. Each change of a record needs one more, and two nodes agree after two changes.
 pub(crate) const ROUNDS_MAX: usize = 8;
 
-/// Why a meeting, or the greeting after it, came to no end.
+/// Why a role exchange, or the greeting after it, came to no end.
 #[derive(Debug, Error)]
-pub(crate) enum MeetingError {
+pub(crate) enum ExchangeError {
     /// The other node refuses this one.
     #[error("the peer refuses: {0}")]
     RefusedByPeer(String),
@@ -40,17 +40,17 @@ pub(crate) enum MeetingError {
     /// The answer cannot be decoded.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// The answer belongs to no meeting.
+    /// The answer belongs to no exchange.
     #[error(
         "the peer did not answer as a node of this version does: run the same version of lockstep on both"
     )]
-    NoMeeting,
+    NoExchange,
     /// Each message has changed a record.
     #[error("the nodes do not agree on their roles; they try again")]
     NoEnd,
 }
 
-impl MeetingError {
+impl ExchangeError {
     /// Whether an operator has to act: waiting for the other node does not help.
     pub const fn is_obstacle(&self) -> bool {
         matches!(
@@ -60,7 +60,7 @@ impl MeetingError {
     }
 }
 
-/// A node in a meeting.
+/// A node in a role exchange.
 pub(crate) trait RolePeer {
     /// The datastore.
     fn datastore(&self) -> DatastoreUuid;
@@ -71,8 +71,8 @@ pub(crate) trait RolePeer {
     /// The moment of this node before its first message.
     fn begin(&self) -> WordTime;
 
-    /// Acts on the record of the other node, which has told it in a meeting since `begun`. Returns whether the record of this
-    /// node has changed.
+    /// Acts on the offer of the other node, which came in a role exchange since `begun`. Returns whether the record of this node
+    /// has changed.
     fn on_offer(&self, theirs: &RoleOffer, begun: WordTime) -> Result<bool, RoleConflict>;
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn call<M: RolePeer>(
     node: &M,
     sender: &dyn SendFrames,
     receiver: &mut dyn ReceiveFrames,
-) -> Result<RoleOffer, MeetingError> {
+) -> Result<RoleOffer, ExchangeError> {
     let mut seen = None;
     let begun = node.begin();
     for _ in 0..ROUNDS_MAX {
@@ -94,7 +94,7 @@ pub(crate) fn call<M: RolePeer>(
         }
         seen = Some(theirs.record);
     }
-    Err(MeetingError::NoEnd)
+    Err(ExchangeError::NoEnd)
 }
 
 /// Sends the record of this node.
@@ -112,21 +112,21 @@ pub(crate) fn send<M: RolePeer>(node: &M, sender: &dyn SendFrames, offer: RoleOf
 fn read_answer<M: RolePeer>(
     node: &M,
     receiver: &mut dyn ReceiveFrames,
-) -> Result<RoleOffer, MeetingError> {
+) -> Result<RoleOffer, ExchangeError> {
     let envelope = receive(receiver)?;
     let Message::RoleOffer(offer) = envelope.message else {
-        return Err(MeetingError::NoMeeting);
+        return Err(ExchangeError::NoExchange);
     };
     greeting::check_peer(node.datastore(), envelope.datastore, offer.version)?;
     Ok(offer)
 }
 
 /// Receives the answer of the node that was dialled. A refusal is an error.
-pub(crate) fn receive(receiver: &mut dyn ReceiveFrames) -> Result<Envelope, MeetingError> {
+pub(crate) fn receive(receiver: &mut dyn ReceiveFrames) -> Result<Envelope, ExchangeError> {
     let envelope = Envelope::decode(receiver.recv()?.header)?;
     match envelope.message {
-        Message::Refuse { reason } => Err(MeetingError::RefusedByPeer(reason)),
-        Message::Poisoned { reason } => Err(MeetingError::PeerPoisoned(reason)),
+        Message::Refuse { reason } => Err(ExchangeError::RefusedByPeer(reason)),
+        Message::Poisoned { reason } => Err(ExchangeError::PeerPoisoned(reason)),
         _ => Ok(envelope),
     }
 }

@@ -103,7 +103,7 @@ struct Secondary {
 }
 
 impl Secondary {
-    /// Answers the meeting as a secondary without a complete copy. Returns the first message after the meeting.
+    /// Answers the exchange as a secondary without a complete copy. Returns the first message after the exchange.
     fn meet(&self) -> Message {
         loop {
             let theirs = match self.said.recv().unwrap() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::keeper::RoleKeeper;
 use crate::peer::dial::{Dial, DialError};
-use crate::replication::role_exchange::{self, MeetingError};
+use crate::replication::role_exchange::{self, ExchangeError};
 use crate::session::Session;
 use crate::session::connector::Connector;
 use crate::session::standby::StandbySession;
@@ -19,9 +19,9 @@ use crate::status_notes::StatusNotes;
 
 /// Time before a secondary that starts meets the other node. A primary that can connect does so sooner.
 const FIRST: Duration = Duration::from_secs(2);
-/// Time between two meetings of a secondary without a primary.
+/// Time between two exchanges of a secondary without a primary.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Time between two meetings of a primary that may not serve yet, and of a node whose role has just changed: it may be that
+/// Time between two exchanges of a primary that may not serve yet, and of a node whose role has just changed: it may be that
 /// no node serves until they meet.
 const SOON: Duration = Duration::from_millis(200);
 
@@ -51,7 +51,7 @@ impl RoleKeeper {
     }
 
     /// Meets the other node from time to time while no primary is connected, until the session is over. `pauses`: before the
-    /// first meeting, and before each further one until a primary has been connected.
+    /// first exchange, and before each further one until a primary has been connected.
     fn wait_for_primary(
         &self,
         session: &Arc<StandbySession>,
@@ -79,10 +79,10 @@ impl RoleKeeper {
         let met = match dialer.dial() {
             Ok((sender, mut receiver)) => {
                 let limited = receiver.set_timeout(Some(self.engine.config.peer_timeout));
-                let met = limited.map_err(MeetingError::from);
+                let met = limited.map_err(ExchangeError::from);
                 let met = met.and_then(|()| role_exchange::call(self, &*sender, &mut *receiver));
                 sender.shutdown("the nodes have met");
-                met.map(drop).map_err(Unmet::Meeting)
+                met.map(drop).map_err(Unmet::Exchange)
             }
             Err(error) => Err(Unmet::Unreachable(error)),
         };
@@ -106,14 +106,14 @@ enum Unmet {
     #[error(transparent)]
     Unreachable(DialError),
     #[error(transparent)]
-    Meeting(MeetingError),
+    Exchange(ExchangeError),
 }
 
 fn note_unmet(notes: &StatusNotes, unmet: &Unmet, was_refused: bool, is_undecided: bool) {
     let reason = unmet.to_string();
     match unmet {
-        Unmet::Meeting(MeetingError::PeerPoisoned(_)) => notes.set_peer_disk_failed(&reason),
-        Unmet::Meeting(error) if error.is_obstacle() => notes.set_obstacle(&reason),
+        Unmet::Exchange(ExchangeError::PeerPoisoned(_)) => notes.set_peer_disk_failed(&reason),
+        Unmet::Exchange(error) if error.is_obstacle() => notes.set_obstacle(&reason),
         Unmet::Unreachable(_) if was_refused => notes.set_obstacle(&reason),
         _ if is_undecided => notes.set_reason(&reason),
         _ => {}

@@ -24,7 +24,7 @@ const NO_SECONDARY: &str = "the other node is no secondary of this datastore: th
 
 /// Why a greeting is refused before the nodes have met.
 const NOT_MET: &str =
-    "the greeting came before the meeting: run the same version of lockstep on both";
+    "the greeting came before the exchange: run the same version of lockstep on both";
 
 /// Why a caller is refused.
 #[derive(Debug, thiserror::Error)]
@@ -102,10 +102,10 @@ impl RoleKeeper {
                 Message::Poisoned { reason } => {
                     return self.engine.notes.set_peer_disk_failed(reason);
                 }
-                _ => return sender.shutdown("a message that belongs to no meeting"),
+                _ => return sender.shutdown("a message that belongs to no exchange"),
             }
         }
-        sender.shutdown("the meeting has no end");
+        sender.shutdown("the exchange has no end");
     }
 
     /// Tells the caller the record of this node. From the second message on, the record of the caller counts: then `begun` is

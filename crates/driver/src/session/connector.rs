@@ -19,7 +19,7 @@ use crate::host::{Reading, ThreadKind};
 use crate::peer::connection::{ActiveConnection, Delivery};
 use crate::peer::dial::{Dial, DialError, Halves};
 use crate::replication::greeting;
-use crate::replication::role_exchange::{self, MeetingError, RolePeer};
+use crate::replication::role_exchange::{self, ExchangeError, RolePeer};
 use crate::session::primary::PrimarySession;
 
 /// Time between two attempts to connect.
@@ -60,10 +60,10 @@ enum Unconnected {
     /// One of the nodes refuses the other.
     #[error(transparent)]
     Refused(DialError),
-    /// The meeting, or the greeting after it, has failed.
+    /// The role exchange, or the greeting after it, has failed.
     #[error(transparent)]
-    Meeting(#[from] MeetingError),
-    /// This session is over: the meeting has changed the role of this node.
+    Exchange(#[from] ExchangeError),
+    /// This session is over: the exchange has changed the role of this node.
     #[error("the role of this node has changed")]
     Ended,
     /// The answer is no answer to a greeting.
@@ -80,7 +80,7 @@ impl Unconnected {
     /// Time until the next attempt, if the last one waited for `waited`.
     fn retry(&self, waited: Duration) -> Duration {
         match self {
-            Self::Meeting(MeetingError::PeerPoisoned(_)) => RETRY_MAX,
+            Self::Exchange(ExchangeError::PeerPoisoned(_)) => RETRY_MAX,
             _ if self.is_obstacle() => (waited * 2).min(RETRY_REFUSED),
             _ => RETRY,
         }
@@ -90,7 +90,7 @@ impl Unconnected {
     const fn is_obstacle(&self) -> bool {
         match self {
             Self::Refused(_) => true,
-            Self::Meeting(error) => error.is_obstacle(),
+            Self::Exchange(error) => error.is_obstacle(),
             _ => false,
         }
     }
@@ -115,7 +115,7 @@ enum ReadEnd {
 pub(crate) struct Connector<'a, M> {
     session: &'a Arc<PrimarySession>,
     dialer: &'a dyn Dial,
-    /// This node, for the meeting before each greeting.
+    /// This node, for the exchange before each greeting.
     node: &'a M,
 }
 
@@ -162,7 +162,9 @@ impl<'a, M: RolePeer> Connector<'a, M> {
         let notes = &self.session.engine.notes;
         let reason = unconnected.to_string();
         match unconnected {
-            Unconnected::Meeting(MeetingError::PeerPoisoned(_)) => self.note_peer_poisoned(&reason),
+            Unconnected::Exchange(ExchangeError::PeerPoisoned(_)) => {
+                self.note_peer_poisoned(&reason)
+            }
             _ if unconnected.is_obstacle() => notes.set_obstacle(&reason),
             _ => notes.set_reason(&reason),
         }
@@ -186,7 +188,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
             }
         })?;
         let limited = receiver.set_timeout(Some(engine.config.peer_timeout));
-        limited.map_err(MeetingError::from)?;
+        limited.map_err(ExchangeError::from)?;
         self.meet(&*sender, &mut *receiver)?;
         replication.reply(&*sender, Message::Hello(self.hello()?), Delivery::Wait);
         match self.read_greeting(&mut *receiver)? {
@@ -196,7 +198,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
     }
 
     /// Reads the answer to the greeting.
-    fn read_greeting(&self, receiver: &mut dyn ReceiveFrames) -> Result<Message, MeetingError> {
+    fn read_greeting(&self, receiver: &mut dyn ReceiveFrames) -> Result<Message, ExchangeError> {
         let envelope = role_exchange::receive(receiver)?;
         if let Message::Welcome(welcome) = &envelope.message {
             greeting::check(&self.session.replication, &envelope, welcome.version)?;
@@ -244,7 +246,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
     }
 
     /// Meets the other node, if it can be reached, and tells it why this node does not connect any more. After a restart
-    /// the meeting says whether this node may serve reads, or has been deposed.
+    /// the exchange says whether this node may serve reads, or has been deposed.
     fn tell_peer_poisoned(&self) {
         let engine = &self.session.engine;
         let Some(reason) = engine.failure_reason() else {
@@ -502,7 +504,7 @@ mod tests {
     /// Clients wait meanwhile: a peer that has just been started, or whose role changes, refuses this node for a moment only.
     #[test]
     fn a_refusal_is_answered_soon_and_ever_more_rarely() {
-        let refused = Unconnected::Meeting(MeetingError::RefusedByPeer("not yet".to_owned()));
+        let refused = Unconnected::Exchange(ExchangeError::RefusedByPeer("not yet".to_owned()));
         assert_grows(|wait| refused.retry(wait), RETRY_REFUSED);
     }
 
