@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use lockstep_fs::StoreView;
 use lockstep_link::{
     Connection, Identity, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender, accept,
 };

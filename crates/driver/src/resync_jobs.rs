@@ -259,7 +259,7 @@ impl ResyncJobs {
             self.content.paw.old_entries(),
             &peer.connection.peer_waiting,
         );
-        lockstep_resync::recover_ranges(&self.engine.store, peer, &old, waiting)?;
+        lockstep_resync::recover_ranges(&self.engine.store.tree(), peer, &old, waiting)?;
         self.content.paw.remove_old();
         Ok(Event::RangesRecovered)
     }
@@ -392,7 +392,12 @@ impl ResyncJobs {
         let mut compared = None;
         let mut compare = || {
             let (store, locks) = (&self.engine.store, self.core_locks());
-            compared = Some(lockstep_verify::compare(store, &peer, &locks, &done));
+            compared = Some(lockstep_verify::compare(
+                &store.tree(),
+                &peer,
+                &locks,
+                &done,
+            ));
         };
         let mut tell = || {
             progress(VerifyProgress {

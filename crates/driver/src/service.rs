@@ -10,8 +10,8 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_fs::OpError;
 use lockstep_fs::store::SeekFor;
+use lockstep_fs::{OpError, StoreView};
 use lockstep_repl::message::WriteMessage;
 use lockstep_types::backing::{Room, Space};
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, limits};

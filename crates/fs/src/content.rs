@@ -170,6 +170,16 @@ impl ContentStore {
         Ok((expected, inode.bits.flags))
     }
 
+    /// Refuses an inode that is no regular file, content of another length than its record says, and content whose bytes
+    /// are unknown.
+    pub fn check(&self, namespace: &Namespace, ino: Ino) -> Result<(), OpError> {
+        match self.files.get(ino) {
+            Some(file) if file.is_indeterminate() => Err(Errno::Io.into()),
+            Some(_) => Ok(()),
+            None => self.load(namespace, ino).map(drop),
+        }
+    }
+
     /// The content file of an inode, if it exists. The record may say anything of it.
     pub fn open_content(&self, ino: Ino) -> Result<Option<Arc<dyn BackingFile>>, StoreError> {
         if let Some(file) = self.files.get(ino) {

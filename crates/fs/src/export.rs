@@ -35,6 +35,7 @@ use crate::error::{OpError, StoreError};
 use crate::namespace::record::NamedEntry;
 use crate::store::{Access, OpenOptions, Store};
 use crate::text::{escaped, hex};
+use crate::view::StoreView;
 use links::Links;
 use manifest::{Manifest, ManifestLine};
 use place::{Created, FailedCall, Loss, Losses, Xattrs};
@@ -82,7 +83,8 @@ pub fn export(
     let root = prepare(store_dir, &tree.path).map_err(|error| error.about(dest))?;
     let manifest = list.as_ref().map(|list| Manifest::create(&list.path));
     let manifest = manifest.transpose().inspect_err(|_| tree.forget())?;
-    let mut export = Export::new(&store, root, manifest, report)?;
+    let view = store.tree();
+    let mut export = Export::new(&view, root, manifest, report)?;
     let summary = export.tree().and_then(|()| export.finish(&tree.path));
     let summary = summary.map_err(|error| tree.incomplete(error))?;
     list.map_or(Ok(()), Unfinished::finish)?;
@@ -150,7 +152,7 @@ struct Level {
 
 /// An export under way.
 struct Export<'a> {
-    store: &'a Store,
+    view: &'a dyn StoreView,
     links: Links,
     manifest: Option<Manifest>,
     report: &'a mut dyn FnMut(&Lost),
@@ -167,18 +169,18 @@ struct Export<'a> {
 
 impl<'a> Export<'a> {
     fn new(
-        store: &'a Store,
+        view: &'a dyn StoreView,
         root: OwnedFd,
         manifest: Option<Manifest>,
         report: &'a mut dyn FnMut(&Lost),
     ) -> Result<Self, ExportError> {
         let is_taken = |name: &[u8]| {
             lockstep_types::FileName::new(name)
-                .is_ok_and(|name| store.tree().lookup(Ino::ROOT, &name).is_ok())
+                .is_ok_and(|name| view.lookup(Ino::ROOT, &name).is_ok())
         };
         let links = Links::new(root.as_fd(), is_taken);
         Ok(Self {
-            store,
+            view,
             links: links.map_err(|failure| refused(failure, ".".to_owned()))?,
             manifest,
             report,
@@ -251,7 +253,7 @@ impl<'a> Export<'a> {
 
     /// Writes everything but the root's attributes.
     fn tree(&mut self) -> Result<(), ExportError> {
-        let root = self.read(self.store.tree().getattr(Ino::ROOT))?;
+        let root = self.read(self.view.getattr(Ino::ROOT))?;
         self.enter(root, 0)?;
         self.summary.directories += 1;
         while let Some(level) = self.levels.last_mut() {
@@ -271,7 +273,7 @@ impl<'a> Export<'a> {
         let xattrs = self.xattrs(attr.ino)?;
         self.line(&attr, "-".to_owned(), &xattrs)?;
         let mut entries = Vec::new();
-        let listed = self.store.tree().readdir(attr.ino, 0, &mut |_, entry| {
+        let listed = self.view.readdir(attr.ino, 0, &mut |_, entry| {
             entries.push(entry);
             ControlFlow::Continue(())
         });
@@ -309,7 +311,7 @@ impl<'a> Export<'a> {
             self.path.push(b'/');
         }
         self.path.extend_from_slice(entry.name.as_bytes());
-        let attr = self.read(self.store.tree().getattr(entry.ino))?;
+        let attr = self.read(self.view.getattr(entry.ino))?;
         let name = entry.name.as_bytes();
         if attr.kind == NodeKind::Directory {
             self.go_into(name)?;
@@ -379,9 +381,9 @@ impl<'a> Export<'a> {
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Xattrs, ExportError> {
-        let names = self.read(self.store.tree().listxattr(ino))?;
+        let names = self.read(self.view.listxattr(ino))?;
         let value = |name: Vec<u8>| -> Result<_, ExportError> {
-            let value = self.read(self.store.tree().getxattr(ino, &name))?;
+            let value = self.read(self.view.getxattr(ino, &name))?;
             Ok((name, value))
         };
         names.into_iter().map(value).collect()
@@ -412,7 +414,7 @@ impl<'a> Export<'a> {
         is_to_make: bool,
     ) -> Result<String, ExportError> {
         let target = match attr.kind {
-            NodeKind::Symlink => self.read(self.store.tree().readlink(attr.ino))?,
+            NodeKind::Symlink => self.read(self.view.readlink(attr.ino))?,
             _ => Vec::new(),
         };
         if is_to_make {
@@ -436,7 +438,8 @@ impl<'a> Export<'a> {
         xattrs: &Xattrs,
         is_to_make: bool,
     ) -> Result<String, ExportError> {
-        let content = self.read(self.store.whole_content(attr.ino))?;
+        self.read(self.view.check_content(attr.ino))?;
+        let content = self.read(self.view.content(attr.ino).map_err(OpError::from))?;
         let mut file = None;
         if is_to_make {
             let made = place::make_file(self.current.as_fd(), name);

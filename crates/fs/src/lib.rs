@@ -3,8 +3,8 @@
 //! The store stands on the disk below as a trait, and knows nothing of peers or mounts. Start with [`store`].
 //!
 //! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; `store_disk` and
-//! `namespace`; `lost_found`, `delta`, `content`, `tree` and `metadata_log` (the state); [`store`] (the operations);
-//! [`export`]. No module uses one further up.
+//! `namespace`; [`view`] (reading); `content`, `lost_found`, `delta`, `tree` and `metadata_log` (the state); [`store`]
+//! (the operations); [`export`]. No module uses one further up.
 
 // Tests have threads of their own.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
@@ -24,9 +24,11 @@ pub mod store;
 mod store_disk;
 mod text;
 mod tree;
+pub mod view;
 
 pub use backing::overlay::Overlay;
 pub use backing::{os_backing, poison, reserve};
 pub use error::{OpError, StoreError};
 pub use namespace::{InoRanges, keys, plan, record};
 pub use store::Store;
+pub use view::StoreView;

@@ -20,6 +20,7 @@ mod applying;
 mod change_feed;
 mod changed_keys;
 mod checkpoint;
+mod intents;
 mod replay;
 
 use std::sync::Arc;
@@ -31,16 +32,18 @@ use parking_lot::Mutex;
 
 use self::applying::Applying;
 use self::checkpoint::{CheckpointRun, MEMORY_BYTES_MAX};
-use crate::content::{LastWrite, OpenFile};
+use crate::content::{LastWrite, OpenFile, WriteTicket};
 use crate::delta::DeltaTracker;
 use crate::error::{OpError, StoreError};
 use crate::namespace::plan::{self, ContentEffect, Plan, View};
 use crate::namespace::record::{self, Body};
 use crate::namespace::{InoRanges, keys};
 use crate::store_disk::StoreDisk;
-use crate::tree::{FileTimes, Tree};
+use crate::tree::Tree;
+use crate::view::FileTimes;
 
 pub use self::change_feed::{ChangeFeed, ImageChange};
+pub use self::intents::{Intent, Intents};
 pub use self::replay::{Leftover, recover};
 
 /// Inode numbers reserved at a time: each reservation costs one sync.
@@ -57,15 +60,6 @@ pub struct Applied {
     changed: Option<Ino>,
     /// Where the last record of the operation lies in the log.
     position: Position,
-}
-
-/// The answer of a logged intent.
-#[derive(Clone, Copy, Debug)]
-pub struct Intent {
-    /// The metadata operation before it.
-    pub previous: Osn,
-    /// Where its record lies in the log.
-    pub position: Position,
 }
 
 /// The log of a store, and the progress of metadata operations.
@@ -116,6 +110,11 @@ impl MetadataLog {
         self.note_applied(&mut self.applying.lock(), osn);
     }
 
+    /// Drops every pending operation, for a namespace that is replaced.
+    pub fn drop_pending(&self) {
+        self.applying.lock().drop_pending();
+    }
+
     fn note_applied(&self, applying: &mut Applying, osn: Osn) {
         applying.applied = osn;
         *self.applied.lock() = osn;
@@ -134,11 +133,6 @@ impl MetadataLog {
     /// Follows the records that metadata operations change from now on; more than `limit` records are too many.
     pub fn follow_changes<'a>(&'a self, tree: Tree<'a>, limit: usize) -> ChangeFeed<'a> {
         ChangeFeed::new(&self.applying, tree, limit)
-    }
-
-    /// The changes since both copies were equal.
-    pub fn delta(&self) -> &DeltaTracker {
-        &self.delta
     }
 
     /// Has the delta follow the primary of generation `base`. No operation is being applied at that moment.
@@ -201,77 +195,6 @@ impl MetadataLog {
             tree.content.sync_file(ino)?;
         }
         self.sync_log(tree.disk(), applied.position)
-    }
-}
-
-/// Pending operations.
-impl MetadataLog {
-    /// Logs the intent of `op`, before the operation is sent to the peer (paper, section 5.1: PENDING).
-    pub fn log_pending(&self, tree: Tree<'_>, op: &MetaOp) -> Result<Intent, OpError> {
-        tree.disk().check_not_poisoned()?;
-        self.wait_for_log(tree, may_make_room(&op.request))?;
-        let mut applying = self.applying.lock();
-        let position = self.log_record(tree.disk(), &Record::Pending(op.clone()))?;
-        let previous = applying.add_pending(op.clone(), position);
-        Ok(Intent { previous, position })
-    }
-
-    /// A pending operation and the one before it, to be sent again.
-    pub fn pending(&self, osn: Osn) -> Option<(MetaOp, Osn)> {
-        let applying = self.applying.lock();
-        let intent = applying.pending(osn)?;
-        Some((intent.op.clone(), intent.previous))
-    }
-
-    /// Whether a secondary that has got to `osn` follows this store: it has everything that is applied here, and
-    /// besides at most operations that wait for its answer (rule P8).
-    pub fn is_followed_at(&self, osn: Osn) -> bool {
-        let applying = self.applying.lock();
-        osn == applying.applied || applying.pending(osn).is_some()
-    }
-
-    /// Applies a pending operation that the peer has committed; `None` if it is not pending, because it was refused
-    /// here before it was sent.
-    ///
-    /// When this fails, the operation stays pending, also for a later process. No later operation may be applied until
-    /// this one is rolled back. Otherwise this store would claim to be further than an operation that it lacks (rule
-    /// P8).
-    pub fn commit_pending(&self, tree: Tree<'_>, osn: Osn) -> Result<Option<Applied>, OpError> {
-        let mut applying = self.applying.lock();
-        let Some((at, mut intent)) = applying.take_pending(osn) else {
-            return Ok(None);
-        };
-        let committed = Record::Committed { osn };
-        let taken_back = Record::Pending(intent.op.clone());
-        match self.apply_logged(tree, &mut applying, &intent.op, &committed, &taken_back) {
-            Ok(applied) => Ok(Some(applied)),
-            Err(failure) => {
-                intent.position = failure.taken_back.unwrap_or(intent.position);
-                applying.put_back(at, intent);
-                Err(diverged(osn, failure.error))
-            }
-        }
-    }
-
-    /// Drops a pending operation that the peer has refused or never got.
-    pub fn roll_back(&self, disk: &StoreDisk, osn: Osn) -> Result<(), StoreError> {
-        let mut applying = self.applying.lock();
-        if applying.take_pending(osn).is_some() {
-            // The peer may have the operation.
-            self.delta.end();
-            self.log_record(disk, &Record::RolledBack { osn })?;
-        }
-        Ok(())
-    }
-
-    /// Intents that were logged and whose outcome this node does not know.
-    pub fn in_doubt(&self) -> Vec<Osn> {
-        self.applying.lock().pending_osns()
-    }
-
-    /// Drops every pending operation, for a namespace that is replaced.
-    pub fn drop_pending(&self) {
-        self.applying.lock().drop_pending();
     }
 }
 
@@ -373,6 +296,36 @@ impl MetadataLog {
             file.mark_indeterminate();
         }
         logged
+    }
+}
+
+/// Writes and freed content, which may wait for the log.
+impl MetadataLog {
+    /// Marks a file as having unflushed writes, before its first byte is touched. Makes a checkpoint if all slots are in
+    /// use. `durable` says that the caller syncs the write.
+    pub fn begin_write(
+        &self,
+        tree: Tree<'_>,
+        ino: Ino,
+        (offset, length): (u64, u64),
+        durable: bool,
+    ) -> Result<WriteTicket, OpError> {
+        let mut file = tree
+            .content
+            .file_to_write(tree.namespace, ino, offset, length)?;
+        loop {
+            match tree.content.begin_write(file, durable) {
+                Ok(ticket) => return Ok(ticket),
+                Err(same) => file = same,
+            }
+            self.checkpoint(tree)?;
+        }
+    }
+
+    /// Removes the content of freed inodes from the disk, once their freeing is durable; returns of how many.
+    pub fn collect_garbage(&self, tree: Tree<'_>) -> Result<usize, StoreError> {
+        let sync_log = || self.sync_all_logged(tree.disk());
+        tree.content.collect_garbage(tree.namespace, sync_log)
     }
 }
 
@@ -585,13 +538,5 @@ impl<E: Into<OpError>> From<E> for FailedApply {
             error: error.into(),
             taken_back: None,
         }
-    }
-}
-
-/// An operation that both nodes had agreed on must apply. If this store refuses it, the stores differ.
-fn diverged(osn: Osn, error: OpError) -> OpError {
-    match error {
-        OpError::Refused(errno) => StoreError::Diverged { osn, errno }.into(),
-        OpError::Store(error) => OpError::Store(error),
     }
 }

@@ -4,10 +4,13 @@
 //! log, and a table of unflushed file times. It knows nothing of peers: its driver decides the order of operations. It
 //! does not lock operations on one file against each other; the lock manager does (paper, section 4.1).
 //!
-//! [`Store`] composes three parts, each of which owns its state and states its invariants and lock order: `namespace`
-//! owns the records, `content` the bytes of files, `metadata_log` the log and the progress of metadata operations. [`Tree`]
-//! is the clients' view of namespace and content together. Operations for one kind of caller have separate views:
-//! [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`], [`DeltaAccess`].
+//! [`Store`] composes its parts, each of which owns its state and states its invariants and lock order: `namespace` owns
+//! the records, `content` the bytes of files, `metadata_log` the log and the progress of metadata operations, `delta` the
+//! changes since both copies were equal, `lost_found` what a resync sets aside. The last two are told of each change of
+//! bytes by `content` ([`crate::content::before_change`]): the store has no rule for them. [`Tree`] is namespace and content
+//! together, and the [view](crate::view) of the present. Each kind of caller besides clients has functions of its own,
+//! over the parts that it needs: [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`],
+//! [`DeltaAccess`].
 //!
 //! Invariants:
 //! - The namespace in memory is the last checkpoint plus the log since; a checkpoint is atomic.
@@ -21,22 +24,20 @@ mod create;
 mod delta_access;
 mod facade;
 mod image;
-mod intents;
 mod lost_found_access;
 mod open;
-mod places;
 mod replica_access;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
 pub use crate::delta::{ChangedContent, ChangedRegions, DeltaJob, DeltaWalk, RestOfFiles};
 pub use crate::lost_found::{OwnBytes, PreservedTotals};
-pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent};
-pub use crate::tree::{FileTimes, Tree};
+pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent, Intents};
+pub use crate::tree::Tree;
+pub use crate::view::{Census, FileTimes};
 pub use capacity::Capacity;
 pub use delta_access::DeltaAccess;
 pub use facade::Store;
 pub use image::{ImageAccess, ImageChunk, ImageRecord};
-pub use intents::Intents;
 pub use lost_found_access::LostFoundAccess;
 pub use open::{Access, Checked, OpenOptions, Opened};
-pub use replica_access::{Census, ReplicaAccess};
+pub use replica_access::ReplicaAccess;

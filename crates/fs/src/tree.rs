@@ -1,25 +1,25 @@
-//! The file tree as clients see it: the records of the namespace, with unflushed sizes and times over them.
+//! The file tree of now: the records of the namespace, with unflushed sizes and times over them, and the content.
 //!
-//! [`Tree`] borrows the namespace and the content of a store. It answers lookups, and it is the [`View`] on which
-//! metadata operations are planned. It writes no log: [`Tree::install`] is for the metadata log, which has logged the
+//! [`Tree`] borrows the namespace and the content of a store. It is the [`StoreView`] of the present, and the [`View`] on
+//! which metadata operations are planned. It writes no log: [`Tree::install`] is for the metadata log, which has logged the
 //! operation before.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
+use std::sync::Arc;
 
-use lockstep_types::backing::parts;
-use lockstep_types::{
-    AllocateMode, Attr, Errno, FileName, Ino, InodeFlags, MetaOp, MetaRequest, NodeKind, Osn,
-    Timestamp,
-};
+use lockstep_types::backing::{BackingFile, BackingStat};
+use lockstep_types::{AllocateMode, Errno, Ino, InodeFlags, MetaOp, MetaRequest};
 
 use crate::content::ContentStore;
 use crate::content::before_change::{ByteChange, ByteEdit, ChangeOrigin};
 use crate::error::{OpError, StoreError};
+use crate::kv::Each;
 use crate::namespace::Namespace;
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::plan::{self, ContentEffect, Plan, View};
-use crate::namespace::record::{self, Body, EntryRecord, Inode, NamedEntry};
+use crate::namespace::record::{Body, Inode};
 use crate::store_disk::StoreDisk;
+use crate::view::{FileTimes, StoreView};
 
 /// Namespace and content of one store, together.
 #[derive(Clone, Copy)]
@@ -28,139 +28,8 @@ pub struct Tree<'a> {
     pub(crate) content: &'a ContentStore,
 }
 
-/// Size and times of a regular file, unflushed writes included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileTimes {
-    /// Length in bytes, as clients see it.
-    pub size: u64,
-    /// Last change of content.
-    pub mtime: Timestamp,
-    /// Last change of content or attributes.
-    pub ctime: Timestamp,
-    /// The write that the times belong to, while the record of the inode lacks it: a write with a lower number that
-    /// completes later changes no times.
-    pub last_write: Option<Osn>,
-}
-
-/// Lookups of clients. They change nothing.
-impl Tree<'_> {
-    /// Attributes of the inode that `name` in `parent` leads to.
-    pub fn lookup(self, parent: Ino, name: &FileName) -> Result<Attr, OpError> {
-        let key = keys::entry(parent, name.as_bytes());
-        let bytes = self.namespace.get(&key)?.ok_or(Errno::NoEntry)?;
-        let entry: EntryRecord =
-            record::decode(&bytes).ok_or_else(|| StoreError::unreadable(&key))?;
-        // If the inode is gone, the entry was removed between the two readings.
-        self.getattr(entry.ino).map_err(|error| match error {
-            OpError::Refused(Errno::Stale) => OpError::Refused(Errno::NoEntry),
-            other => other,
-        })
-    }
-
-    /// The inode above a directory.
-    pub fn parent(self, directory: Ino) -> Result<Ino, OpError> {
-        match self.existing(directory)?.body {
-            Body::Directory { parent, .. } => Ok(parent),
-            _ => Err(Errno::NotDirectory.into()),
-        }
-    }
-
-    /// Attributes of an inode.
-    pub fn getattr(self, ino: Ino) -> Result<Attr, OpError> {
-        let inode = self.existing(ino)?;
-        let mut attr = inode.attr(ino);
-        if attr.kind == NodeKind::File {
-            attr.blocks = self.content.stat(ino)?.blocks;
-        }
-        Ok(attr)
-    }
-
-    fn existing(self, ino: Ino) -> Result<Inode, OpError> {
-        Ok(self.inode(ino)?.ok_or(Errno::Stale)?)
-    }
-
-    /// Target of a symbolic link.
-    pub fn readlink(self, ino: Ino) -> Result<Vec<u8>, OpError> {
-        match self.existing(ino)?.body {
-            Body::Symlink { target } => Ok(target),
-            _ => Err(Errno::Invalid.into()),
-        }
-    }
-
-    /// Value of an extended attribute.
-    pub fn getxattr(self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, OpError> {
-        let value = self.namespace.get(&keys::xattr(ino, name))?;
-        Ok(value.ok_or(Errno::NoData)?)
-    }
-
-    /// Names of all extended attributes, in order.
-    pub fn listxattr(self, ino: Ino) -> Result<Vec<Vec<u8>>, OpError> {
-        let keys = self.namespace.keys(&keys::of_ino(keys::XATTRS, ino))?;
-        Ok(keys.iter().map(|key| keys::rest_of(key).to_vec()).collect())
-    }
-
-    /// Calls `each` with cookie and entry, the newest entry first: for all entries, or for those older than cookie
-    /// `after` if that is not zero. An entry made during the call has a higher cookie and is not visited.
-    pub fn readdir(
-        self,
-        directory: Ino,
-        after: u64,
-        each: &mut dyn FnMut(u64, NamedEntry) -> ControlFlow<()>,
-    ) -> Result<(), OpError> {
-        if !self.existing(directory)?.is_directory() {
-            return Err(Errno::NotDirectory.into());
-        }
-        let mut range = keys::of_ino(keys::COOKIES, directory);
-        if after > 0 {
-            range = range.before(&keys::cookie(directory, after));
-        }
-        let mut damaged = None;
-        self.namespace.scan_down(&range, &mut |key, value| {
-            let cookie = keys::rest_of(key).try_into().map(u64::from_be_bytes);
-            if let (Ok(cookie), Some(entry)) = (cookie, record::decode(value)) {
-                each(cookie, entry)
-            } else {
-                damaged = Some(StoreError::unreadable(key));
-                ControlFlow::Break(())
-            }
-        })?;
-        damaged.map_or(Ok(()), |error| Err(error.into()))
-    }
-
-    /// The parts of a range of a file, each with a bounded number of extents.
-    pub fn parts(self, ino: Ino, range: Range<u64>) -> Result<Vec<Range<u64>>, OpError> {
-        let looked = match self.content.open_content(ino)? {
-            Some(content) => parts(&*content, range),
-            None => Ok(vec![range]),
-        };
-        let looked = looked.map_err(StoreError::content("look for extents of", ino));
-        Ok(looked?)
-    }
-
-    /// Inodes that have no name, to be freed when no client has them open.
-    pub fn orphans(self) -> Result<Vec<Ino>, OpError> {
-        let keys = self.namespace.keys(&keys::table(keys::ORPHANS))?;
-        Ok(keys.iter().filter_map(|key| keys::ino_of(key)).collect())
-    }
-}
-
 /// The parts of metadata operations and of resync that need no log.
 impl<'a> Tree<'a> {
-    /// Size and times of a regular file; `None` if there is no such file.
-    pub(crate) fn file_times(self, ino: Ino) -> Result<Option<FileTimes>, OpError> {
-        let file = self.content.file_in_use(ino);
-        let last_write = file.and_then(|file| file.last_write());
-        Ok(self.inode(ino)?.and_then(|inode| match inode.body {
-            Body::File { size } => Some(FileTimes {
-                size,
-                mtime: inode.mtime,
-                ctime: inode.ctime,
-                last_write: last_write.map(|(osn, _)| osn),
-            }),
-            _ => None,
-        }))
-    }
-
     /// The disk below.
     pub(crate) const fn disk(self) -> &'a StoreDisk {
         self.content.disk()
@@ -236,6 +105,12 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// Notes all content without an inode for removal.
+    pub(crate) fn find_lost_content(self) -> Result<(), StoreError> {
+        let removal = self.content.removal();
+        removal.find_lost(self.disk(), self.namespace)
+    }
+
     /// Takes back the bytes that a failed change of content left beyond the end of its file.
     pub(crate) fn restore_length(self, ino: Ino) {
         let restored = match self.inode(ino) {
@@ -278,5 +153,42 @@ impl View for Tree<'_> {
             }
         }
         Ok(Some(inode))
+    }
+}
+
+impl StoreView for Tree<'_> {
+    fn scan(&self, range: &KeyRange, each: &mut Each<'_>) -> Result<(), OpError> {
+        Ok(self.namespace.scan(range, each)?)
+    }
+
+    fn scan_down(&self, range: &KeyRange, each: &mut Each<'_>) -> Result<(), OpError> {
+        Ok(self.namespace.scan_down(range, each)?)
+    }
+
+    fn file_times(&self, ino: Ino) -> Result<Option<FileTimes>, OpError> {
+        let file = self.content.file_in_use(ino);
+        let last_write = file.and_then(|file| file.last_write());
+        Ok(self.inode(ino)?.and_then(|inode| match inode.body {
+            Body::File { size } => Some(FileTimes {
+                size,
+                mtime: inode.mtime,
+                ctime: inode.ctime,
+                last_write: last_write.map(|(osn, _)| osn),
+            }),
+            _ => None,
+        }))
+    }
+
+    /// Opened for this one use, unless the file is in use: a reader of every file must not keep them all open.
+    fn content(&self, ino: Ino) -> Result<Option<Arc<dyn BackingFile>>, StoreError> {
+        self.content.open_content_once(ino)
+    }
+
+    fn content_stat(&self, ino: Ino) -> Result<BackingStat, StoreError> {
+        self.content.stat(ino)
+    }
+
+    fn check_content(&self, ino: Ino) -> Result<(), OpError> {
+        self.content.check(self.namespace, ino)
     }
 }

@@ -29,7 +29,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use lockstep_fs::store::{ChangedContent, FileTimes};
-use lockstep_fs::{OpError, Store};
+use lockstep_fs::{OpError, Store, StoreView};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{Request, WireFileTimes};
@@ -85,9 +85,10 @@ pub fn send_content(
     progress: &JobProgress,
     base: Option<PeerBase>,
 ) -> Result<BTreeSet<Ino>, ResyncError> {
-    let (walk, touched) = FileWalk::begin(store, base, progress)?;
+    let view = store.tree();
+    let (walk, touched) = FileWalk::begin(store, &view, base, progress)?;
     let sender = ContentSender {
-        store,
+        view: &view,
         peer,
         locks,
         progress,
@@ -154,7 +155,7 @@ struct JobCost {
 
 /// The state of a transfer of the content.
 struct ContentSender<'a> {
-    store: &'a Store,
+    view: &'a dyn StoreView,
     peer: &'a dyn Peer,
     locks: &'a dyn Locks,
     progress: &'a JobProgress,
@@ -304,7 +305,7 @@ impl<'a> ContentSender<'a> {
         let (described, hashed) = self.describe(&inos)?;
         let mut reserved = Vec::new();
         for (ino, ..) in &described {
-            if !self.store.replica().reserved(*ino, 0, 1)?.is_empty() {
+            if !self.view.reserved(*ino, 0, 1)?.is_empty() {
                 reserved.push(*ino);
             }
         }
@@ -371,8 +372,8 @@ impl<'a> ContentSender<'a> {
     /// Size and times of a file that still exists. Content that does not fit its record is an error:
     /// damage must not be carried to the other node.
     fn checked_facts(&self, ino: Ino) -> Result<Option<FileTimes>, ResyncError> {
-        match self.store.read(ino, 0, &mut []) {
-            Ok(_) => Ok(self.store.replica().file_times(ino)?),
+        match self.view.check_content(ino) {
+            Ok(()) => Ok(self.view.file_times(ino)?),
             Err(OpError::Refused(Errno::Stale | Errno::NoEntry)) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -389,7 +390,7 @@ impl<'a> ContentSender<'a> {
             return Ok(None);
         }
         *hashed += size;
-        Ok(Some(pieces::whole_file_hash(self.store, ino, size)?))
+        Ok(Some(pieces::whole_file_hash(self.view, ino, size)?))
     }
 
     /// Makes the next piece of a file equal, if there is one.
@@ -411,13 +412,13 @@ impl<'a> ContentSender<'a> {
         let Some(run) = suspect.next_changed() else {
             return Ok(None);
         };
-        let Some(guess) = pieces::piece_at(self.store, ino, run.start, run.end)? else {
+        let Some(guess) = pieces::piece_at(self.view, ino, run.start, run.end)? else {
             return Ok(None);
         };
         let cost = cost_of(suspect, &guess);
         self.make_room(cost)?;
         let claim = self.claim(pieces::read_lock(ino, &guess))?;
-        let Some((piece, size, data)) = pieces::read(self.store, ino, run.start, &guess)? else {
+        let Some((piece, size, data)) = pieces::read(self.view, ino, run.start, &guess)? else {
             return Ok(None);
         };
         let step = self.begin_piece(suspect, piece, data)?;
@@ -491,7 +492,7 @@ impl<'a> ContentSender<'a> {
     ) -> Result<PendingAnswer<'a>, ResyncError> {
         let length = bytes.len() as u64;
         if is_zero(bytes) {
-            let data = self.store.replica().next_data(ino, offset)?;
+            let data = self.view.next_data(ino, offset)?;
             // A later write over these blocks needs no new room on this node. The peer therefore reserves room, too.
             let is_written = data.is_some_and(|data| data < offset + length);
             return Ok(if is_written {
@@ -515,7 +516,7 @@ impl<'a> ContentSender<'a> {
         // All requests for this file are over once the claim is held.
         let claim = self.claim(smallvec![(LockKey::File(ino), LockMode::Exclusive)])?;
         let (mut changes, mut at) = (VecDeque::new(), 0);
-        while self.store.replica().file_times(ino)?.is_some() {
+        while self.view.file_times(ino)?.is_some() {
             let (ranges, next) = self.reserved_from(ino, at)?;
             if ranges.is_empty() {
                 break;
@@ -535,7 +536,7 @@ impl<'a> ContentSender<'a> {
 
     /// Some ranges with reserved space from an offset on, and the end of the last range.
     fn reserved_from(&self, ino: Ino, offset: u64) -> Result<(Vec<(u64, u64)>, u64), ResyncError> {
-        let runs = self.store.replica().reserved(ino, offset, RANGES_MAX)?;
+        let runs = self.view.reserved(ino, offset, RANGES_MAX)?;
         let next = runs.last().map_or(offset, |run| run.end);
         let ranges = runs.iter().map(|run| (run.start, run.end - run.start));
         Ok((ranges.collect(), next))

@@ -7,8 +7,10 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use lockstep_fs::store::{ChangedContent, ChangedRegions, DeltaJob, DeltaWalk, RestOfFiles};
-use lockstep_fs::{OpError, Store};
+use lockstep_fs::store::{
+    ChangedContent, ChangedRegions, DeltaAccess, DeltaJob, DeltaWalk, RestOfFiles,
+};
+use lockstep_fs::{OpError, Store, StoreView};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, NodeKind};
 
@@ -22,7 +24,9 @@ pub(crate) type WalkedFile = (Ino, Option<ChangedRegions>);
 
 /// The files that are left.
 pub(crate) struct FileWalk<'a> {
-    store: &'a Store,
+    view: &'a dyn StoreView,
+    /// Hears of the walk.
+    delta: DeltaAccess<'a>,
     /// Files with their changed regions.
     changed: ChangedContent,
     /// The numbers of the files that may differ in anything. Files created from now on are mirrored from the beginning, and the
@@ -37,25 +41,28 @@ impl<'a> FileWalk<'a> {
     /// delta, too.
     pub fn begin(
         store: &'a Store,
+        view: &'a dyn StoreView,
         base: Option<PeerBase>,
         progress: &JobProgress,
     ) -> Result<(Self, BTreeSet<Ino>), ResyncError> {
         match base.and_then(|base| base.begin_walk(store)) {
-            Some(since) => Self::of(store, since, progress),
-            None => Ok((Self::all(store, None, progress)?, BTreeSet::new())),
+            Some(since) => Self::of(store, view, since, progress),
+            None => Ok((Self::all(store, view, None, progress)?, BTreeSet::new())),
         }
     }
 
     fn all(
         store: &'a Store,
+        view: &'a dyn StoreView,
         job: Option<DeltaJob>,
         progress: &JobProgress,
     ) -> Result<Self, ResyncError> {
         store.checkpoint()?;
-        let census = store.replica().census(1, u64::MAX)?;
+        let census = view.census(1, u64::MAX)?;
         progress.start(census.files, census.bytes);
         Ok(Self {
-            store,
+            view,
+            delta: store.delta(),
             changed: ChangedContent::new(),
             rest: 1..census.last.saturating_add(1),
             job,
@@ -64,13 +71,17 @@ impl<'a> FileWalk<'a> {
 
     fn of(
         store: &'a Store,
+        view: &'a dyn StoreView,
         since: DeltaWalk,
         progress: &JobProgress,
     ) -> Result<(Self, BTreeSet<Ino>), ResyncError> {
         let rest = match since.rest {
             None => 0..0,
             Some(RestOfFiles { last: None, .. }) => {
-                return Ok((Self::all(store, Some(since.job), progress)?, since.touched));
+                return Ok((
+                    Self::all(store, view, Some(since.job), progress)?,
+                    since.touched,
+                ));
             }
             Some(RestOfFiles {
                 next,
@@ -78,7 +89,8 @@ impl<'a> FileWalk<'a> {
             }) => next..last.saturating_add(1),
         };
         let mut walk = Self {
-            store,
+            view,
+            delta: store.delta(),
             changed: ChangedContent::new(),
             rest,
             job: Some(since.job),
@@ -87,7 +99,7 @@ impl<'a> FileWalk<'a> {
         let mut files = walk.changed.len() as u64;
         if !walk.rest.is_empty() {
             store.checkpoint()?;
-            let census = store.replica().census(walk.rest.start, walk.rest.end)?;
+            let census = view.census(walk.rest.start, walk.rest.end)?;
             files += census.files;
             bytes = bytes.saturating_add(census.bytes);
         }
@@ -103,7 +115,7 @@ impl<'a> FileWalk<'a> {
     fn take_changed(&mut self, changed: ChangedContent) -> Result<u64, ResyncError> {
         let mut bytes = 0_u64;
         for (ino, regions) in changed {
-            if let Some(times) = self.store.replica().file_times(ino)? {
+            if let Some(times) = self.view.file_times(ino)? {
                 bytes = bytes.saturating_add(changed_bytes(times.size, &regions));
                 self.changed.insert(ino, regions);
             } else {
@@ -122,7 +134,7 @@ impl<'a> FileWalk<'a> {
             return Ok(None);
         }
         let Range { start, end } = self.rest;
-        let inodes = self.store.replica().inodes(start, end, FILES_MAX)?;
+        let inodes = self.view.inodes(start, end, FILES_MAX)?;
         let highest = inodes.last().map(|(ino, _)| ino.get());
         self.rest.start = highest.map_or(end, |highest| highest.saturating_add(1));
         let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
@@ -132,7 +144,7 @@ impl<'a> FileWalk<'a> {
                 next: self.rest.start,
                 last: Some(end - 1),
             };
-            self.store.delta().files_begun(job, &files, rest);
+            self.delta.files_begun(job, &files, rest);
         }
         Ok(Some(files.into_iter().map(|ino| (ino, None)).collect()))
     }
@@ -141,8 +153,7 @@ impl<'a> FileWalk<'a> {
     pub fn compared(&self, ino: Ino, piece: &Piece) {
         if let Some(job) = self.job {
             let end = piece.end() - piece.end() % BLOCK_BYTES as u64;
-            self.store
-                .delta()
+            self.delta
                 .compared(job, ino, &(piece.offset..end.max(piece.offset)));
         }
     }
@@ -150,7 +161,7 @@ impl<'a> FileWalk<'a> {
     /// A file is equal, or gone.
     pub fn done(&self, ino: Ino) {
         if let Some(job) = self.job {
-            self.store.delta().file_done(job, ino);
+            self.delta.file_done(job, ino);
         }
     }
 }

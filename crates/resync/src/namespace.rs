@@ -15,7 +15,7 @@
 
 use lockstep_fs::Store;
 use lockstep_fs::keys::REPLICATED;
-use lockstep_fs::store::{ChangeFeed, DeltaJob, ImageChunk};
+use lockstep_fs::store::{ChangeFeed, DeltaJob, ImageChunk, Tree};
 use lockstep_repl::message::Request;
 use lockstep_types::{Generation, SyncId};
 
@@ -80,7 +80,7 @@ pub fn send_image<'a>(
     // Before the first record is read: no change may be missed.
     let changes = store.image().follow_changes(RECORDS_MAX);
     let mut sender = NamespaceSender {
-        store,
+        view: store.tree(),
         changes,
         limit: RECORDS_MAX,
         operations,
@@ -127,7 +127,7 @@ pub fn send_tail(store: &Store, peer: &dyn Peer, image: &SentImage<'_>) -> Resul
 
 /// The state of a transfer of the namespace.
 struct NamespaceSender<'a, 'p> {
-    store: &'a Store,
+    view: Tree<'a>,
     changes: ChangeFeed<'a>,
     /// Most changed records left for which operations need not wait.
     limit: usize,
@@ -139,7 +139,7 @@ impl NamespaceSender<'_, '_> {
     fn send_table(&mut self, table: u8) -> Result<(), ResyncError> {
         let mut after = Vec::new();
         loop {
-            let chunk = self.store.image().chunk(table, &after, MESSAGE_BYTES)?;
+            let chunk = ImageChunk::read(&self.view, table, &after, MESSAGE_BYTES)?;
             let bytes = postcard::to_allocvec(&chunk)?;
             self.requests
                 .send("load records", Request::ImageChunk, &bytes)?;

@@ -5,7 +5,7 @@
 //! piece are treated as data. The hashes cover whole blocks, and zeros fill up the last block of the file. The locks
 //! cover whole blocks, too, so no other bytes can follow in the last block.
 
-use lockstep_fs::{OpError, Store};
+use lockstep_fs::{OpError, StoreView};
 use lockstep_repl::lock::{BlockRange, LockKey, LockMode};
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 use lockstep_types::{Hash128, Ino};
@@ -40,7 +40,7 @@ pub type PieceVisitor<'a> = dyn FnMut(Piece, &[u8]) -> Result<(), ResyncError> +
 
 /// The present piece at `offset`; `None` at or beyond `end`.
 pub(crate) fn piece_at(
-    store: &Store,
+    view: &dyn StoreView,
     ino: Ino,
     offset: u64,
     end: u64,
@@ -48,7 +48,7 @@ pub(crate) fn piece_at(
     if offset >= end {
         return Ok(None);
     }
-    let data = store.replica().next_data(ino, offset)?.unwrap_or(end);
+    let data = view.next_data(ino, offset)?.unwrap_or(end);
     let data = data.min(end);
     let hole_end = if data == end {
         end
@@ -72,17 +72,17 @@ pub(crate) fn piece_at(
 /// change. Reads data pieces (filled up with zeros to whole blocks). Ends early when the
 /// file is gone or has become shorter.
 pub fn walk(
-    store: &Store,
+    view: &dyn StoreView,
     locks: &dyn Locks,
     ino: Ino,
     end: u64,
     visit: &mut PieceVisitor<'_>,
 ) -> Result<(), ResyncError> {
     let mut at = 0;
-    while let Some(guess) = piece_at(store, ino, at, end)? {
+    while let Some(guess) = piece_at(view, ino, at, end)? {
         let mut next = None;
         locks.with_locks(read_lock(ino, &guess), &mut || {
-            let Some((piece, size, data)) = read(store, ino, at, &guess)? else {
+            let Some((piece, size, data)) = read(view, ino, at, &guess)? else {
                 return Ok(());
             };
             visit(piece, &data)?;
@@ -100,20 +100,17 @@ pub fn walk(
 /// The piece at `offset` under the lock of `guess`, which covers the piece even after a change; with the size
 /// of the file, and the whole blocks of a data piece. `None` when the file is gone or ends before `offset`.
 pub(crate) fn read(
-    store: &Store,
+    view: &dyn StoreView,
     ino: Ino,
     offset: u64,
     guess: &Piece,
 ) -> Result<Option<(Piece, u64, Vec<u8>)>, ResyncError> {
-    let size = store
-        .replica()
-        .file_times(ino)?
-        .map_or(0, |facts| facts.size);
-    let Some(piece) = piece_at(store, ino, offset, guess.end().min(size))? else {
+    let size = view.file_times(ino)?.map_or(0, |facts| facts.size);
+    let Some(piece) = piece_at(view, ino, offset, guess.end().min(size))? else {
         return Ok(None);
     };
     let mut data = Vec::new();
-    read_piece(store, ino, &piece, &mut data)?;
+    read_piece(view, ino, &piece, &mut data)?;
     Ok(Some((piece, size, data)))
 }
 
@@ -125,7 +122,7 @@ pub(crate) fn read_lock(ino: Ino, piece: &Piece) -> lockstep_repl::core::LockSet
 
 /// Reads a data piece into `buffer` as whole blocks; empties `buffer` for a hole.
 fn read_piece(
-    store: &Store,
+    view: &dyn StoreView,
     ino: Ino,
     piece: &Piece,
     buffer: &mut Vec<u8>,
@@ -134,7 +131,7 @@ fn read_piece(
     if !piece.hole {
         let length = usize::try_from(piece.length).unwrap_or(WRITE_BYTES_MAX);
         buffer.resize(length, 0);
-        store.replica().read_raw(ino, piece.offset, buffer)?;
+        view.read_raw(ino, piece.offset, buffer)?;
         buffer.resize(length.next_multiple_of(BLOCK_BYTES), 0);
     }
     Ok(())
@@ -146,9 +143,9 @@ pub fn hashes(blocks: &[u8]) -> Vec<Hash128> {
 }
 
 /// The hash of the first `size` bytes of a file; `size` is at most [`HASHED_FILE_BYTES_MAX`].
-pub fn whole_file_hash(store: &Store, ino: Ino, size: u64) -> Result<Hash128, OpError> {
+pub fn whole_file_hash(view: &dyn StoreView, ino: Ino, size: u64) -> Result<Hash128, OpError> {
     let length = usize::try_from(size.min(HASHED_FILE_BYTES_MAX)).unwrap_or(0);
     let mut content = vec![0; length];
-    store.replica().read_raw(ino, 0, &mut content)?;
+    view.read_raw(ino, 0, &mut content)?;
     Ok(Hash128::of(&content))
 }

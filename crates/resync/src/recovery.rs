@@ -18,7 +18,7 @@
 //! This module does not drop the waiting entries: the core sends `RecoveryDone` when the resent
 //! writes are done too.
 
-use lockstep_fs::Store;
+use lockstep_fs::StoreView;
 use lockstep_fs::store::FileTimes;
 use lockstep_paw_saw::{InFlightEntry, RecoveryRange, recovery_ranges};
 use lockstep_repl::message::Request;
@@ -30,7 +30,7 @@ use crate::pipeline::RequestPipeline;
 /// Sends the published bytes of all blocks that a waiting write touches, with size and
 /// times of their files. Skips files that are gone.
 pub fn recover_ranges(
-    store: &Store,
+    view: &dyn StoreView,
     peer: &dyn Peer,
     paw: &[InFlightEntry],
     saw: &[InFlightEntry],
@@ -38,13 +38,11 @@ pub fn recover_ranges(
     let mut buffer = Vec::new();
     let mut requests = RequestPipeline::new(peer);
     for range in recovery_ranges(paw, saw) {
-        let Some(facts) = store.replica().file_times(range.ino)? else {
+        let Some(facts) = view.file_times(range.ino)? else {
             continue;
         };
         buffer.resize(published_bytes(&range, &facts), 0);
-        store
-            .replica()
-            .read_raw(range.ino, range.offset, &mut buffer)?;
+        view.read_raw(range.ino, range.offset, &mut buffer)?;
         let request = Request::RecoverRange {
             ino: range.ino,
             offset: range.offset,

@@ -7,7 +7,7 @@
 
 use lockstep_fs::record::{self, Body, Inode};
 use lockstep_fs::store::{ImageChange, ImageChunk};
-use lockstep_fs::{OpError, Store, StoreError, keys};
+use lockstep_fs::{OpError, Store, StoreError, StoreView, keys};
 use lockstep_repl::message::{Request, Response, WireFileTimes};
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, WRITE_BYTES_MAX};
 use lockstep_types::{Errno, Hash128, Ino};
@@ -190,8 +190,8 @@ fn set_times(
         let differs = match hash {
             Some(_) if times.size > HASHED_FILE_BYTES_MAX => true,
             // A hole differs: the file takes space on the primary and must take space here, too.
-            Some(_) if store.replica().next_hole(*ino, 0)? < times.size => true,
-            Some(hash) => pieces::whole_file_hash(store, *ino, times.size)? != *hash,
+            Some(_) if store.tree().next_hole(*ino, 0)? < times.size => true,
+            Some(hash) => pieces::whole_file_hash(&store.tree(), *ino, times.size)? != *hash,
             None => true,
         };
         store.lost_found().file_begun(*ino, times.size, differs);
@@ -219,7 +219,7 @@ fn compare_blocks(
     let length = theirs.len() * BLOCK_BYTES;
     check_range(offset, length as u64)?;
     let mut blocks = vec![0; length];
-    store.replica().read_raw(ino, offset, &mut blocks)?;
+    store.tree().read_raw(ino, offset, &mut blocks)?;
     let ours = pieces::hashes(&blocks);
     let differing = ours.iter().zip(theirs).map(|(ours, theirs)| ours != theirs);
     let mut differing: Vec<bool> = differing.collect();
@@ -237,12 +237,8 @@ fn note_holes(store: &Store, ino: Ino, offset: u64, blocks: &mut [bool]) -> Resu
     let end = offset + blocks.len() as u64 * block;
     let mut at = offset;
     while at < end {
-        let hole = store.replica().next_hole(ino, at)?;
-        at = store
-            .replica()
-            .next_data(ino, hole)?
-            .unwrap_or(end)
-            .min(end);
+        let hole = store.tree().next_hole(ino, at)?;
+        at = store.tree().next_data(ino, hole)?.unwrap_or(end).min(end);
         // A hole that begins within a block is the end of the file.
         let numbers =
             hole.saturating_sub(offset).div_ceil(block)..at.saturating_sub(offset).div_ceil(block);
@@ -284,7 +280,7 @@ fn compare_hole(
         store.lost_found().compared(ino, offset + length);
         store.replica().punch(ino, offset, length)?
     } else {
-        !store.replica().is_zero(ino, offset, length)?
+        !store.tree().is_zero(ino, offset, length)?
     };
     Ok(Response::Differing(bits::pack([differs])))
 }
@@ -296,7 +292,7 @@ fn reserve(
     zero: bool,
 ) -> Result<Response, AnswerError> {
     check_count(ranges.len(), RANGES_MAX, "ranges")?;
-    check_found(store.replica().file_times(ino)?.is_some(), ino)?;
+    check_found(store.tree().file_times(ino)?.is_some(), ino)?;
     for &(offset, length) in ranges {
         check_range(offset, length)?;
         if zero {

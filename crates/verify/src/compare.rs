@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use lockstep_fs::Store;
+use lockstep_fs::StoreView;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{Request, Response};
@@ -32,27 +32,27 @@ const BATCH: DigestLimits = DigestLimits {
 
 /// Compares the whole content of both nodes; finds all differences.
 pub fn compare(
-    store: &Store,
+    view: &dyn StoreView,
     peer: &dyn Peer,
     locks: &dyn Locks,
     progress: &JobProgress,
 ) -> Result<Report, ResyncError> {
-    let census = store.replica().census(1, u64::MAX)?;
+    let census = view.census(1, u64::MAX)?;
     progress.start(census.inodes, census.bytes);
     let everything = Ino::ROOT.get()..u64::MAX;
-    Comparer::new(store, peer, locks, progress).report_on([everything])
+    Comparer::new(view, peer, locks, progress).report_on([everything])
 }
 
 /// Compares some inodes of both nodes, with everything that belongs to them; finds all differences.
 pub fn compare_inodes(
-    store: &Store,
+    view: &dyn StoreView,
     peer: &dyn Peer,
     locks: &dyn Locks,
     inodes: &BTreeSet<Ino>,
 ) -> Result<Report, ResyncError> {
     let progress = JobProgress::default();
     progress.start(inodes.len() as u64, 0);
-    Comparer::new(store, peer, locks, &progress).report_on(runs(inodes))
+    Comparer::new(view, peer, locks, &progress).report_on(runs(inodes))
 }
 
 /// The runs of inodes with consecutive numbers.
@@ -70,7 +70,7 @@ fn runs(inodes: &BTreeSet<Ino>) -> Vec<Range<u64>> {
 
 /// The state of a comparison.
 pub(crate) struct Comparer<'a> {
-    pub(crate) store: &'a Store,
+    pub(crate) view: &'a dyn StoreView,
     pub(crate) peer: &'a dyn Peer,
     pub(crate) locks: &'a dyn Locks,
     pub(crate) progress: &'a JobProgress,
@@ -90,13 +90,13 @@ struct DigestBatch {
 
 impl<'a> Comparer<'a> {
     fn new(
-        store: &'a Store,
+        view: &'a dyn StoreView,
         peer: &'a dyn Peer,
         locks: &'a dyn Locks,
         progress: &'a JobProgress,
     ) -> Self {
         Self {
-            store,
+            view,
             peer,
             locks,
             progress,
@@ -114,7 +114,7 @@ impl<'a> Comparer<'a> {
                 start = self.compare_batch(start, end)?;
             }
         }
-        paths::add_paths(self.store, &mut self.report)?;
+        paths::add_paths(self.view, &mut self.report)?;
         Ok(self.report)
     }
 }
@@ -122,7 +122,7 @@ impl<'a> Comparer<'a> {
 impl Comparer<'_> {
     /// Compares the next inodes before number `end`; returns the first inode number of the next batch.
     fn compare_batch(&mut self, from: u64, end: u64) -> Result<u64, ResyncError> {
-        let inodes = self.store.replica().inodes(from, end, BATCH.inodes)?;
+        let inodes = self.view.inodes(from, end, BATCH.inodes)?;
         // The peer may have inodes beyond the last inode of this node.
         let to = match inodes.last() {
             Some((last, _)) if inodes.len() == BATCH.inodes => last.get().saturating_add(1),
@@ -145,7 +145,7 @@ impl Comparer<'_> {
     }
 
     fn digest_batch(&mut self, from: u64, to: u64) -> Result<DigestBatch, ResyncError> {
-        let mut ours = digest::digests(self.store, from, to, BATCH)?;
+        let mut ours = digest::digests(self.view, from, to, BATCH)?;
         let theirs = self.ask_digests(from, ours.to)?;
         ours.list.retain(|(number, _)| *number < theirs.to);
         self.count_bytes(ours.bytes);
@@ -181,17 +181,13 @@ impl Comparer<'_> {
 
     /// Compares content that is too long for the digest.
     fn compare_long(&mut self, ino: Ino, batch: &DigestBatch) -> Result<(), ResyncError> {
-        let size = self
-            .store
-            .replica()
-            .file_times(ino)?
-            .map_or(0, |facts| facts.size);
+        let size = self.view.file_times(ino)?.map_or(0, |facts| facts.size);
         let there = batch.theirs.iter().any(|(number, _)| *number == ino.get());
         if size <= CONTENT_BYTES_MAX || !there {
             return Ok(());
         }
-        let (store, locks) = (self.store, self.locks);
-        pieces::walk(store, locks, ino, size, &mut |piece, data| {
+        let (view, locks) = (self.view, self.locks);
+        pieces::walk(view, locks, ino, size, &mut |piece, data| {
             self.compare_piece(ino, &piece, data)?;
             self.count_bytes(piece.length);
             Ok(())

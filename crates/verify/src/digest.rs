@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 
 use lockstep_fs::record::{self, Body};
-use lockstep_fs::{OpError, Store, keys};
+use lockstep_fs::{OpError, StoreView, keys};
 use lockstep_resync::limits::HASHED_FILE_BYTES_MAX;
 use lockstep_resync::pieces::whole_file_hash;
 use lockstep_types::{Hash128, Ino};
@@ -41,7 +41,7 @@ pub struct Digests {
 
 /// The digests of the inodes from `from` up to but not including `to`, as many as `limits` allow.
 pub fn digests(
-    store: &Store,
+    view: &dyn StoreView,
     from: u64,
     to: u64,
     limits: DigestLimits,
@@ -50,8 +50,7 @@ pub fn digests(
         to,
         ..Digests::default()
     };
-    for (number, (ino, _)) in store
-        .replica()
+    for (number, (ino, _)) in view
         .inodes(from, to, limits.inodes.saturating_add(1))?
         .into_iter()
         .enumerate()
@@ -60,7 +59,7 @@ pub fn digests(
             found.to = ino.get();
             break;
         }
-        if let Some((digest, bytes)) = digest_and_bytes(store, ino)? {
+        if let Some((digest, bytes)) = digest_and_bytes(view, ino)? {
             found.list.push((ino.get(), digest));
             found.bytes = found.bytes.saturating_add(bytes);
         }
@@ -69,28 +68,26 @@ pub fn digests(
 }
 
 /// The digest of one inode; `None` if there is no such inode.
-pub fn digest(store: &Store, ino: Ino) -> Result<Option<Hash128>, OpError> {
-    Ok(digest_and_bytes(store, ino)?.map(|(digest, _)| digest))
+pub fn digest(view: &dyn StoreView, ino: Ino) -> Result<Option<Hash128>, OpError> {
+    Ok(digest_and_bytes(view, ino)?.map(|(digest, _)| digest))
 }
 
-fn digest_and_bytes(store: &Store, ino: Ino) -> Result<Option<(Hash128, u64)>, OpError> {
-    let Some(inode) = store.replica().inode_now(ino)? else {
+fn digest_and_bytes(view: &dyn StoreView, ino: Ino) -> Result<Option<(Hash128, u64)>, OpError> {
+    let Some(inode) = view.inode(ino)? else {
         return Ok(None);
     };
     let mut hasher = Hasher::default();
     hasher.add(&record::encode(&inode));
     for table in TABLES {
         hasher.add(&[table]);
-        store
-            .replica()
-            .each_record(table, ino, &[], &mut |key, value| {
-                hasher.add(key);
-                hasher.add(value);
-                ControlFlow::Continue(())
-            })?;
+        view.each_record(table, ino, &[], &mut |key, value| {
+            hasher.add(key);
+            hasher.add(value);
+            ControlFlow::Continue(())
+        })?;
     }
     let bytes = match inode.body {
-        Body::File { size } => hasher.add_content(store, ino, size)?,
+        Body::File { size } => hasher.add_content(view, ino, size)?,
         _ => 0,
     };
     Ok(Some((hasher.finish(), bytes)))
@@ -107,12 +104,12 @@ impl Hasher {
     }
 
     /// Adds length and content; returns the number of bytes of content.
-    fn add_content(&mut self, store: &Store, ino: Ino, size: u64) -> Result<u64, OpError> {
-        self.add(&store.replica().content_bytes(ino)?.to_le_bytes());
+    fn add_content(&mut self, view: &dyn StoreView, ino: Ino, size: u64) -> Result<u64, OpError> {
+        self.add(&view.content_bytes(ino)?.to_le_bytes());
         if size > CONTENT_BYTES_MAX {
             return Ok(0);
         }
-        self.add(&whole_file_hash(store, ino, size)?.0);
+        self.add(&whole_file_hash(view, ino, size)?.0);
         Ok(size)
     }
 

@@ -70,7 +70,7 @@ impl Comparer<'_> {
     }
 
     fn look_locked(&mut self, ino: Ino) -> Result<SecondLook, ResyncError> {
-        let here = digest::digest(self.store, ino)?;
+        let here = digest::digest(self.view, ino)?;
         let theirs = self.ask_digests(ino.get(), ino.get().saturating_add(1))?;
         let there = theirs.list.first().map(|(_, digest)| *digest);
         Ok(match (here, there) {
@@ -117,13 +117,13 @@ impl Comparer<'_> {
             return Err(PeerError::Unexpected { what }.into());
         };
         let there: Option<Inode> = record.as_deref().and_then(record::decode);
-        let (Some(here), Some(there)) = (self.store.replica().inode_now(ino)?, there) else {
+        let (Some(here), Some(there)) = (self.view.inode(ino)?, there) else {
             return Err(PeerError::Unexpected { what }.into());
         };
         for (attribute, there) in attributes(&here).into_iter().zip(attributes(&there)) {
             self.compare_attribute(ino, attribute, there.1);
         }
-        let ours = self.store.replica().content_bytes(ino)?;
+        let ours = self.view.content_bytes(ino)?;
         if here.kind() == NodeKind::File && ours != content_bytes {
             let what = DifferenceKind::ContentLength {
                 here: ours,
@@ -202,8 +202,7 @@ impl Comparer<'_> {
         until: Option<&[u8]>,
     ) -> Result<BTreeMap<Vec<u8>, Hash128>, ResyncError> {
         let mut records = BTreeMap::new();
-        self.store
-            .replica()
+        self.view
             .each_record(table, ino, after, &mut |key, value| {
                 if until.is_some_and(|until| key > until) {
                     return ControlFlow::Break(());
@@ -216,17 +215,13 @@ impl Comparer<'_> {
 
     /// Compares content that is short enough for the digest.
     fn compare_short(&mut self, ino: Ino) -> Result<(), ResyncError> {
-        let size = self
-            .store
-            .replica()
-            .file_times(ino)?
-            .map_or(0, |facts| facts.size);
+        let size = self.view.file_times(ino)?.map_or(0, |facts| facts.size);
         if size == 0 || size > CONTENT_BYTES_MAX {
             return Ok(());
         }
         let length = usize::try_from(size).unwrap_or(0);
         let mut data = vec![0; length];
-        self.store.replica().read_raw(ino, 0, &mut data)?;
+        self.view.read_raw(ino, 0, &mut data)?;
         data.resize(length.next_multiple_of(BLOCK_BYTES), 0);
         let piece = Piece {
             offset: 0,

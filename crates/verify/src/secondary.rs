@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use lockstep_fs::{OpError, Store, keys, record};
+use lockstep_fs::{OpError, StoreView, keys, record};
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::AnswerError;
 use lockstep_types::{Hash128, Ino};
@@ -23,51 +23,46 @@ const RECORDS_BYTES_MAX: usize = 32 << 10;
 
 /// Answers a request of a comparison, except for requests about blocks and holes, which
 /// `lockstep_resync` answers. The error text is for the primary's operator.
-pub fn answer(store: &Store, request: &Request) -> Result<Response, AnswerError> {
+pub fn answer(view: &dyn StoreView, request: &Request) -> Result<Response, AnswerError> {
     match request {
-        Request::Digests { from, to } => Ok(digests(store, *from, *to)?),
-        Request::Inspect { ino } => Ok(inspect(store, *ino)?),
-        Request::Records { table, ino, after } => Ok(records(store, *table, *ino, after)?),
+        Request::Digests { from, to } => Ok(digests(view, *from, *to)?),
+        Request::Inspect { ino } => Ok(inspect(view, *ino)?),
+        Request::Records { table, ino, after } => Ok(records(view, *table, *ino, after)?),
         _ => Err(AnswerError::OtherRequest { of: "a comparison" }),
     }
 }
 
-fn digests(store: &Store, from: u64, to: u64) -> Result<Response, OpError> {
-    let found = digest::digests(store, from, to, LIMITS)?;
+fn digests(view: &dyn StoreView, from: u64, to: u64) -> Result<Response, OpError> {
+    let found = digest::digests(view, from, to, LIMITS)?;
     Ok(Response::Digests {
         to: found.to,
         digests: found.list,
     })
 }
 
-fn inspect(store: &Store, ino: Ino) -> Result<Response, OpError> {
+fn inspect(view: &dyn StoreView, ino: Ino) -> Result<Response, OpError> {
     Ok(Response::Inspected {
-        record: store
-            .replica()
-            .inode_now(ino)?
-            .map(|inode| record::encode(&inode)),
-        content_bytes: store.replica().content_bytes(ino)?,
+        record: view.inode(ino)?.map(|inode| record::encode(&inode)),
+        content_bytes: view.content_bytes(ino)?,
     })
 }
 
 /// The answer has no records of a table that is not replicated.
-fn records(store: &Store, table: u8, ino: Ino, after: &[u8]) -> Result<Response, OpError> {
+fn records(view: &dyn StoreView, table: u8, ino: Ino, after: &[u8]) -> Result<Response, OpError> {
     let mut records = Vec::new();
     let mut bytes = 0;
     let mut last = true;
     if keys::REPLICATED.contains(&table) {
-        store
-            .replica()
-            .each_record(table, ino, after, &mut |key, value| {
-                if bytes >= RECORDS_BYTES_MAX {
-                    last = false;
-                    return ControlFlow::Break(());
-                }
-                let hash = Hash128::of(value);
-                bytes += key.len() + hash.0.len();
-                records.push((key.to_vec(), hash));
-                ControlFlow::Continue(())
-            })?;
+        view.each_record(table, ino, after, &mut |key, value| {
+            if bytes >= RECORDS_BYTES_MAX {
+                last = false;
+                return ControlFlow::Break(());
+            }
+            let hash = Hash128::of(value);
+            bytes += key.len() + hash.0.len();
+            records.push((key.to_vec(), hash));
+            ControlFlow::Continue(())
+        })?;
     }
     Ok(Response::Records { records, last })
 }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use lockstep_fs::OpError;
+use lockstep_fs::{OpError, StoreView};
 use lockstep_paw_saw::Full;
 use lockstep_repl::core::{ConnectionId, Event, OpId};
 use lockstep_repl::message::Message;
@@ -262,7 +262,7 @@ impl ContentOps {
             return;
         };
         let message = &mut write.message;
-        if let Ok(Some(seen)) = self.engine.store.replica().file_times(message.ino)
+        if let Ok(Some(seen)) = self.engine.store.tree().file_times(message.ino)
             && seen.last_write.is_some_and(|last| last > osn)
         {
             // A later write to the file is over already: its times stay on both nodes.
@@ -272,7 +272,7 @@ impl ContentOps {
         let read = self
             .engine
             .store
-            .replica()
+            .tree()
             .read_raw(message.ino, message.offset, &mut data);
         match read {
             Ok(()) => {

@@ -3,7 +3,7 @@
 //! Metadata operations lock names, not whole directories, if two operations do not conflict. The inodes behind the
 //! names are looked up first, and again once the locks are held.
 
-use lockstep_fs::Store;
+use lockstep_fs::{Store, StoreView};
 use lockstep_paw_saw::{InFlightEntry, recovery_ranges};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{BlockRange, LockKey, LockMode};

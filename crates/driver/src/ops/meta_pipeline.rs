@@ -441,6 +441,7 @@ fn message_bytes(request: &MetaRequest) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_fs::StoreView;
     use lockstep_repl::lock::{LockKey, LockMode};
     use lockstep_types::{FileName, NodeKind};
     use smallvec::smallvec;

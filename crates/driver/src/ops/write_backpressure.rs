@@ -8,8 +8,8 @@
 
 use std::sync::Arc;
 
-use lockstep_fs::OpError;
 use lockstep_fs::plan::View;
+use lockstep_fs::{OpError, StoreView};
 use lockstep_repl::core::LockSet;
 use lockstep_types::mode::SET_ID;
 use lockstep_types::mutants::{Mutant, is_active};

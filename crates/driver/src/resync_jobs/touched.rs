@@ -140,14 +140,14 @@ impl Locks for PacedLocks<'_> {
 /// Compares inodes, and those that differ once more.
 fn compare_some(locks: &PacedLocks<'_>, inodes: &BTreeSet<Ino>) -> Result<Report, ResyncError> {
     let (store, peer) = (&locks.replication.engine.store, locks.peer);
-    let first = lockstep_verify::compare_inodes(store, peer, locks, inodes)?;
+    let first = lockstep_verify::compare_inodes(&store.tree(), peer, locks, inodes)?;
     if first.is_identical() {
         return Ok(first);
     }
     locks.pause(LOOK_AGAIN_AFTER);
     let differing = first.differences.iter();
     let differing = differing.filter_map(|found| Ino::new(found.ino)).collect();
-    lockstep_verify::compare_inodes(store, peer, locks, &differing)
+    lockstep_verify::compare_inodes(&store.tree(), peer, locks, &differing)
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ impl Responder {
                 Ok(lockstep_resync::answer(store, request, payload)?)
             }
             Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
-                Ok(lockstep_verify::answer(store, request)?)
+                Ok(lockstep_verify::answer(&store.tree(), request)?)
             }
             Request::Room => {
                 engine.collect_garbage();

@@ -25,7 +25,7 @@ use crate::error::StoreError;
 use crate::namespace::keys;
 use crate::namespace::record::{self, Body, Inode};
 use crate::paths::content_owner;
-use crate::tree::FileTimes;
+use crate::view::FileTimes;
 
 const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -292,11 +292,8 @@ fn changes_of_a_resync_are_announced() {
         assert!(site.store.replica().set_file_times(ino, &times).unwrap());
     });
     site.way("records of an image", Resync, |site| {
-        let mut chunk = site
-            .store
-            .image()
-            .chunk(keys::INODES, &[], 1 << 20)
-            .unwrap();
+        let view = site.store.tree();
+        let mut chunk = ImageChunk::read(&view, keys::INODES, &[], 1 << 20).unwrap();
         resize(&mut chunk, ino, BLOCK);
         site.store.image().load_chunk(&chunk).unwrap();
     });

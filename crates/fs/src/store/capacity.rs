@@ -5,6 +5,7 @@ use lockstep_types::{AllocateMode, Ino, MetaRequest, RenameMode, limits};
 
 use super::facade::Store;
 use crate::error::StoreError;
+use crate::tree::Tree;
 
 /// The most that the first bytes of a file take besides their blocks: a content file, a directory for it, and a block
 /// of names in each of the two directories above.
@@ -19,26 +20,26 @@ const RECORD_BYTES: u64 = limits::BLOCK_BYTES as u64;
 /// The space of one store. Changes nothing.
 #[derive(Clone, Copy)]
 pub struct Capacity<'a> {
-    store: &'a Store,
+    tree: Tree<'a>,
 }
 
 impl Store {
     /// The free space, and the space that changes take.
     pub const fn capacity(&self) -> Capacity<'_> {
-        Capacity { store: self }
+        Capacity { tree: self.tree() }
     }
 }
 
 impl Capacity<'_> {
     /// Total and free space of this node's disk.
     pub fn space(self) -> Result<Space, StoreError> {
-        self.store.content.disk().space()
+        self.tree.disk().space()
     }
 
     /// Room that is left for clients on this node's disk, once the records in memory have found theirs.
     pub fn room(self) -> Result<Room, StoreError> {
         let names = Room {
-            bytes: self.store.namespace.bytes() as u64,
+            bytes: self.tree.namespace.bytes() as u64,
             files: 0,
         };
         Ok(Room::of(&self.space()?).minus(names))
@@ -46,7 +47,7 @@ impl Capacity<'_> {
 
     /// Bytes that the content of removed files takes until it is removed, of as many files as can be measured quickly.
     pub fn garbage_bytes(self) -> u64 {
-        self.store.content.freed_bytes()
+        self.tree.content.freed_bytes()
     }
 
     /// The room that a write takes, as its file is now. None for a write beyond the longest file, which is refused.
@@ -55,7 +56,7 @@ impl Capacity<'_> {
         if range.end > limits::FILE_BYTES_MAX {
             return Ok(Room::NONE);
         }
-        let Some(content) = self.store.content.open_content(ino)? else {
+        let Some(content) = self.tree.content.open_content(ino)? else {
             let bytes = length.saturating_add(limits::BLOCK_BYTES as u64);
             return Ok(FILE_MADE.plus(Room { bytes, files: 0 }));
         };

@@ -6,18 +6,23 @@ use std::ops::Range;
 use lockstep_types::{Generation, Ino, Osn};
 
 use super::facade::Store;
-use crate::delta::{DeltaJob, DeltaWalk, RestOfFiles};
+use crate::delta::{DeltaJob, DeltaTracker, DeltaWalk, RestOfFiles};
+use crate::metadata_log::MetadataLog;
 
 /// The delta of one store (rule P21).
 #[derive(Clone, Copy)]
 pub struct DeltaAccess<'a> {
-    store: &'a Store,
+    delta: &'a DeltaTracker,
+    log: &'a MetadataLog,
 }
 
 impl Store {
     /// The changes since both copies were equal.
-    pub const fn delta(&self) -> DeltaAccess<'_> {
-        DeltaAccess { store: self }
+    pub fn delta(&self) -> DeltaAccess<'_> {
+        DeltaAccess {
+            delta: &self.delta,
+            log: &self.metadata_log,
+        }
     }
 }
 
@@ -25,28 +30,28 @@ impl Store {
 impl DeltaAccess<'_> {
     /// This secondary is in sync with the primary of generation `base`.
     pub fn follow(self, base: Generation) {
-        self.store.metadata_log.follow_primary(base);
+        self.log.follow_primary(base);
     }
 
     /// The primary has done every operation below `below`.
     pub fn note_done_below(self, below: Osn) {
-        self.store.metadata_log.delta().note_done_below(below);
+        self.delta.note_done_below(below);
     }
 
     /// This secondary becomes the primary, without the other node.
     pub fn take_over(self) {
-        self.store.metadata_log.delta().take_over();
+        self.delta.take_over();
     }
 
     /// This primary has lost the connection with its secondary. The nodes were in sync, in generation `base`.
     pub fn begin_alone(self, base: Generation) {
-        let applied = self.store.applied_lately();
-        self.store.metadata_log.delta().begin_alone(base, applied);
+        let applied = self.log.applied_lately();
+        self.delta.begin_alone(base, applied);
     }
 
     /// The copies are equal again, or the delta says nothing about the other copy any more.
     pub fn end(self) {
-        self.store.metadata_log.delta().end();
+        self.delta.end();
     }
 }
 
@@ -55,22 +60,19 @@ impl DeltaAccess<'_> {
     /// Adds a write that may be on one node only.
     pub fn add_write(self, ino: Ino, offset: u64, length: u64) {
         let end = offset.saturating_add(length);
-        self.store
-            .metadata_log
-            .delta()
-            .add_bytes(ino, &(offset..end));
+        self.delta.add_bytes(ino, &(offset..end));
     }
 
     /// Whether the delta says in which places a copy may differ that was equal in generation `base` and has the operations up to
     /// `applied`.
     pub fn covers(self, base: Generation, applied: Osn) -> bool {
-        self.store.metadata_log.delta().covers(base, applied)
+        self.delta.covers(base, applied)
     }
 
     /// The keys of the records that may differ from those of a copy that was equal in generation `base` and has the
     /// operations up to `applied`; `None` if the delta does not say so.
     pub fn records(self, base: Generation, applied: Osn) -> Option<BTreeSet<Vec<u8>>> {
-        self.store.metadata_log.delta().records(base, applied)
+        self.delta.records(base, applied)
     }
 }
 
@@ -78,45 +80,39 @@ impl DeltaAccess<'_> {
 impl DeltaAccess<'_> {
     /// A resync begins to send the namespace: of everything, or of the changes.
     pub fn begin_image(self, whole: bool) -> DeltaJob {
-        self.store.metadata_log.delta().begin_image(whole)
+        self.delta.begin_image(whole)
     }
 
     /// No metadata operation is under way, and every record that may differ is about to be sent. `whole`: the generation of a
     /// resync of everything.
     pub fn image_held(self, job: DeltaJob, whole: Option<Generation>) {
-        let applied = self.store.applied();
-        self.store
-            .metadata_log
-            .delta()
-            .image_held(job, whole, applied);
+        let applied = self.log.applied();
+        self.delta.image_held(job, whole, applied);
     }
 
     /// The secondary has the namespace.
     pub fn image_arrived(self, job: DeltaJob) {
-        self.store.metadata_log.delta().image_arrived(job);
+        self.delta.image_arrived(job);
     }
 
     /// A resync begins to make the content equal of a copy that was equal in generation `base` and has the operations up to
     /// `applied`; `None` if the delta does not say how it differs.
     pub fn begin_walk(self, base: Generation, applied: Osn) -> Option<DeltaWalk> {
-        self.store.metadata_log.delta().begin_walk(base, applied)
+        self.delta.begin_walk(base, applied)
     }
 
     /// The walk begins with files of the rest; `rest` is what is left then.
     pub fn files_begun(self, job: DeltaJob, files: &[Ino], rest: RestOfFiles) {
-        self.store
-            .metadata_log
-            .delta()
-            .files_begun(job, files, rest);
+        self.delta.files_begun(job, files, rest);
     }
 
     /// These bytes are equal on both nodes, and no write to them is under way.
     pub fn compared(self, job: DeltaJob, ino: Ino, bytes: &Range<u64>) {
-        self.store.metadata_log.delta().compared(job, ino, bytes);
+        self.delta.compared(job, ino, bytes);
     }
 
     /// The walk is over with a file.
     pub fn file_done(self, job: DeltaJob, ino: Ino) {
-        self.store.metadata_log.delta().file_done(job, ino);
+        self.delta.file_done(job, ino);
     }
 }

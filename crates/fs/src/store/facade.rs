@@ -6,14 +6,15 @@
 use std::sync::Arc;
 
 use lockstep_intentlog::Usage;
-use lockstep_types::backing::{Backing, BackingFile};
+use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Ino, MetaOp, Osn, StateVersion, Timestamp};
 
 use crate::content::before_change::ChangeOrigin;
 use crate::content::{ContentStore, SeekFor, SyncPoint, WriteTicket};
+use crate::delta::DeltaTracker;
 use crate::error::{OpError, StoreError};
 use crate::lost_found::LostFound;
-use crate::metadata_log::{Applied, MetadataLog};
+use crate::metadata_log::{Applied, Intents, MetadataLog};
 use crate::namespace::{InoRanges, Namespace};
 use crate::tree::Tree;
 
@@ -23,6 +24,7 @@ pub struct Store {
     pub(super) namespace: Namespace,
     pub(super) content: ContentStore,
     pub(super) metadata_log: MetadataLog,
+    pub(super) delta: Arc<DeltaTracker>,
     pub(super) lost_found: Arc<LostFound>,
 }
 
@@ -111,13 +113,6 @@ impl Store {
         self.content.seek(&self.namespace, ino, offset, target)
     }
 
-    /// The content of a regular file whose length is right, past the table of files in use: for a caller that reads
-    /// every file once.
-    pub(crate) fn whole_content(&self, ino: Ino) -> Result<Option<Arc<dyn BackingFile>>, OpError> {
-        self.content.load(&self.namespace, ino)?;
-        Ok(self.content.open_content(ino)?)
-    }
-
     /// Marks a file as having unflushed writes, before its first byte is touched. `durable` says that the caller syncs
     /// the write.
     pub fn begin_write(
@@ -127,15 +122,9 @@ impl Store {
         length: u64,
         durable: bool,
     ) -> Result<WriteTicket, OpError> {
-        let namespace = &self.namespace;
-        let mut file = self.content.file_to_write(namespace, ino, offset, length)?;
-        loop {
-            match self.content.begin_write(file, durable) {
-                Ok(ticket) => return Ok(ticket),
-                Err(same) => file = same,
-            }
-            self.checkpoint()?;
-        }
+        let bytes = (offset, length);
+        self.metadata_log
+            .begin_write(self.tree(), ino, bytes, durable)
     }
 
     /// Whether a write to a file can begin without a checkpoint.
@@ -248,6 +237,14 @@ impl Store {
     }
 }
 
+/// Metadata operations that wait for the peer.
+impl Store {
+    /// Operations that wait for the peer's answer.
+    pub const fn intents(&self) -> Intents<'_> {
+        Intents::new(&self.metadata_log, self.tree())
+    }
+}
+
 /// Upkeep.
 impl Store {
     /// Whether a checkpoint is due.
@@ -262,14 +259,7 @@ impl Store {
 
     /// Removes the content of freed inodes from the disk; returns of how many.
     pub fn collect_garbage(&self) -> Result<usize, StoreError> {
-        let sync_log = || self.sync_all_logged();
-        self.content.collect_garbage(&self.namespace, sync_log)
-    }
-
-    /// Notes all content without an inode for removal.
-    pub(super) fn find_lost_content(&self) -> Result<(), StoreError> {
-        let disk = self.content.disk();
-        self.content.removal().find_lost(disk, &self.namespace)
+        self.metadata_log.collect_garbage(self.tree())
     }
 
     /// Removes empty directories of content, at most 256; returns how many. A later call tries again to remove a

@@ -18,10 +18,13 @@ use serde::{Deserialize, Serialize};
 
 use super::facade::Store;
 use crate::content::before_change::ChangeOrigin;
-use crate::error::StoreError;
-use crate::metadata_log::{ChangeFeed, ImageChange};
+use crate::error::{OpError, StoreError};
+use crate::lost_found::LostFound;
+use crate::metadata_log::{ChangeFeed, ImageChange, MetadataLog};
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::record::{self, Body, Inode};
+use crate::tree::Tree;
+use crate::view::StoreView;
 
 /// One record of the namespace, as sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,54 +51,22 @@ pub struct ImageChunk {
     pub last: bool,
 }
 
-/// The namespace of one store, to be sent or received.
-#[derive(Clone, Copy)]
-pub struct ImageAccess<'a> {
-    store: &'a Store,
-}
-
-impl Store {
-    /// The namespace, to be sent to the other node or received from it.
-    pub const fn image(&self) -> ImageAccess<'_> {
-        ImageAccess { store: self }
-    }
-}
-
-/// The sender.
-impl<'a> ImageAccess<'a> {
-    /// Follows the records that metadata operations change from now on; more than `limit` records are too many. A new
-    /// feed replaces an older one.
-    pub fn follow_changes(self, limit: usize) -> ChangeFeed<'a> {
-        let store = self.store;
-        store.metadata_log.follow_changes(store.tree(), limit)
-    }
-
-    /// Whether more changes wait to be taken than the follower accepts.
-    pub fn changes_exceed(self) -> bool {
-        self.store.metadata_log.changes_exceed()
-    }
-
-    /// Every inode number that was given out here, or came from the other node, is below this.
-    pub fn inos_below(self) -> u64 {
-        self.store.namespace.numbers().below()
-    }
-
+impl ImageChunk {
     /// The records of `table` after key `after`, about `bytes_max` bytes of them.
-    pub fn chunk(
-        self,
+    pub fn read(
+        view: &dyn StoreView,
         table: u8,
         after: &[u8],
         bytes_max: usize,
-    ) -> Result<ImageChunk, StoreError> {
-        let mut chunk = ImageChunk {
+    ) -> Result<Self, OpError> {
+        let mut chunk = Self {
             table,
             after: after.to_vec(),
             records: Vec::new(),
             last: true,
         };
         let mut bytes = 0;
-        let range = range_after(table, after);
-        self.store.namespace.scan(&range, &mut |key, value| {
+        view.scan(&range_after(table, after), &mut |key, value| {
             if bytes >= bytes_max {
                 chunk.last = false;
                 return ControlFlow::Break(());
@@ -111,6 +82,44 @@ impl<'a> ImageAccess<'a> {
     }
 }
 
+/// The namespace of one store, to be sent or received.
+#[derive(Clone, Copy)]
+pub struct ImageAccess<'a> {
+    tree: Tree<'a>,
+    log: &'a MetadataLog,
+    lost_found: &'a LostFound,
+}
+
+impl Store {
+    /// The namespace, to be sent to the other node or received from it.
+    pub fn image(&self) -> ImageAccess<'_> {
+        ImageAccess {
+            tree: self.tree(),
+            log: &self.metadata_log,
+            lost_found: &self.lost_found,
+        }
+    }
+}
+
+/// The sender.
+impl<'a> ImageAccess<'a> {
+    /// Follows the records that metadata operations change from now on; more than `limit` records are too many. A new
+    /// feed replaces an older one.
+    pub fn follow_changes(self, limit: usize) -> ChangeFeed<'a> {
+        self.log.follow_changes(self.tree, limit)
+    }
+
+    /// Whether more changes wait to be taken than the follower accepts.
+    pub fn changes_exceed(self) -> bool {
+        self.log.changes_exceed()
+    }
+
+    /// Every inode number that was given out here, or came from the other node, is below this.
+    pub fn inos_below(self) -> u64 {
+        self.tree.namespace.numbers().below()
+    }
+}
+
 /// The receiver.
 impl ImageAccess<'_> {
     /// Gets ready to receive an image: drops pending operations and cuts the log.
@@ -118,10 +127,10 @@ impl ImageAccess<'_> {
     /// Removes the content of freed inodes first. If the nodes diverged, the image may have other inodes with the same
     /// numbers, and a later removal would take their content.
     pub fn begin(self) -> Result<(), StoreError> {
-        self.store.metadata_log.drop_pending();
-        self.store.collect_garbage()?;
-        self.store.checkpoint()?;
-        self.store.content.forget_files();
+        self.log.drop_pending();
+        self.log.collect_garbage(self.tree)?;
+        self.log.checkpoint(self.tree)?;
+        self.tree.content.forget_files();
         Ok(())
     }
 
@@ -129,18 +138,18 @@ impl ImageAccess<'_> {
     pub fn load_chunk(self, chunk: &ImageChunk) -> Result<usize, StoreError> {
         let mut differing = self.records_to_change(chunk)?;
         let changed = differing.len();
-        let lost_found = &self.store.lost_found;
-        lost_found.note_records(&self.store.namespace, &differing)?;
+        let lost_found = self.lost_found;
+        lost_found.note_records(self.tree.namespace, &differing)?;
         if chunk.table == keys::INODES {
             self.drop_freed_content(&mut differing);
             for record in &chunk.records {
                 self.fit_content(&record.key, &record.value)?;
             }
         }
-        self.store.namespace.apply(differing);
+        self.tree.namespace.apply(differing);
         lost_found.records_loaded(&last_key(chunk));
-        if self.store.needs_checkpoint() {
-            self.store.checkpoint()?;
+        if self.log.needs_checkpoint(self.tree) {
+            self.log.checkpoint(self.tree)?;
         }
         Ok(changed)
     }
@@ -156,21 +165,21 @@ impl ImageAccess<'_> {
                 self.fit_content(&change.key, value)?;
             }
             let is_known =
-                change.value.is_some() || self.store.namespace.get(&change.key)?.is_some();
+                change.value.is_some() || self.tree.namespace.get(&change.key)?.is_some();
             if is_known {
                 batch.insert(change.key.clone(), change.value.clone());
             }
         }
-        let lost_found = &self.store.lost_found;
-        lost_found.note_records(&self.store.namespace, &batch)?;
+        let lost_found = self.lost_found;
+        lost_found.note_records(self.tree.namespace, &batch)?;
         let mut inodes = batch.split_off([keys::INODES].as_slice());
         let mut behind = inodes.split_off([keys::INODES + 1].as_slice());
         self.drop_freed_content(&mut inodes);
         batch.append(&mut inodes);
         batch.append(&mut behind);
-        self.store.namespace.apply(batch);
-        if self.store.needs_checkpoint() {
-            self.store.checkpoint()?;
+        self.tree.namespace.apply(batch);
+        if self.log.needs_checkpoint(self.tree) {
+            self.log.checkpoint(self.tree)?;
         }
         Ok(())
     }
@@ -178,9 +187,9 @@ impl ImageAccess<'_> {
     /// Removes freed content before a new inode with the same number arrives, which happens if the nodes diverged.
     fn drop_earlier_content(self, key: &[u8]) -> Result<(), StoreError> {
         if let Some(ino) = keys::ino_of(key)
-            && self.store.namespace.get(&keys::garbage(ino))?.is_some()
+            && self.tree.namespace.get(&keys::garbage(ino))?.is_some()
         {
-            self.store.collect_garbage()?;
+            self.log.collect_garbage(self.tree)?;
         }
         Ok(())
     }
@@ -197,7 +206,7 @@ impl ImageAccess<'_> {
             .collect();
         let end = chunk.records.last().map(|record| record.key.as_slice());
         let range = range_after(chunk.table, &chunk.after);
-        self.store.namespace.scan(&range, &mut |key, value| {
+        self.tree.namespace.scan(&range, &mut |key, value| {
             if !chunk.last && end.is_none_or(|end| key > end) {
                 return ControlFlow::Break(());
             }
@@ -218,12 +227,12 @@ impl ImageAccess<'_> {
             .filter(|(_, value)| value.is_none())
             .filter_map(|(key, _)| keys::ino_of(key))
             .collect();
-        let observers = self.store.content.observers();
+        let observers = self.tree.content.observers();
         for ino in &freed {
             let mark = observers.freed(*ino, ChangeOrigin::Resync);
             changes.insert(keys::garbage(*ino), Some(mark.unwrap_or_default()));
         }
-        self.store.content.removal().note_freed(freed);
+        self.tree.content.removal().note_freed(freed);
     }
 
     /// Gives the content of a file the length that its record says.
@@ -232,10 +241,10 @@ impl ImageAccess<'_> {
         let found = inode.map(|inode| (inode.body, inode.bits.flags));
         match (keys::ino_of(key), found) {
             (Some(ino), Some((Body::File { size }, flags))) => {
-                if let Some(file) = self.store.content.file_in_use(ino) {
+                if let Some(file) = self.tree.content.file_in_use(ino) {
                     file.set_flags(flags);
                 }
-                self.store.content.fit_length(ino, size)
+                self.tree.content.fit_length(ino, size)
             }
             _ => Ok(()),
         }
@@ -245,20 +254,20 @@ impl ImageAccess<'_> {
     /// that [`Self::finish`] is short.
     pub fn prepare_finish(self) -> Result<(), StoreError> {
         // A stop in the middle of an image leaves content that was fitted before its inode arrived.
-        self.store.find_lost_content()?;
-        self.store.checkpoint()?;
-        self.store.collect_garbage()?;
+        self.tree.find_lost_content()?;
+        self.log.checkpoint(self.tree)?;
+        self.log.collect_garbage(self.tree)?;
         Ok(())
     }
 
     /// The image is complete: makes it durable and takes over the sender's OSN. The sender has given out inode numbers
     /// below `inos_below`: this node gives none of them out, even if the inode is gone by now (rule P13).
     pub fn finish(self, applied: Osn, inos_below: u64) -> Result<(), StoreError> {
-        self.store.metadata_log.set_applied(applied);
-        self.store.namespace.numbers().skip_below(inos_below);
-        let lost_found = &self.store.lost_found;
+        self.log.set_applied(applied);
+        self.tree.namespace.numbers().skip_below(inos_below);
+        let lost_found = self.lost_found;
         lost_found.namespace_loaded(inos_below);
-        self.store.checkpoint()
+        self.log.checkpoint(self.tree)
     }
 }
 

@@ -8,44 +8,48 @@ use lockstep_types::{Generation, Ino, Osn};
 use super::facade::Store;
 use crate::error::{OpError, StoreError};
 use crate::lost_found::{LostFound, OwnBytes, PreservedTotals};
+use crate::metadata_log::{Intents, MetadataLog};
 use crate::text::escaped;
+use crate::tree::Tree;
+use crate::view::paths::paths_of;
 
 /// The data that a resync sets aside of one store.
 #[derive(Clone, Copy)]
 pub struct LostFoundAccess<'a> {
-    store: &'a Store,
+    lost_found: &'a LostFound,
+    log: &'a MetadataLog,
+    tree: Tree<'a>,
 }
 
 impl Store {
     /// The data that a resync sets aside.
-    pub const fn lost_found(&self) -> LostFoundAccess<'_> {
-        LostFoundAccess { store: self }
+    pub fn lost_found(&self) -> LostFoundAccess<'_> {
+        LostFoundAccess {
+            lost_found: &self.lost_found,
+            log: &self.metadata_log,
+            tree: self.tree(),
+        }
     }
 }
 
 /// For the driver.
 impl LostFoundAccess<'_> {
-    fn inner(&self) -> &LostFound {
-        &self.store.lost_found
-    }
-
     /// A resync begins of a copy whose node was deposed in `generation`: the bytes that the resync overwrites are set
     /// aside from now on. `own`: this node had nothing alone but these bytes.
     pub fn begin(self, generation: Generation, own: Option<OwnBytes>) {
-        let disk = self.store.content.disk();
-        self.inner().begin(disk, generation, own);
+        self.lost_found.begin(self.tree.disk(), generation, own);
     }
 
     /// The namespace and the content are equal: completes the list by the paths of the inodes in it.
     pub fn complete(self) -> Result<(), OpError> {
-        let lost_found = self.inner();
+        let lost_found = self.lost_found;
         let failed = |error: io::Error| StoreError::disk("complete", "list.txt")(error);
         let wanted: BTreeSet<Ino> = lost_found
             .without_path()
             .map_err(failed)?
             .into_iter()
             .collect();
-        let paths = self.store.paths_of(&wanted)?;
+        let paths = paths_of(&self.tree, &wanted)?;
         if !paths.is_empty() {
             let shown: BTreeMap<Ino, String> = paths
                 .iter()
@@ -58,41 +62,41 @@ impl LostFoundAccess<'_> {
 
     /// Sets nothing aside from now on.
     pub fn end(self) {
-        self.inner().end();
+        self.lost_found.end();
     }
 
     /// Whether a resync sets aside what it overwrites.
     pub fn is_preserving(self) -> bool {
-        self.inner().is_preserving()
+        self.lost_found.is_preserving()
     }
 
     /// The generation for which a resync sets aside what it overwrites, if one does.
     pub fn generation(self) -> Option<Generation> {
-        self.inner().generation()
+        self.lost_found.generation()
     }
 
     /// Whether a mirrored write has to set something aside, which takes calls of the disk.
     pub fn preserves(self, ino: Ino, offset: u64, length: u64) -> bool {
         let bytes = offset..offset.saturating_add(length);
-        self.inner().is_unsettled(ino, &bytes)
+        self.lost_found.is_unsettled(ino, &bytes)
     }
 
     /// Lists operations in doubt that a deposed node is about to drop.
     pub fn note_dropped(self, generation: Generation, osn: Osn) {
-        let operation = self.store.intents().get(osn).map(|(op, _)| op);
+        let operation = Intents::new(self.log, self.tree).get(osn).map(|(op, _)| op);
         let text = operation.map_or_else(String::new, |op| format!(": {:?}", op.request));
         let shown = escaped(format!("operation {osn}{text}").as_bytes());
-        LostFound::note_dropped(self.store.content.disk(), generation, &shown);
+        LostFound::note_dropped(self.tree.disk(), generation, &shown);
     }
 
     /// The kept data, by generation, as of the last [`Self::refresh`]. Asks no disk.
     pub fn totals(self) -> Vec<(Generation, PreservedTotals)> {
-        self.inner().totals()
+        self.lost_found.totals()
     }
 
     /// Looks for the kept data. An operator may have removed some of it.
     pub fn refresh(self) -> Result<(), StoreError> {
-        self.inner().refresh(self.store.content.disk())
+        self.lost_found.refresh(self.tree.disk())
     }
 }
 
@@ -100,16 +104,16 @@ impl LostFoundAccess<'_> {
 impl LostFoundAccess<'_> {
     /// The secondary has taken over size and times of a file. `differs`: the bytes before `size` are compared next.
     pub fn file_begun(self, ino: Ino, size: u64, differs: bool) {
-        self.inner().file_begun(ino, size, differs);
+        self.lost_found.file_begun(ino, size, differs);
     }
 
     /// The bytes of a file before `end` are equal on both nodes, or are being made equal.
     pub fn compared(self, ino: Ino, end: u64) {
-        self.inner().compared(ino, end);
+        self.lost_found.compared(ino, end);
     }
 
     /// Removes what is kept of the present resync from a full disk. Returns whether there was anything.
     pub fn give_room_back(self) -> bool {
-        self.inner().give_room_back()
+        self.lost_found.give_room_back()
     }
 }

@@ -180,7 +180,8 @@ fn open_on(
     )?;
     let store = Store {
         uuid,
-        metadata_log: MetadataLog::new(log, recovered, options.boot, delta),
+        metadata_log: MetadataLog::new(log, recovered, options.boot, Arc::clone(&delta)),
+        delta,
         namespace,
         content,
         lost_found,
@@ -203,7 +204,7 @@ fn start_use(
         store.content.mark_names_dirty()?;
         if !was_killed {
             // Power was lost.
-            store.find_lost_content()?;
+            store.tree().find_lost_content()?;
         }
     }
     store.metadata_log.start_epoch(store.tree())?;

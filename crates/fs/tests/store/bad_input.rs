@@ -1,7 +1,7 @@
 //! Damaged, foreign and newer stores: each gives a clear error, and stays unchanged.
 
-use lockstep_fs::Store;
 use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_fs::{Store, StoreView};
 use lockstep_lossy::disk::Disk;
 use lockstep_types::{DatastoreUuid, Ino};
 use proptest::prelude::*;

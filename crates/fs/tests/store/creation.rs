@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::store::{Access, OpenOptions};
-use lockstep_fs::{Store, StoreError};
+use lockstep_fs::{Store, StoreError, StoreView};
 use lockstep_lossy::disk::{Disk, Verdict};
 use lockstep_types::backing::Backing;
 use lockstep_types::{BootId, Ino};

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use lockstep_fs::plan::View;
+use lockstep_fs::store::ImageChunk;
 use lockstep_fs::store::{Access, OpenOptions};
-use lockstep_fs::{Store, keys};
+use lockstep_fs::{Store, StoreView, keys};
 use lockstep_lossy::disk::{CallClass, CallKind, Verdict};
 use lockstep_types::{
     Attr, BootId, Errno, FileName, Ino, MetaOp, MetaRequest, NodeKind, StateVersion, Timestamp,
@@ -169,7 +171,7 @@ fn content_that_a_power_loss_left_without_an_inode_is_removed() {
     let directory = lockstep_fs::paths::content_dir(lost);
     backing.sync_dir(&directory).unwrap();
     node.lose_power();
-    assert!(node.store.replica().inode_now(lost).unwrap().is_none());
+    assert!(node.store.tree().inode(lost).unwrap().is_none());
     assert!(exists(&node, lost));
     // A process that stops before the removal leaves the removal to the next process.
     node.kill();
@@ -293,7 +295,7 @@ fn a_failed_write_beside_another_leaves_nothing() {
     drop(failed);
     node.store.complete_write(&other, 5, osn, time);
     drop(other);
-    assert_eq!(node.store.replica().content_bytes(ino).unwrap(), 5);
+    assert_eq!(node.store.tree().content_bytes(ino).unwrap(), 5);
     assert_eq!(read_all(&node.store, ino), b"bytes");
 }
 
@@ -348,7 +350,7 @@ fn content_goes_only_after_it_is_durable_that_the_file_went() {
     assert_eq!(node.store.capacity().garbage_bytes(), 0);
     assert!(!exists(&node, ino));
     let left = open(&node.disk.fork());
-    let garbage = left.image().chunk(keys::GARBAGE, &[], 1 << 20).unwrap();
+    let garbage = ImageChunk::read(&left.tree(), keys::GARBAGE, &[], 1 << 20).unwrap();
     assert!(garbage.records.is_empty() || left.tree().getattr(ino).is_err());
 }
 

@@ -7,11 +7,11 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lockstep_fs::Store;
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::export::{ExportError, HEADER, Lost, export};
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_fs::{Store, StoreView};
 use lockstep_intentlog::LogOptions;
 use lockstep_model::Acl;
 use lockstep_types::backing::Backing;

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
 use lockstep_fs::store::{Access, Applied, OpenOptions};
-use lockstep_fs::{OpError, Store};
+use lockstep_fs::{OpError, Store, StoreView};
 use lockstep_intentlog::LogOptions;
 use lockstep_lossy::disk::{Disk, Survivors};
 use lockstep_model::{Body, Model, Names};

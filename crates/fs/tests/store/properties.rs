@@ -1,5 +1,6 @@
 //! Random operations on the store and on a model, and on two stores as primary and secondary apply them.
 
+use lockstep_fs::store::ImageChunk;
 use lockstep_fs::{Store, keys};
 use lockstep_types::{MetaOp, Osn};
 use proptest::prelude::*;
@@ -129,7 +130,8 @@ impl Pair {
         here.checkpoint().unwrap();
         there.checkpoint().unwrap();
         for table in keys::REPLICATED {
-            let chunk = |store: &Store| store.image().chunk(table, &[], usize::MAX).unwrap();
+            let chunk =
+                |store: &Store| ImageChunk::read(&store.tree(), table, &[], usize::MAX).unwrap();
             assert_eq!(chunk(here), chunk(there));
         }
         for (ino, node) in self.world.model.nodes() {

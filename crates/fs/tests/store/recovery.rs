@@ -1,5 +1,6 @@
 //! Kills at moments that random steps do not hit: between a record and its effect.
 
+use lockstep_fs::StoreView;
 use lockstep_fs::store::FileTimes;
 use lockstep_intentlog::{IntentLog, Record};
 use lockstep_lossy::disk::DiskOptions;
@@ -164,7 +165,7 @@ fn times_taken_over_without_their_write_survive() {
     node.store.write(one, 0, b"later", osn, time).unwrap();
     let received = FileTimes {
         last_write: None,
-        ..node.store.replica().file_times(one).unwrap().unwrap()
+        ..node.store.tree().file_times(one).unwrap().unwrap()
     };
     assert!(node.store.replica().set_file_times(one, &received).unwrap());
     killed(&mut node);
@@ -190,7 +191,7 @@ fn assert_keeps_times_with_a_new_size(mut node: Node, ino: Ino) {
     node.store.commit(&link).unwrap();
     let received = FileTimes {
         size: 7000,
-        ..node.store.replica().file_times(ino).unwrap().unwrap()
+        ..node.store.tree().file_times(ino).unwrap().unwrap()
     };
     assert_eq!((received.mtime, received.last_write), (written, None));
     assert!(node.store.replica().set_file_times(ino, &received).unwrap());
@@ -211,7 +212,7 @@ fn times_that_only_the_slot_knows_survive_a_new_size() {
 #[test]
 fn times_that_the_log_has_lost_again_survive_a_new_size() {
     let (node, _, one, _) = two_files();
-    let before = node.store.replica().file_times(one).unwrap().unwrap();
+    let before = node.store.tree().file_times(one).unwrap().unwrap();
     let (osn, time) = osn_and_time(901);
     let write = || node.store.write(one, 0, b"later", osn, time).unwrap();
     write();
@@ -235,7 +236,7 @@ fn times_that_the_log_has_lost_again_survive_a_new_size() {
 #[test]
 fn a_write_sent_again_sets_the_times_that_were_taken_back() {
     let (node, _, one, _) = two_files();
-    let before = node.store.replica().file_times(one).unwrap().unwrap();
+    let before = node.store.tree().file_times(one).unwrap().unwrap();
     let (osn, time) = osn_and_time(901);
     node.store.write(one, 0, b"later", osn, time).unwrap();
     node.store.checkpoint().unwrap();

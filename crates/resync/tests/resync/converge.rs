@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use lockstep_fs::StoreView;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
@@ -31,12 +32,12 @@ pub fn resync(
 pub fn assert_equal(primary: &Node, secondary: &Node) {
     let progress = JobProgress::default();
     let peer = LocalPeer::new(secondary);
-    let report = compare(primary.store(), &peer, &FreeLocks, &progress).unwrap();
+    let report = compare(&primary.store().tree(), &peer, &FreeLocks, &progress).unwrap();
     assert!(report.is_identical(), "{:#?}", report.differences);
     assert_eq!(records(primary.store()), records(secondary.store()));
     for (ino, kind) in primary
         .store()
-        .replica()
+        .tree()
         .inodes(1, u64::MAX, usize::MAX)
         .unwrap()
     {
@@ -49,7 +50,7 @@ pub fn assert_equal(primary: &Node, secondary: &Node) {
 fn assert_content_equal(primary: &Node, secondary: &Node, ino: Ino) {
     let size = primary.store().tree().getattr(ino).unwrap().size;
     let mut at = 0;
-    while let Some(data) = primary.store().replica().next_data(ino, at).unwrap() {
+    while let Some(data) = primary.store().tree().next_data(ino, at).unwrap() {
         let (mut here, mut there) = (vec![0; 1 << 16], vec![0; 1 << 16]);
         let read = primary.store().read(ino, data, &mut here).unwrap();
         assert_eq!(secondary.store().read(ino, data, &mut there).unwrap(), read);
@@ -57,7 +58,7 @@ fn assert_content_equal(primary: &Node, secondary: &Node, ino: Ino) {
         at = data + here.len() as u64;
     }
     let mut at = 0;
-    while let Some(data) = secondary.store().replica().next_data(ino, at).unwrap() {
+    while let Some(data) = secondary.store().tree().next_data(ino, at).unwrap() {
         let mut here = vec![0; 1 << 16];
         let mut there = here.clone();
         primary.store().read(ino, data, &mut here).unwrap();
@@ -65,10 +66,7 @@ fn assert_content_equal(primary: &Node, secondary: &Node, ino: Ino) {
         assert!(here == there, "{ino:?} differs near {data}");
         at = data + here.len() as u64;
     }
-    assert_eq!(
-        secondary.store().replica().content_bytes(ino).unwrap(),
-        size
-    );
+    assert_eq!(secondary.store().tree().content_bytes(ino).unwrap(), size);
 }
 
 /// Busy locks: before each grant, clients change data on both nodes.
@@ -316,7 +314,7 @@ fn content_that_was_damaged_outside_the_store_is_repaired() {
     resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
     let inodes = primary
         .store()
-        .replica()
+        .tree()
         .inodes(1, u64::MAX, usize::MAX)
         .unwrap();
     let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);

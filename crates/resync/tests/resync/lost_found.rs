@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lockstep_fs::StoreView;
 use lockstep_fs::paths::{content_path, lost_found_dir};
 use lockstep_types::{AllocateMode, Generation, Ino, MetaRequest, NodeKind};
 use proptest::prelude::*;
@@ -44,17 +45,17 @@ fn complete(secondary: &Node) {
 fn blocks(node: &Node) -> BTreeMap<(Ino, u64), Vec<u8>> {
     let store = node.store();
     let mut blocks = BTreeMap::new();
-    for (ino, kind) in store.replica().inodes(1, u64::MAX, usize::MAX).unwrap() {
+    for (ino, kind) in store.tree().inodes(1, u64::MAX, usize::MAX).unwrap() {
         if kind != NodeKind::File {
             continue;
         }
-        let length = store.replica().content_bytes(ino).unwrap();
+        let length = store.tree().content_bytes(ino).unwrap();
         let mut at = 0;
-        while let Some(data) = store.replica().next_data(ino, at).unwrap() {
+        while let Some(data) = store.tree().next_data(ino, at).unwrap() {
             let start = data - data % BLOCK as u64;
             let end = (start + BLOCK as u64).min(length);
             let mut block = vec![0; usize::try_from(end - start).unwrap()];
-            store.replica().read_raw(ino, start, &mut block).unwrap();
+            store.tree().read_raw(ino, start, &mut block).unwrap();
             blocks.insert((ino, start), block);
             at = end;
         }
@@ -69,7 +70,7 @@ fn blocks_alone(node: &Node, other: &Node) -> BTreeMap<(Ino, u64), Vec<u8>> {
         let mut there = vec![0; bytes.len()];
         other
             .store()
-            .replica()
+            .tree()
             .read_raw(*ino, *offset, &mut there)
             .unwrap();
         there != *bytes
@@ -111,7 +112,7 @@ fn assert_nothing_is_lost(before: &BTreeMap<(Ino, u64), Vec<u8>>, node: &Node) {
     for ((ino, offset), old) in before {
         let mut now = vec![0; old.len()];
         node.store()
-            .replica()
+            .tree()
             .read_raw(*ino, *offset, &mut now)
             .unwrap();
         let at = usize::try_from(*offset).unwrap();

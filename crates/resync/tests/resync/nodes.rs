@@ -186,7 +186,7 @@ impl Peer for LocalPeer<'_> {
         let request: Request = postcard::from_bytes(&request).unwrap();
         let answered = match request {
             Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
-                lockstep_verify::answer(self.store, &request)
+                lockstep_verify::answer(&self.store.tree(), &request)
             }
             _ => lockstep_resync::answer(self.store, &request, payload),
         };
@@ -263,6 +263,6 @@ pub fn records(store: &Store) -> Vec<ImageChunk> {
     store.checkpoint().unwrap();
     REPLICATED
         .iter()
-        .map(|table| store.image().chunk(*table, &[], usize::MAX).unwrap())
+        .map(|table| ImageChunk::read(&store.tree(), *table, &[], usize::MAX).unwrap())
         .collect()
 }

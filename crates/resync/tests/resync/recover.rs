@@ -1,6 +1,7 @@
 //! Distributed recovery: after the recovery, and after the resent writes of waiting clients,
 //! both nodes are identical.
 
+use lockstep_fs::StoreView;
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_resync::{JobProgress, recover_ranges, send_content};
 use lockstep_types::{Ino, MetaRequest};
@@ -35,7 +36,13 @@ fn write(node: &Node, ino: Ino, sequence: u64, offset: u64, data: &[u8]) {
 
 fn assert_equal(primary: &Node, secondary: &Node) {
     let peer = LocalPeer::new(secondary);
-    let report = compare(primary.store(), &peer, &FreeLocks, &JobProgress::default()).unwrap();
+    let report = compare(
+        &primary.store().tree(),
+        &peer,
+        &FreeLocks,
+        &JobProgress::default(),
+    )
+    .unwrap();
     assert!(report.is_identical(), "{:#?}", report.differences);
 }
 
@@ -49,7 +56,13 @@ fn a_write_without_a_waiting_client_gets_the_primarys_outcome() {
         [entry(ino, 52, 9000, 5000)],
         [entry(ino, 50, 5000, 100), entry(ino, 51, 20_000, 100)],
     );
-    recover_ranges(primary.store(), &LocalPeer::new(&secondary), &paw, &saw).unwrap();
+    recover_ranges(
+        &primary.store().tree(),
+        &LocalPeer::new(&secondary),
+        &paw,
+        &saw,
+    )
+    .unwrap();
     assert_equal(&primary, &secondary);
     secondary.restart();
     assert_equal(&primary, &secondary);
@@ -74,7 +87,13 @@ fn a_restarted_primary_publishes_its_bytes() {
         .unwrap();
     primary.restart();
     let (paw, saw) = ([entry(ino, 59, 30_000, 100)], [entry(ino, 60, 12_000, 9)]);
-    recover_ranges(primary.store(), &LocalPeer::new(&secondary), &paw, &saw).unwrap();
+    recover_ranges(
+        &primary.store().tree(),
+        &LocalPeer::new(&secondary),
+        &paw,
+        &saw,
+    )
+    .unwrap();
     assert_equal(&primary, &secondary);
     secondary.restart();
     assert_equal(&primary, &secondary);
@@ -100,7 +119,13 @@ fn a_resent_write_does_not_turn_times_back() {
             secondary.restart();
         }
         let paw = [entry(ino, 69, 40_000, 100), entry(ino, 70, 0, 10)];
-        recover_ranges(primary.store(), &LocalPeer::new(&secondary), &paw, &[]).unwrap();
+        recover_ranges(
+            &primary.store().tree(),
+            &LocalPeer::new(&secondary),
+            &paw,
+            &[],
+        )
+        .unwrap();
         write(&secondary, ino, 69, 40_000, &[6; 100]);
         primary.store().complete_write(&ticket, 40_100, osn, time);
         drop(ticket);
@@ -124,5 +149,11 @@ fn files_that_are_gone_are_skipped() {
         assert!(node.meta(unlink) && node.meta(MetaRequest::Reap { ino }));
     }
     let paw = [entry(ino, 80, 0, 100)];
-    recover_ranges(primary.store(), &LocalPeer::new(&secondary), &paw, &[]).unwrap();
+    recover_ranges(
+        &primary.store().tree(),
+        &LocalPeer::new(&secondary),
+        &paw,
+        &[],
+    )
+    .unwrap();
 }

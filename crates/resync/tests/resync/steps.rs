@@ -1,5 +1,6 @@
 //! Random changes to a store.
 
+use lockstep_fs::StoreView;
 use lockstep_types::{AllocateMode, Ino, MetaRequest, NodeKind, RenameMode, XattrMode};
 use proptest::prelude::*;
 
@@ -59,11 +60,7 @@ pub fn step() -> impl Strategy<Value = Step> {
 }
 
 fn pick(node: &Node, number: u8, kind: Option<NodeKind>) -> Ino {
-    let inodes = node
-        .store()
-        .replica()
-        .inodes(1, u64::MAX, usize::MAX)
-        .unwrap();
+    let inodes = node.store().tree().inodes(1, u64::MAX, usize::MAX).unwrap();
     let fitting: Vec<Ino> = inodes
         .into_iter()
         .filter(|(_, found)| kind.is_none_or(|kind| kind == *found))

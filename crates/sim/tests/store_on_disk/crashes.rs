@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockstep_fs::StoreView;
 use lockstep_sim::check::leaks::empty_directories;
 use lockstep_sim::disk::{Call, CallKind, Verdict};
 use lockstep_sim::random::Random;
@@ -172,5 +173,5 @@ fn a_change_of_content_whose_outcome_is_not_logged_poisons_and_is_done_at_the_ne
     disk.kill();
     let opened = open(&disk, BOOT).unwrap();
     assert_eq!(opened.store.tree().getattr(ino).unwrap().size, 9000);
-    assert_eq!(opened.store.replica().content_bytes(ino).unwrap(), 9000);
+    assert_eq!(opened.store.tree().content_bytes(ino).unwrap(), 9000);
 }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lockstep_fs::OpError;
 use lockstep_fs::store::SeekFor;
+use lockstep_fs::{OpError, StoreView};
 use lockstep_sim::disk::{CallClass, Survivors, Verdict};
 use lockstep_sim::random::Random;
 use lockstep_types::{

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use lockstep_fs::Store;
 use lockstep_fs::record::NamedEntry;
+use lockstep_fs::{Store, StoreView};
 use lockstep_types::{Ino, NodeKind};
 
 use super::workload::{File, Files, STEPS, states};

@@ -10,6 +10,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use lockstep_fs::StoreView;
 use lockstep_fs::poison::{FencedBacking, Poison, PoisonMarkers};
 use lockstep_sim::disk::Observer;
 use lockstep_sim::random::Random;

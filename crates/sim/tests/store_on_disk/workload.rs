@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lockstep_fs::{OpError, Store, StoreError};
+use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_sim::disk::Disk;
 use lockstep_types::backing::Backing;
 use lockstep_types::{

@@ -55,7 +55,7 @@ impl Pair {
     fn compare(&self) -> Report {
         let peer = LocalPeer::new(&self.secondary);
         compare(
-            self.primary.store(),
+            &self.primary.store().tree(),
             &peer,
             &FreeLocks,
             &JobProgress::default(),
@@ -238,13 +238,13 @@ fn inodes_beyond_the_primarys_last_inode_are_found_over_many_answers() {
     let report = pair.compare();
     assert!(report.total > 2100 && report.differences.len() == LISTED_MAX);
     let ask = |from| lockstep_repl::message::Request::Digests { from, to: u64::MAX };
-    let first = lockstep_verify::answer(pair.secondary.store(), &ask(1)).unwrap();
+    let first = lockstep_verify::answer(&pair.secondary.store().tree(), &ask(1)).unwrap();
     let lockstep_repl::message::Response::Digests { to, digests } = first else {
         panic!("{first:?}");
     };
     assert_eq!(digests.len(), 2048);
     assert!(digests.iter().all(|(number, _)| *number < to));
-    let rest = lockstep_verify::answer(pair.secondary.store(), &ask(to)).unwrap();
+    let rest = lockstep_verify::answer(&pair.secondary.store().tree(), &ask(to)).unwrap();
     let lockstep_repl::message::Response::Digests { to, digests } = rest else {
         panic!("{rest:?}");
     };
@@ -263,7 +263,7 @@ fn many_inodes_take_few_requests() {
     send_namespace(primary.store(), &peer).unwrap();
     send_content(primary.store(), &peer, &FreeLocks, &progress, None).unwrap();
     let peer = LocalPeer::new(&secondary);
-    let report = compare(primary.store(), &peer, &FreeLocks, &progress).unwrap();
+    let report = compare(&primary.store().tree(), &peer, &FreeLocks, &progress).unwrap();
     assert!(report.is_identical());
     assert_eq!((report.inodes, progress.inodes_done.get()), (1001, 1001));
     assert!(peer.asked.load(Ordering::Relaxed) < 30);

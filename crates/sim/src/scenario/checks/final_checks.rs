@@ -1,6 +1,7 @@
 //! The checks at the end of a schedule.
 
 use lockstep_driver::Datastore;
+use lockstep_fs::StoreView;
 
 use super::bounds;
 use crate::check::leaks::{self, Kept};

@@ -11,6 +11,7 @@ use lockstep_driver::{
     ClearError, Cleared, Datastore, DatastoreHandle, Repair, RoleMarks, clear_poison,
 };
 use lockstep_fs::InoRanges;
+use lockstep_fs::plan::View;
 use lockstep_fs::poison::MARKER_FILE;
 use lockstep_repl::state::State;
 use lockstep_roles::RoleRecord;
@@ -419,7 +420,7 @@ impl SimNode {
     pub fn inodes(&self) -> impl Fn(Ino) -> Result<bool, String> {
         let dump = LazyCell::new(|| self.dump());
         move |ino| match self.datastore() {
-            Some(datastore) => match datastore.store().replica().inode_now(ino) {
+            Some(datastore) => match datastore.store().tree().inode(ino) {
                 Ok(inode) => Ok(inode.is_some()),
                 Err(error) => Err(format!("{:?}: #{ino} cannot be read: {error:?}", self.side)),
             },

@@ -2,8 +2,9 @@
 
 use std::ops::ControlFlow;
 
+use lockstep_fs::plan::View;
 use lockstep_fs::record::{self, NamedEntry};
-use lockstep_fs::{OpError, Store};
+use lockstep_fs::{OpError, Store, StoreView};
 use lockstep_types::Ino;
 
 use crate::check::{Body, Dump, Entry, Inode};
@@ -16,7 +17,7 @@ pub fn dump(store: &Store) -> Result<Dump, String> {
     let error_text = |error: OpError| format!("a store cannot be read: {error:?}");
     let mut dump = Dump::default();
     for (ino, _) in store
-        .replica()
+        .tree()
         .inodes(1, u64::MAX, INODES_MAX)
         .map_err(error_text)?
     {
@@ -28,7 +29,7 @@ pub fn dump(store: &Store) -> Result<Dump, String> {
 }
 
 fn inode(store: &Store, ino: Ino) -> Result<Option<Inode>, OpError> {
-    let Some(record) = store.replica().inode_now(ino)? else {
+    let Some(record) = store.tree().inode(ino)? else {
         return Ok(None);
     };
     let attr = record.attr(ino);

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use lockstep_types::Ino;
 
-use super::facade::Store;
+use super::StoreView;
 use crate::error::OpError;
 
 /// Deepest directory that gets a path. A deeper directory, or a directory in a circle, gets none.
@@ -16,28 +16,32 @@ const DEPTH_MAX: usize = 1000;
 /// A directory and a name in the directory.
 type ParentAndName = (Ino, Vec<u8>);
 
-impl Store {
-    /// A path from the root of the datastore for each inode of `wanted` that has one. A file with several names gets one
-    /// of them.
-    pub fn paths_of(&self, wanted: &BTreeSet<Ino>) -> Result<BTreeMap<Ino, Vec<u8>>, OpError> {
-        let mut paths = BTreeMap::new();
-        if wanted.is_empty() {
-            return Ok(paths);
-        }
-        let mut places = find(self, wanted)?;
-        for &ino in wanted {
-            if let Some(path) = path_of(self, ino, &mut places)? {
-                paths.insert(ino, path);
-            }
-        }
-        Ok(paths)
+/// A path from the root of the datastore for each inode of `wanted` that has one. A file with several names gets one of
+/// them.
+pub fn paths_of(
+    view: &dyn StoreView,
+    wanted: &BTreeSet<Ino>,
+) -> Result<BTreeMap<Ino, Vec<u8>>, OpError> {
+    let mut paths = BTreeMap::new();
+    if wanted.is_empty() {
+        return Ok(paths);
     }
+    let mut places = find(view, wanted)?;
+    for &ino in wanted {
+        if let Some(path) = path_of(view, ino, &mut places)? {
+            paths.insert(ino, path);
+        }
+    }
+    Ok(paths)
 }
 
 /// A directory entry of each inode in `wanted`, if there is one.
-fn find(store: &Store, wanted: &BTreeSet<Ino>) -> Result<HashMap<Ino, ParentAndName>, OpError> {
+fn find(
+    view: &dyn StoreView,
+    wanted: &BTreeSet<Ino>,
+) -> Result<HashMap<Ino, ParentAndName>, OpError> {
     let mut places = HashMap::new();
-    store.replica().each_entry(&mut |directory, entry| {
+    view.each_entry(&mut |directory, entry| {
         if wanted.contains(&entry.ino) {
             places
                 .entry(entry.ino)
@@ -50,7 +54,7 @@ fn find(store: &Store, wanted: &BTreeSet<Ino>) -> Result<HashMap<Ino, ParentAndN
 
 /// The path of an inode from the root of the datastore.
 fn path_of(
-    store: &Store,
+    view: &dyn StoreView,
     ino: Ino,
     places: &mut HashMap<Ino, ParentAndName>,
 ) -> Result<Option<Vec<u8>>, OpError> {
@@ -59,7 +63,7 @@ fn path_of(
     while at != Ino::ROOT {
         let place = match places.get(&at) {
             Some(place) => Some(place.clone()),
-            None => entry_of_directory(store, at)?,
+            None => entry_of_directory(view, at)?,
         };
         let Some((above, name)) = place.filter(|_| names.len() < DEPTH_MAX) else {
             return Ok(None);
@@ -75,14 +79,17 @@ fn path_of(
 }
 
 /// The entry of a directory in its parent; `None` for another kind of inode, or without an entry.
-fn entry_of_directory(store: &Store, directory: Ino) -> Result<Option<ParentAndName>, OpError> {
-    let above = match store.tree().parent(directory) {
+fn entry_of_directory(
+    view: &dyn StoreView,
+    directory: Ino,
+) -> Result<Option<ParentAndName>, OpError> {
+    let above = match view.parent(directory) {
         Ok(above) => above,
         Err(OpError::Refused(_)) => return Ok(None),
         Err(error) => return Err(error),
     };
     let mut place = None;
-    let looked = store.tree().readdir(above, 0, &mut |_, entry| {
+    let looked = view.readdir(above, 0, &mut |_, entry| {
         if entry.ino == directory {
             place = Some((above, entry.name.as_bytes().to_vec()));
             return ControlFlow::Break(());
