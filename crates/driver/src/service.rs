@@ -378,14 +378,8 @@ impl DatastoreHandle {
         if write.length == 0 {
             return done(Ok(()));
         }
-        // Otherwise the secondary would get the write and this node not, and the good copy would be out of sync.
-        if engine.store.is_poisoned() {
-            return done(Err(Errno::Io));
-        }
-        // Both nodes would refuse the write, and a refusal by the secondary is treated as its failure.
-        if write.end() > limits::FILE_BYTES_MAX {
-            return done(Err(Errno::TooBig));
-        }
+        // Before the secondary gets the write. If only this node refused, the good copy would be out of sync; and a refusal
+        // by the secondary is treated as its failure.
         let allowed =
             engine
                 .store

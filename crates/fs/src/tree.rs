@@ -57,10 +57,14 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Refuses a write of a client that the flags of the file forbid. `is_last` says that the write was done before as an append, if
-    /// the file ends with it.
+    /// Refuses a write of a client for every reason that no waiting would change: the disk has failed, there is no such
+    /// file, the file would get too long, or its flags forbid the write. `is_last` says that the write was done before as
+    /// an append, if the file ends with it.
     pub fn check_write(self, ino: Ino, bytes: Range<u64>, is_last: bool) -> Result<(), OpError> {
-        let file = self.content.file(self.namespace, ino)?;
+        let length = bytes.end.saturating_sub(bytes.start);
+        let file = self
+            .content
+            .file_to_write(self.namespace, ino, bytes.start, length)?;
         let flags = file.flags();
         if !flags.intersects(InodeFlags::RESTRICTING) {
             return Ok(());
