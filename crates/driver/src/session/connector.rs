@@ -163,7 +163,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
         let reason = unconnected.to_string();
         match unconnected {
             Unconnected::Exchange(ExchangeError::PeerPoisoned(_)) => {
-                self.note_peer_poisoned(&reason)
+                self.note_peer_poisoned(&reason);
             }
             _ if unconnected.is_obstacle() => notes.set_obstacle(&reason),
             _ => notes.set_reason(&reason),
