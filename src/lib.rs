@@ -9,4 +9,5 @@ pub mod node;
 pub mod private_directory;
 pub mod service_manager;
 pub mod signals;
+pub mod stop_signal;
 pub mod witness;

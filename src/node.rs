@@ -15,7 +15,6 @@ mod slot;
 mod witnesses;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,6 +27,7 @@ use crate::config::NodeConfig;
 use crate::control::{ControlServer, ControlService};
 use crate::service_manager::one_line;
 use crate::signals::stop_signals;
+use crate::stop_signal::StopSignal;
 use at_once::at_once;
 use error::system;
 use listener::PeerListener;
@@ -132,7 +132,7 @@ impl RunningNode {
                     DatastoreSlot::new(store, witness.cloned(), Arc::clone(&descriptors))
                 })
                 .collect(),
-            stopping: AtomicBool::new(false),
+            stop: StopSignal::new().map_err(system("make a signal of the stop"))?,
             refusals: WarningLimiter::default(),
         });
         let service: Arc<dyn ControlService> = Arc::<NodeShared>::clone(&shared);
@@ -218,7 +218,7 @@ impl RunningNode {
     fn stop(self) -> Result<(), NodeError> {
         let slots = &self.shared.slots;
         // First: from now on no datastore is started.
-        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.stop.set();
         let (starters, others): (Vec<_>, Vec<_>) = self
             .threads
             .into_iter()

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lockstep_driver::{Datastore, refuse, threads};
@@ -20,8 +20,6 @@ use super::shared::NodeShared;
 use super::slot::DatastoreSlot;
 use crate::config::{Encryption, LinkConfig, NodeConfig};
 
-/// Pause between two checks for a new connection, or for the stop of the node.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Pause after the system could not accept a connection.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
 
@@ -84,7 +82,7 @@ impl PeerListener {
     /// Accepts connections until the node stops. A thread of its own answers each connection.
     pub fn run(self, shared: &Arc<NodeShared>) {
         let limiter = Arc::new(PreAuthLimiter::default());
-        while !shared.stopping.load(Ordering::Acquire) {
+        while !shared.stop.is_set() {
             match self.listener.accept() {
                 Ok((socket, from)) => {
                     if let Err(error) = self.accept(shared, &limiter, socket, from) {
@@ -92,11 +90,11 @@ impl PeerListener {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    std::thread::sleep(POLL_INTERVAL);
+                    shared.stop.wait_until_readable(self.listener.as_fd());
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection at the moment");
-                    std::thread::sleep(ACCEPT_BACKOFF);
+                    shared.stop.wait(ACCEPT_BACKOFF);
                 }
             }
         }

@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockstep_driver::Datastore;
 use lockstep_driver::report::{CommandFailure, RoleReport, VerifyProgress, VerifyReport};
@@ -13,6 +12,7 @@ use super::at_once::at_once;
 use super::cluster_address::LEAVE_LIMIT;
 use super::slot::DatastoreSlot;
 use crate::control::{ControlService, NodeStatus, RoleCommand};
+use crate::stop_signal::StopSignal;
 
 /// Pause before the second attempt to start a datastore.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -20,8 +20,6 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(20);
 /// Pause between two looks at the cluster addresses and the NFS servers behind them.
 const ADDRESS_LOOK_INTERVAL: Duration = Duration::from_secs(3);
-/// Pause between two checks whether the node stops.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The state that the threads of a node share.
 pub(super) struct NodeShared {
@@ -32,7 +30,7 @@ pub(super) struct NodeShared {
     /// The datastores, in the order of the configuration.
     pub slots: Vec<DatastoreSlot>,
     /// Set when the node begins to stop.
-    pub stopping: AtomicBool,
+    pub stop: StopSignal,
     /// Limits the log lines about refused connections.
     pub refusals: WarningLimiter,
 }
@@ -81,7 +79,7 @@ impl NodeShared {
             return datastore.role().hand_over();
         };
         let departure = slot.address().depart(address);
-        let outcome = departure.wait(|| self.stopping.load(Ordering::Acquire));
+        let outcome = departure.wait(|| self.stop.is_set());
         if !outcome.left {
             tracing::warn!(
                 datastore = datastore.name(),
@@ -101,12 +99,8 @@ impl NodeShared {
     pub fn start_the_rest(&self) {
         let mut wait = FIRST_RETRY;
         loop {
-            let until = Instant::now() + wait;
-            while Instant::now() < until {
-                if self.stopping.load(Ordering::Acquire) {
-                    return;
-                }
-                std::thread::sleep(POLL_INTERVAL);
+            if self.stop.wait(wait) {
+                return;
             }
             let stopped = self.slots.iter().filter(|slot| slot.running().is_none());
             let attempts: Vec<_> = stopped
@@ -142,14 +136,12 @@ impl NodeShared {
 
     /// Looks at the cluster addresses, and at the NFS servers behind them, until the node stops.
     pub fn watch_addresses(&self) {
-        let mut next = Instant::now();
-        while !self.stopping.load(Ordering::Acquire) {
-            if Instant::now() >= next {
-                // A server that hangs costs seconds, and the end of the node waits for this thread.
-                at_once(&self.slots, DatastoreSlot::look_at_address);
-                next = Instant::now() + ADDRESS_LOOK_INTERVAL;
+        loop {
+            // A server that hangs costs seconds, and the end of the node waits for this thread.
+            at_once(&self.slots, DatastoreSlot::look_at_address);
+            if self.stop.wait(ADDRESS_LOOK_INTERVAL) {
+                return;
             }
-            std::thread::sleep(POLL_INTERVAL);
         }
     }
 

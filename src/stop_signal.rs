@@ -1,0 +1,104 @@
+//! The stop of a process that several threads wait for: each thread sleeps until the stop, and looks for nothing.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct StopSignal {
+    is_set: AtomicBool,
+    /// Readable from the stop on.
+    event: OwnedFd,
+}
+
+impl StopSignal {
+    /// A signal that is not set.
+    ///
+    /// # Errors
+    /// If the process has no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            is_set: AtomicBool::new(false),
+            event: eventfd(0, EventfdFlags::CLOEXEC)?,
+        })
+    }
+
+    /// Stops: every wait ends.
+    pub fn set(&self) {
+        self.is_set.store(true, Ordering::Release);
+        // The counter of the event is far from its end, so the write does not fail.
+        let _written = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    /// Whether the stop has come.
+    pub fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Acquire)
+    }
+
+    /// Sleeps for `time`, or until the stop. Returns whether the stop has come.
+    pub fn wait(&self, time: Duration) -> bool {
+        self.wait_on(&[], Some(time))
+    }
+
+    /// Sleeps until `source` can be read, or until the stop. Returns whether the stop has come.
+    pub fn wait_until_readable(&self, source: BorrowedFd<'_>) -> bool {
+        self.wait_on(&[source], None)
+    }
+
+    fn wait_on(&self, sources: &[BorrowedFd<'_>], time: Option<Duration>) -> bool {
+        let stop = self.event.as_fd();
+        let all = sources.iter().copied().chain([stop]);
+        let mut fds: Vec<_> = all
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let limit = time.and_then(|time| Timespec::try_from(time).ok());
+        // An interrupted wait ends early: the caller looks, and waits again.
+        let _ready = poll(&mut fds, limit.as_ref());
+        self.is_set()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+
+    /// A busy machine may take long for anything.
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn every_wait_ends_at_the_stop() {
+        let stop = Arc::new(StopSignal::new().unwrap());
+        let (source, _open) = UnixStream::pair().unwrap();
+        let waits = [false, true].map(|reads| {
+            let (stop, source) = (Arc::clone(&stop), source.try_clone().unwrap());
+            thread::spawn(move || {
+                if reads {
+                    stop.wait_until_readable(source.as_fd())
+                } else {
+                    stop.wait(LONG)
+                }
+            })
+        });
+        stop.set();
+        assert!(waits.into_iter().all(|wait| wait.join().unwrap()));
+        assert!(stop.wait(LONG), "also afterwards");
+    }
+
+    #[test]
+    fn a_wait_ends_with_its_time_and_with_its_source() {
+        let stop = StopSignal::new().unwrap();
+        assert!(!stop.wait(Duration::from_millis(1)));
+        let (source, mut other) = UnixStream::pair().unwrap();
+        other.write_all(b"x").unwrap();
+        assert!(!stop.wait_until_readable(source.as_fd()));
+    }
+}
