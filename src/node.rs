@@ -21,12 +21,11 @@ use std::time::Duration;
 use lockstep_driver::{DatastoreError, threads};
 use lockstep_link::WarningLimiter;
 use lockstep_mount::hold::DescriptorStore;
-use signal_hook::iterator::Signals;
 
 use crate::config::NodeConfig;
 use crate::control::{ControlServer, ControlService};
 use crate::service_manager::one_line;
-use crate::signals::stop_signals;
+use crate::signals::ShutdownRequests;
 use crate::stop_signal::StopSignal;
 use at_once::at_once;
 use error::system;
@@ -38,8 +37,8 @@ use witnesses::NodeWitnesses;
 
 pub use error::NodeError;
 
-/// Pause between two checks for a signal, or for the end of a mount.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Pause between two looks for the end of a mount.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The condition under which a node stops without a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +68,12 @@ fn run_until_stopped(
     until: Until,
     notifier: &mut Notifier,
 ) -> Result<(), NodeError> {
-    let mut signals = Signals::new(stop_signals()).map_err(system("handle signals"))?;
-    let Some(node) = late::start(&mut signals, || RunningNode::start(config))? else {
+    let mut requests = ShutdownRequests::new().map_err(system("handle signals"))?;
+    let Some(node) = late::start(&mut requests, || RunningNode::start(config))? else {
         tracing::info!("stopped before the start");
         return Ok(());
     };
-    let waited = match node.wait(signals, notifier) {
+    let waited = match node.wait(requests, notifier) {
         Err(NodeError::Unmounted { mount_point }) if until == Until::Unmounted => {
             tracing::info!(mount = %mount_point.display(), "unmounted: stopping");
             Ok(())
@@ -194,17 +193,19 @@ impl RunningNode {
     }
 
     /// Waits for a signal. Returns an error if a mount ends before.
-    fn wait(&self, mut signals: Signals, notifier: &mut Notifier) -> Result<(), NodeError> {
+    fn wait(
+        &self,
+        mut requests: ShutdownRequests,
+        notifier: &mut Notifier,
+    ) -> Result<(), NodeError> {
         notifier.ready(&self.shared);
         loop {
-            if let Some(signal) = signals.pending().next() {
-                let signal = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+            self.check_mounts()?;
+            notifier.tick(&self.shared);
+            if let Some(signal) = requests.wait(LOOK_INTERVAL) {
                 tracing::info!(signal, "stopping");
                 return Ok(());
             }
-            self.check_mounts()?;
-            notifier.tick(&self.shared);
-            std::thread::sleep(POLL_INTERVAL);
         }
     }
 

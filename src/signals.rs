@@ -1,10 +1,57 @@
 //! The signals that request a clean shutdown of a process.
 
 use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// The requests for a clean shutdown that a process has got: one thread sleeps until the next.
+pub struct ShutdownRequests {
+    signals: Signals,
+    /// Readable once a signal has come.
+    raised: UnixStream,
+}
+
+impl ShutdownRequests {
+    /// Handles the signals of [`stop_signals`] from now on.
+    ///
+    /// # Errors
+    /// If a signal cannot be handled.
+    pub fn new() -> io::Result<Self> {
+        Self::of(stop_signals())
+    }
+
+    /// Handles these signals from now on.
+    ///
+    /// # Errors
+    /// If a signal cannot be handled.
+    pub fn of(numbers: Vec<i32>) -> io::Result<Self> {
+        let (raised, raise) = UnixStream::pair()?;
+        for number in &numbers {
+            signal_hook::low_level::pipe::register(*number, raise.try_clone()?)?;
+        }
+        Ok(Self {
+            signals: Signals::new(numbers)?,
+            raised,
+        })
+    }
+
+    /// Sleeps for `time`, or until a request. Returns the name of the signal that has come.
+    pub fn wait(&mut self, time: Duration) -> Option<&'static str> {
+        let mut fds = [PollFd::from_borrowed_fd(self.raised.as_fd(), PollFlags::IN)];
+        let limit = Timespec::try_from(time).ok();
+        // An interrupted wait ends early: the caller looks, and waits again.
+        let _ready = poll(&mut fds, limit.as_ref());
+        let signal = self.signals.pending().next()?;
+        Some(signal_hook::low_level::signal_name(signal).unwrap_or("a signal"))
+    }
+}
 
 /// Returns the signals that request a clean shutdown. A closed terminal sends SIGHUP: it is one of these signals
 /// unless the parent of the process has set it to be ignored (`nohup`).

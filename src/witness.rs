@@ -9,14 +9,13 @@ use lockstep_link::{Identity, LinkError};
 use lockstep_witness::{
     WitnessServer, WitnessServerError, WitnessServerOptions, WitnessStore, WitnessStoreError,
 };
-use signal_hook::iterator::Signals;
 
 use crate::config::WitnessServerConfig;
 use crate::service_manager::ServiceManager;
-use crate::signals::stop_signals;
+use crate::signals::ShutdownRequests;
 
-/// Pause between two checks for a signal, or for a failure.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Pause between two looks for a failure.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Why a witness could not start, or had to stop.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +70,7 @@ fn run_until_stopped(
     config: &WitnessServerConfig,
     manager: &ServiceManager,
 ) -> Result<(), WitnessRunError> {
-    let mut signals = Signals::new(stop_signals())?;
+    let mut requests = ShutdownRequests::new()?;
     let identity = Identity::load(&config.identity)?;
     if let Some(name) = config.node_name(identity.fingerprint()) {
         let name = name.to_owned();
@@ -88,16 +87,14 @@ fn run_until_stopped(
     tracing::info!(address = %server.address(), store = %id, datastores, "running");
     manager.ready(&format!("answering on {}", server.address()));
     loop {
-        if let Some(signal) = signals.pending().next() {
-            let signal = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
-            tracing::info!(signal, "stopping");
-            break;
-        }
         if let Some(failure) = server.failure() {
             let failure = failure.to_owned();
             return Err(WitnessRunError::Failed { failure });
         }
-        std::thread::sleep(POLL_INTERVAL);
+        if let Some(signal) = requests.wait(LOOK_INTERVAL) {
+            tracing::info!(signal, "stopping");
+            break;
+        }
     }
     manager.stopping();
     drop(server);

@@ -8,10 +8,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use lockstep_driver::DatastoreError;
-use signal_hook::iterator::Signals;
 
 use super::error::NodeError;
 use crate::control::ControlError;
+use crate::signals::ShutdownRequests;
 
 /// The longest wait for the end of another process. A process that was killed in the middle of a long flush ends when the
 /// disk has answered.
@@ -72,7 +72,7 @@ impl Patience {
 
 /// Starts a node by `start`, again and again while waiting may help. `None` if a signal ends the wait.
 pub(super) fn start<T>(
-    signals: &mut Signals,
+    requests: &mut ShutdownRequests,
     mut start: impl FnMut() -> Result<T, NodeError>,
 ) -> Result<Option<T>, NodeError> {
     let mut patience = Patience::default();
@@ -95,10 +95,9 @@ pub(super) fn start<T>(
                 "cannot start yet: trying again"
             );
         }
-        if signals.pending().next().is_some() {
+        if requests.wait(RETRY_INTERVAL).is_some() {
             return Ok(None);
         }
-        std::thread::sleep(RETRY_INTERVAL);
     }
 }
 
@@ -115,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_start_waits_for_a_predecessor_and_for_an_address() {
-        let mut signals = Signals::new([signal_hook::consts::SIGUSR2]).unwrap();
+        let mut requests = ShutdownRequests::of(vec![signal_hook::consts::SIGUSR2]).unwrap();
         let mut failures = vec![
             listen(io::ErrorKind::AddrNotAvailable),
             listen(io::ErrorKind::AddrInUse),
@@ -127,7 +126,7 @@ mod tests {
                 is_one_in_use: true,
             },
         ];
-        let started = start(&mut signals, || failures.pop().map_or(Ok(7), Err));
+        let started = start(&mut requests, || failures.pop().map_or(Ok(7), Err));
         assert_eq!(started.unwrap(), Some(7));
     }
 
@@ -147,9 +146,9 @@ mod tests {
 
     #[test]
     fn a_start_waits_for_nothing_else() {
-        let mut signals = Signals::new([signal_hook::consts::SIGUSR2]).unwrap();
+        let mut requests = ShutdownRequests::of(vec![signal_hook::consts::SIGUSR2]).unwrap();
         let mut attempts = 0;
-        let started = start(&mut signals, || {
+        let started = start(&mut requests, || {
             attempts += 1;
             Err::<(), _>(listen(io::ErrorKind::PermissionDenied))
         });
