@@ -1,4 +1,4 @@
-//! Rule: files and headings that documents, comments and messages name exist.
+//! Rules: files, headings and tests that documents, comments and messages name exist, and some pages stay short.
 //!
 //! A name of a source file may leave out the beginning of its path: `driver/peer/dial.rs`, or `dial.rs`.
 
@@ -9,6 +9,14 @@ use std::path::Path;
 use crate::Finding;
 use crate::architecture::short;
 use crate::workspace::{Workspace, is_rust, split_path};
+
+/// Most words of pages that are to be read at one sitting. Blocks of code do not count.
+const WORDS_MAX: &[(&str, usize)] = &[
+    ("README.md", 1_200),
+    ("CHANGELOG.md", 600),
+    ("docs/ARCHITECTURE.md", 2_500),
+    ("docs/testing.md", 1_700),
+];
 
 /// All documents of the repository, by path.
 pub type Documents = BTreeMap<String, String>;
@@ -154,6 +162,28 @@ fn file_names(text: &str) -> impl Iterator<Item = &str> {
             && !it.contains(['{', '}', '*', '…', '$'])
             && !it.starts_with(['/', '.'])
     })
+}
+
+/// Pages that are too long.
+pub fn check_words(documents: &Documents) -> Vec<Finding> {
+    let words = |text: &str| {
+        let blocks = text.split("```").step_by(2);
+        let lines = blocks
+            .flat_map(str::lines)
+            .filter(|it| !it.starts_with("    "));
+        let words = lines.flat_map(str::split_whitespace);
+        words
+            .filter(|it| it.contains(char::is_alphanumeric))
+            .count()
+    };
+    let limits = WORDS_MAX
+        .iter()
+        .map(|&(page, most)| (page, most, words(&documents[page])));
+    let long = limits.filter(|(_, most, words)| words > most);
+    long.map(|(page, most, words)| {
+        Finding::new("docs", format!("{page}: {words} words, at most {most}"))
+    })
+    .collect()
 }
 
 /// Tests that documents cite and that do not exist. A name of five words or more, in backticks, is that of a test.
