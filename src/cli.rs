@@ -5,43 +5,13 @@
 //! Results go to standard output, all other text to standard error. Only this module and `crates/playground` print.
 
 mod arguments;
-mod background;
-mod clear_poison;
-mod create_store;
-mod demote;
-mod drill;
-mod export;
-mod failover;
-mod ganesha_config;
-mod ganesha_follow;
-mod guard;
-mod health;
-mod hold;
-mod init;
-mod init_ask_witness;
-mod init_witness;
-mod invalidate;
-mod keepalived_config;
-mod keepalived_watch;
+mod inspect;
+mod integrate;
 mod log;
-mod mount_directory;
-mod mount_helper;
-mod new_files;
-mod node;
+mod operate;
 mod outcome;
-mod promote;
-mod role_change;
-mod setting;
-mod status;
+mod setup;
 mod terminal;
-mod verify;
-mod wait;
-mod why;
-mod witness;
-mod witness_forget;
-mod witness_status;
-mod write_back;
-mod write_verifier;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -94,32 +64,32 @@ Exit codes: 0 done or yes, 1 no, 2 could not be done. See `lockstep help COMMAND
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Init(init::InitArgs),
-    CreateStore(create_store::CreateStoreArgs),
-    Node(node::NodeArgs),
-    Health(health::HealthArgs),
-    Hold(hold::HoldArgs),
-    Guard(guard::GuardArgs),
-    Invalidate(invalidate::InvalidateArgs),
-    WriteBack(write_back::WriteBackArgs),
-    KeepalivedConfig(keepalived_config::KeepalivedConfigArgs),
-    KeepalivedWatch(keepalived_watch::KeepalivedWatchArgs),
-    Wait(wait::WaitArgs),
-    Status(status::StatusArgs),
-    Why(why::WhyArgs),
-    Verify(verify::VerifyArgs),
-    Failover(failover::FailoverArgs),
-    Promote(promote::PromoteArgs),
-    Demote(demote::DemoteArgs),
-    Drill(drill::DrillArgs),
-    Export(export::ExportArgs),
-    GaneshaConfig(ganesha_config::GaneshaConfigArgs),
-    GaneshaFollow(ganesha_follow::GaneshaFollowArgs),
-    ClearPoison(clear_poison::ClearPoisonArgs),
-    Witness(witness::WitnessArgs),
-    WitnessStatus(witness_status::WitnessStatusArgs),
-    WitnessForget(witness_forget::WitnessForgetArgs),
-    WriteVerifier(write_verifier::WriteVerifierArgs),
+    Init(setup::init::InitArgs),
+    CreateStore(setup::create_store::CreateStoreArgs),
+    Node(operate::node::NodeArgs),
+    Health(inspect::health::HealthArgs),
+    Hold(operate::hold::HoldArgs),
+    Guard(integrate::guard::GuardArgs),
+    Invalidate(integrate::invalidate::InvalidateArgs),
+    WriteBack(integrate::write_back::WriteBackArgs),
+    KeepalivedConfig(integrate::keepalived_config::KeepalivedConfigArgs),
+    KeepalivedWatch(integrate::keepalived_watch::KeepalivedWatchArgs),
+    Wait(inspect::wait::WaitArgs),
+    Status(inspect::status::StatusArgs),
+    Why(inspect::why::WhyArgs),
+    Verify(inspect::verify::VerifyArgs),
+    Failover(operate::failover::FailoverArgs),
+    Promote(operate::promote::PromoteArgs),
+    Demote(operate::demote::DemoteArgs),
+    Drill(operate::drill::DrillArgs),
+    Export(inspect::export::ExportArgs),
+    GaneshaConfig(integrate::ganesha_config::GaneshaConfigArgs),
+    GaneshaFollow(integrate::ganesha_follow::GaneshaFollowArgs),
+    ClearPoison(operate::clear_poison::ClearPoisonArgs),
+    Witness(operate::witness::WitnessArgs),
+    WitnessStatus(inspect::witness_status::WitnessStatusArgs),
+    WitnessForget(operate::witness_forget::WitnessForgetArgs),
+    WriteVerifier(inspect::write_verifier::WriteVerifierArgs),
     #[cfg(feature = "playground")]
     Playground(lockstep_playground::PlaygroundArgs),
     #[cfg(feature = "playground")]
@@ -128,36 +98,36 @@ enum Command {
 
 /// Runs the command of the command line.
 pub(crate) fn run() -> ExitCode {
-    if mount_helper::is_called() {
-        return mount_helper::run();
+    if integrate::mount_helper::is_called() {
+        return integrate::mount_helper::run();
     }
     let outcome = match Cli::parse().command {
-        Command::Init(args) => init::run(args),
-        Command::CreateStore(args) => create_store::run(&args),
-        Command::Node(args) => node::run(&args),
-        Command::Health(args) => health::run(&args),
-        Command::Hold(args) => hold::run(&args),
-        Command::Guard(args) => guard::run(&args),
-        Command::Invalidate(args) => invalidate::run(&args),
-        Command::WriteBack(args) => write_back::run(&args),
-        Command::KeepalivedConfig(args) => keepalived_config::run(&args),
-        Command::KeepalivedWatch(args) => keepalived_watch::run(&args),
-        Command::Wait(args) => wait::run(&args),
-        Command::Status(args) => status::run(&args),
-        Command::Why(args) => why::run(&args),
-        Command::Verify(args) => verify::run(&args),
-        Command::Failover(args) => failover::run(&args),
-        Command::Promote(args) => promote::run(&args),
-        Command::Demote(args) => demote::run(&args),
-        Command::Drill(args) => drill::run(&args),
-        Command::Export(args) => export::run(&args),
-        Command::GaneshaConfig(args) => ganesha_config::run(&args),
-        Command::GaneshaFollow(args) => ganesha_follow::run(&args),
-        Command::ClearPoison(args) => clear_poison::run(&args),
-        Command::Witness(args) => witness::run(&args),
-        Command::WitnessStatus(args) => witness_status::run(&args),
-        Command::WitnessForget(args) => witness_forget::run(&args),
-        Command::WriteVerifier(args) => write_verifier::run(&args),
+        Command::Init(args) => setup::init::run(args),
+        Command::CreateStore(args) => setup::create_store::run(&args),
+        Command::Node(args) => operate::node::run(&args),
+        Command::Health(args) => inspect::health::run(&args),
+        Command::Hold(args) => operate::hold::run(&args),
+        Command::Guard(args) => integrate::guard::run(&args),
+        Command::Invalidate(args) => integrate::invalidate::run(&args),
+        Command::WriteBack(args) => integrate::write_back::run(&args),
+        Command::KeepalivedConfig(args) => integrate::keepalived_config::run(&args),
+        Command::KeepalivedWatch(args) => integrate::keepalived_watch::run(&args),
+        Command::Wait(args) => inspect::wait::run(&args),
+        Command::Status(args) => inspect::status::run(&args),
+        Command::Why(args) => inspect::why::run(&args),
+        Command::Verify(args) => inspect::verify::run(&args),
+        Command::Failover(args) => operate::failover::run(&args),
+        Command::Promote(args) => operate::promote::run(&args),
+        Command::Demote(args) => operate::demote::run(&args),
+        Command::Drill(args) => operate::drill::run(&args),
+        Command::Export(args) => inspect::export::run(&args),
+        Command::GaneshaConfig(args) => integrate::ganesha_config::run(&args),
+        Command::GaneshaFollow(args) => integrate::ganesha_follow::run(&args),
+        Command::ClearPoison(args) => operate::clear_poison::run(&args),
+        Command::Witness(args) => operate::witness::run(&args),
+        Command::WitnessStatus(args) => inspect::witness_status::run(&args),
+        Command::WitnessForget(args) => operate::witness_forget::run(&args),
+        Command::WriteVerifier(args) => inspect::write_verifier::run(&args),
         #[cfg(feature = "playground")]
         Command::Playground(args) => {
             lockstep_playground::run_playground(&args, &lockstepfs::signals::stop_signals())

@@ -1,0 +1,111 @@
+//! `lockstep export`: writes a node's data as a plain directory tree, without the node and without its peer.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use lockstep_fs::export::{ExportSummary, Lost, export};
+use lockstepfs::config::Role;
+
+use crate::cli::arguments::{ConfigArgs, absolute, find_datastore};
+use crate::cli::outcome::NO;
+use crate::cli::terminal::{bytes, count, say, warn};
+
+/// Write a node's data out as a plain directory, offline
+///
+/// Needs neither the node (stop it first) nor its peer. Keeps modes, owners, times, extended
+/// attributes, links and holes, so run it as root. Names, files and attributes that the destination cannot
+/// hold, such as a very large file, are left out and reported. Space reserved with fallocate is not reserved
+/// in the copy.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ExportArgs {
+    /// Name of the datastore
+    name: String,
+
+    /// Directory to write to: empty, or missing (its parent must exist). A missing directory is called
+    /// DEST.partial until it is complete
+    dest: PathBuf,
+
+    #[command(flatten)]
+    config: ConfigArgs,
+
+    /// Also write one line per name: path, inode, type, mode, owner, size, times, links, hash. The file
+    /// must not exist; it is called FILE.partial until it is complete
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lockstep export data /mnt/rescue/data
+  lockstep export data /tmp/data --manifest /tmp/data.manifest
+
+A copy that may be incomplete (on a secondary that was not in sync, or on a failed disk) is
+exported too, with a warning.
+
+Exit codes: 0 exported, 1 exported without the reported losses, 2 could not export.";
+
+/// Most losses that are printed; the manifest lists all.
+const PRINTED_LOSSES_MAX: u64 = 20;
+
+pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
+    let config = args.config.load()?;
+    let datastore = find_datastore(&config, &args.name)?;
+    let dest = absolute(&args.dest)?;
+    let mut losses = 0;
+    let mut report = |lost: &Lost| {
+        losses += 1;
+        if losses <= PRINTED_LOSSES_MAX {
+            warn(&format!(
+                "not kept: {}: {}: {}",
+                lost.name, lost.what, lost.cause
+            ));
+        }
+    };
+    let summary = export(
+        &datastore.store,
+        &dest,
+        args.manifest.as_deref(),
+        &mut report,
+    )?;
+    for caveat in caveats(&datastore.store, datastore.role) {
+        warn(&format!("WARNING: {caveat}"));
+    }
+    say(&format!(
+        "exported {} names, {} of content to {}\n",
+        count(summary.names),
+        bytes(summary.bytes),
+        dest.display()
+    ))?;
+    Ok(outcome(&summary, args.manifest.is_some()))
+}
+
+/// Prints a summary of the losses, and returns the exit code.
+fn outcome(summary: &ExportSummary, has_manifest: bool) -> ExitCode {
+    if summary.lost == 0 {
+        return ExitCode::SUCCESS;
+    }
+    let list = match (summary.lost > PRINTED_LOSSES_MAX, has_manifest) {
+        (false, _) => "",
+        (true, true) => "; the manifest lists all (lines that begin with \\lost)",
+        (true, false) => "; --manifest FILE would list all",
+    };
+    let missing = match summary.missing {
+        0 => String::new(),
+        missing => format!("{} files or directories are MISSING; ", count(missing)),
+    };
+    warn(&format!(
+        "WARNING: {missing}the destination could not hold {} names, files or attributes{list}\n  cure: export \
+         to a file system that can hold them, such as ext4 or XFS, as root",
+        count(summary.lost)
+    ));
+    ExitCode::from(NO)
+}
+
+/// Returns the reasons why the copy may be incomplete or old.
+fn caveats(store: &Path, role: Role) -> Vec<String> {
+    lockstep_driver::caveats(store, role)
+        .unwrap_or_else(|error| vec![format!("whether this copy is complete is unknown: {error}")])
+}

@@ -1,0 +1,9 @@
+//! The commands that set a node up.
+
+pub(super) mod create_store;
+pub(super) mod init;
+pub(super) mod init_ask_witness;
+pub(super) mod init_witness;
+pub(super) mod mount_directory;
+pub(super) mod new_files;
+pub(super) mod setting;
