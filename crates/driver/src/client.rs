@@ -18,7 +18,7 @@ use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, NodeKind};
 
 pub use write_data::{LoadedData, SpilledBytes, WriteData, in_memory};
 
-pub use crate::lease_board::LeaseBoard;
+pub use crate::service_gate::lease_board::LeaseBoard;
 pub use crate::service_gate::{Inside, RequestKind, Standing, Tenure};
 
 mod write_data;

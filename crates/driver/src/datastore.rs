@@ -12,16 +12,16 @@ use lockstep_types::{DatastoreUuid, Errno, Generation};
 use crate::config::DatastoreConfig;
 use crate::durable::{DatastoreError, failed, refused, tables};
 use crate::engine::Engine;
+use crate::jobs::resync::verify_report;
 use crate::maintenance::Maintenance;
 use crate::report::{CommandFailure, DatastoreStatus, VerifyProgress, VerifyReport};
-use crate::resync_jobs::verify_report;
 use crate::role::keeper::RoleKeeper;
 use crate::service_gate::ServiceGate;
 use crate::session::Session;
 use crate::session::build::SessionPart;
 use crate::session::primary::PrimarySession;
 use crate::status;
-use crate::usage::DatastoreUsage;
+use crate::status::usage::DatastoreUsage;
 
 /// See the head of this file.
 pub struct Datastore {

@@ -2,6 +2,13 @@
 //!
 //! A session of either role shares the engine. The engine knows no connection, no core and no client.
 
+pub(crate) mod contact;
+pub(crate) mod disk_watch;
+pub(crate) mod failure_log;
+pub(crate) mod references;
+pub(crate) mod status_notes;
+pub(crate) mod witness_state;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,14 +23,14 @@ use lockstep_types::time::millis;
 use lockstep_types::{Errno, SyncStanding};
 
 use crate::config::DatastoreConfig;
-use crate::disk_watch::DiskWatch;
 use crate::durable::role_file::RoleFile;
-use crate::failure_log::FailureLog;
+use crate::engine::disk_watch::DiskWatch;
+use crate::engine::failure_log::FailureLog;
+use crate::engine::references::References;
+use crate::engine::status_notes::StatusNotes;
+use crate::engine::witness_state::WitnessState;
 use crate::host::{Host, ThreadKind};
-use crate::references::References;
 use crate::service_gate::ServiceGate;
-use crate::status_notes::StatusNotes;
-use crate::witness_state::WitnessState;
 
 /// The longest sleep of a thread that has to see a stop of the datastore, or a change of its role.
 const STOP_POLL: Duration = Duration::from_millis(20);

@@ -5,8 +5,10 @@
 //! Every module may take a short lock, as long as the holder does not wait.
 
 pub(crate) mod exclusive;
+pub mod memory;
 pub(crate) mod oneshot;
 mod os;
+pub mod threads;
 
 use std::sync::Arc;
 use std::time::Duration;

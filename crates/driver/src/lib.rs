@@ -4,22 +4,20 @@
 //! | module | owns |
 //! |---|---|
 //! | `datastore` | the façade: an engine, the keeper of the role, and maintenance |
-//! | `engine` | configuration, store, host and durable marks: the parts that outlive a session |
+//! | `engine` | configuration, store, host, durable marks, the notes for operators, the answers of the witness: the parts that outlive a session |
 //! | `session` | a primary's or a secondary's session, and the loop that executes the core's effects |
 //! | `replication` | the core, its generation and the connection; the exchange of roles and the greeting before |
-//! | `durable` | what a node keeps on stable storage beside its store: the role file, the tables of writes in flight |
-//! | `references` | the references of programs to inodes |
-//! | `store_place` | whether the directory of the store is where its path leads to |
+//! | `durable` | the state of a node on stable storage beside its store: the role file, the tables of writes in flight |
 //! | `ops` | operations of clients on the primary |
 //! | `peer` | the connection, and the requests over it |
-//! | `contact` | the last moment at which this secondary was in sync, for operators |
-//! | `disk_watch` | whether the disk of the store answers |
-//! | `witness_state` | the last word of the witness, and the permit to serve alone |
-//! | `resync_jobs`, `sync_mark`, `maintenance` | work that no client has asked for |
+//! | `role` | the keeper of the role: the session, and everything that changes the role |
+//! | `jobs` | work that no client has asked for: the resync and the comparison, the mark of the sync |
+//! | `maintenance` | periodic work |
 //! | `open` | opening a store: checks and recovery, a repaired disk |
 //! | `host` | time and threads |
 //! | `service`, `client` | the interface for clients |
-//! | `status`, `status_notes`, `report`, `usage` | what operators and tests see |
+//! | `service_gate` | the gate for the requests of clients: the standing, the lease, the tenure |
+//! | `status`, `report` | the facts for operators and tests |
 //!
 //! Rules of the threads:
 //! - Only the threads of a resync or a comparison wait for the peer to read (rule P19).
@@ -34,34 +32,22 @@
 
 pub mod client;
 pub mod config;
-mod contact;
 mod datastore;
-mod disk_watch;
 mod durable;
 mod engine;
-mod failure_log;
 mod host;
-mod lease_board;
+mod jobs;
 mod maintenance;
-pub mod memory;
 mod open;
 mod ops;
 mod peer;
-mod references;
 mod replication;
 pub mod report;
-mod resync_jobs;
 mod role;
 mod service;
 mod service_gate;
 mod session;
 mod status;
-mod status_notes;
-mod store_place;
-mod sync_mark;
-pub mod threads;
-mod usage;
-mod witness_state;
 
 pub use datastore::Datastore;
 pub use durable::DatastoreError;
@@ -70,6 +56,7 @@ pub use durable::machine_count::MACHINE_COUNT_BYTES;
 pub use durable::role_file::marks::RoleMarks;
 pub use durable::tables::TableError;
 pub use host::{Gate, Host, Job, OsHost, RoomLimits, SpillLimits};
+pub use host::{memory, threads};
 pub use open::clear_poison::{ClearError, Cleared, Repair, clear_poison};
 pub use open::{Place, Prepared, make_store, make_store_on_this_machine, prepare};
 pub use ops::spill::SpillLoad;
@@ -78,4 +65,4 @@ pub use replication::greeting::refuse;
 pub use role::keeper::RoleKeeper;
 pub use service::DatastoreHandle;
 pub use status::RESTART_WITHOUT_LEASE;
-pub use usage::DatastoreUsage;
+pub use status::usage::DatastoreUsage;

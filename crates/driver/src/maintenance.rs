@@ -8,9 +8,9 @@ use std::time::Duration;
 use lockstep_repl::state::State;
 
 use crate::engine::Engine;
+use crate::jobs::store_place;
 use crate::replication::Replication;
 use crate::session::Session;
-use crate::store_place;
 
 /// Time between two ticks of the core.
 const TICK: Duration = Duration::from_millis(50);

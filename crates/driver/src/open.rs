@@ -26,21 +26,21 @@ use lockstep_types::settings::{Durability, OnPowerLoss};
 use lockstep_types::{BootId, StoreId};
 
 use crate::config::DatastoreConfig;
-use crate::contact::Contact;
 use crate::datastore::Datastore;
-use crate::disk_watch::DiskWatch;
 use crate::durable::copy_status::CopyLoss;
 use crate::durable::poison_marker::RunDirMarker;
 use crate::durable::role_file::{RoleFile, RoleState};
 use crate::durable::{DatastoreError, failed, machine_count, refused, table_refused, tables};
+use crate::engine::contact::Contact;
+use crate::engine::disk_watch::DiskWatch;
+use crate::engine::failure_log::FailureLog;
+use crate::engine::status_notes::StatusNotes;
+use crate::engine::witness_state::WitnessState;
 use crate::engine::{Engine, EngineDisk};
-use crate::failure_log::FailureLog;
 use crate::host::{Host, OsHost};
 use crate::ops::spill;
 use crate::service_gate::ServiceGate;
 use crate::session::build::{self, SessionPart};
-use crate::status_notes::StatusNotes;
-use crate::witness_state::WitnessState;
 
 /// A datastore that can be opened: its store was checked and found good. Nothing in the store's directory was
 /// changed. The directory is locked against other processes.
@@ -483,7 +483,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
         poison,
         reserve,
     } = parts;
-    let role_identity = crate::store_place::identity_of(store.backing().as_ref());
+    let role_identity = crate::jobs::store_place::identity_of(store.backing().as_ref());
     Arc::new(Engine {
         notes: StatusNotes::new(
             config.name.clone(),

@@ -22,10 +22,10 @@ use crate::client::{
 };
 use crate::datastore::Datastore;
 use crate::host::Job;
+use crate::host::threads;
 use crate::ops::pending::WriteParams;
 use crate::ops::space::{Admission, Begin, Charge};
 use crate::session::primary::PrimarySession;
-use crate::threads;
 
 /// See the head of this file.
 #[derive(Clone)]

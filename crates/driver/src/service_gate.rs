@@ -19,6 +19,8 @@
 //!   dropped.
 //! - The clock is read when a request comes in. So a process that was suspended lets nothing in after its lease.
 
+pub(crate) mod lease_board;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,7 +29,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
 use crate::host::{Host, Job};
-use crate::lease_board::{LeaseBoard, ShownLease};
+use crate::service_gate::lease_board::{LeaseBoard, ShownLease};
 
 /// Time between two looks whether the gate is empty.
 const DRAIN_POLL: Duration = Duration::from_millis(1);

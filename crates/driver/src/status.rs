@@ -1,5 +1,7 @@
 //! The status of a datastore, for operators.
 
+pub(crate) mod usage;
+
 use std::time::Duration;
 
 use lockstep_fs::paths::lost_found_dir;
@@ -10,12 +12,12 @@ use lockstep_types::{Ino, Osn};
 use crate::client::Standing;
 use crate::durable::role_file::RoleState;
 use crate::engine::Engine;
+use crate::jobs::store_place;
 use crate::report::{
     CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SlowOperationStatus,
     SpaceStatus, SyncStatus, WorkStatus,
 };
 use crate::session::Session;
-use crate::store_place;
 
 /// The time for which the clients of a node that serves without a lease wait for its restart. No other node serves by itself
 /// then, but an operator may promote one.

@@ -14,7 +14,7 @@ use lockstep_types::{DatastoreUuid, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
 use super::{Gate, Host, Job};
-use crate::{memory, threads};
+use crate::host::{memory, threads};
 
 thread_local! {
     /// Whether this thread reads from a peer.

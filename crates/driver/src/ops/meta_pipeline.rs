@@ -26,8 +26,8 @@ use super::pending::{PendingMetadata, PendingOp, PendingOps};
 use super::reap_queue::ReapQueue;
 use crate::client::Done;
 use crate::engine::Engine;
+use crate::engine::references::References;
 use crate::host::ThreadKind;
-use crate::references::References;
 use crate::replication::Replication;
 
 /// The time that a thread which must not wait for the disk waits for the sequencer. To number, log and send an

@@ -13,8 +13,8 @@ use lockstep_types::{DatastoreUuid, Osn};
 use thiserror::Error;
 
 use super::greeting::{self, GreetingError};
+use crate::engine::witness_state::WordTime;
 use crate::peer::connection::{Delivery, deliver};
-use crate::witness_state::WordTime;
 
 /// Messages of one side in a role exchange. Each change of a record needs one more, and two nodes agree after two changes.
 pub(crate) const ROUNDS_MAX: usize = 8;

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keeper::RoleKeeper;
+use crate::engine::status_notes::StatusNotes;
 use crate::peer::dial::{Dial, DialError};
 use crate::replication::role_exchange::{self, ExchangeError};
 use crate::session::Session;
 use crate::session::connector::Connector;
 use crate::session::standby::StandbySession;
-use crate::status_notes::StatusNotes;
 
 /// Time before a secondary that starts meets the other node. A primary that can connect does so sooner.
 const FIRST: Duration = Duration::from_secs(2);

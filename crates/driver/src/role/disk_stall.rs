@@ -15,7 +15,7 @@ use lockstep_types::time::millis;
 
 use super::keeper::RoleKeeper;
 use crate::client::Standing;
-use crate::disk_watch::DiskProbe;
+use crate::engine::disk_watch::DiskProbe;
 use crate::session::Session;
 
 /// The longest time between two probes.

@@ -13,11 +13,11 @@ use super::{incomplete_mark, promotion, switch};
 use crate::client::Standing;
 use crate::config::DatastoreConfig;
 use crate::engine::Engine;
+use crate::engine::witness_state::WordTime;
 use crate::replication::greeting::{self, GreetingError, refuse, refuse_poisoned};
 use crate::replication::role_exchange::{self, ROUNDS_MAX, RolePeer};
 use crate::session::Session;
 use crate::session::build::SessionPart;
-use crate::witness_state::WordTime;
 
 /// Why a primary is refused by a node that serves, or may have served.
 const NO_SECONDARY: &str = "the other node is no secondary of this datastore: the nodes meet again";

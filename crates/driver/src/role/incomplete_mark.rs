@@ -6,8 +6,8 @@ use lockstep_repl::state::{State, Trigger};
 use lockstep_roles::{RoleOffer, RoleRecord};
 
 use super::keeper::RoleKeeper;
+use crate::engine::witness_state::WordTime;
 use crate::host::ThreadKind;
-use crate::witness_state::WordTime;
 
 /// Whether this primary may not serve alone yet, and has no other way than that.
 pub(super) fn asks_peer_to_mark_incomplete(keeper: &RoleKeeper) -> bool {

@@ -22,6 +22,8 @@ use crate::client::{Done, ReadDone, WaitingRequests, WriteData};
 use crate::durable::tables::{add_writes_to_delta, ranges_of};
 use crate::engine::Engine;
 use crate::host::ThreadKind;
+use crate::jobs::resync::ResyncJobs;
+use crate::jobs::sync_mark::{self, OnFailure};
 use crate::ops::berths::Berths;
 use crate::ops::content::{CallerWrite, ContentOps};
 use crate::ops::lock_plan;
@@ -37,11 +39,9 @@ use crate::ops::write_backpressure::{WriteBackpressure, write_locks, write_messa
 use crate::peer::connection::Delivery;
 use crate::peer::requests::PendingRequests;
 use crate::replication::{CoreDriver, Replication};
-use crate::resync_jobs::ResyncJobs;
 use crate::service_gate::{Doubt, Inside, Tenure};
 use crate::session::memory_return::MemoryReturn;
 use crate::session::usage::SessionUsage;
-use crate::sync_mark::{self, OnFailure};
 
 /// See the head of this file.
 pub(crate) struct PrimarySession {

@@ -26,6 +26,7 @@ use crate::engine::Engine;
 use crate::host::exclusive::{Exclusive, ExclusiveGuard};
 use crate::host::oneshot::promise;
 use crate::host::{Reading, ThreadKind};
+use crate::jobs::sync_mark::{self, OnFailure};
 use crate::ops::spill::SpillLoad;
 use crate::peer::connection::Delivery;
 use crate::peer::reply_permits::{ReplyPermits, TooMany};
@@ -34,7 +35,6 @@ use crate::replication::{CoreDriver, Replication};
 use crate::session::copy_base::CopyBase;
 use crate::session::responder::Responder;
 use crate::session::usage::SessionUsage;
-use crate::sync_mark::{self, OnFailure};
 
 /// Time between two looks whether the flushes of an earlier connection are over.
 const FLUSH_POLL: Duration = Duration::from_millis(5);

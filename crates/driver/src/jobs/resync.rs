@@ -1,6 +1,6 @@
 //! Jobs that carry data to the secondary outside clients' operations: distributed recovery, resync, and the
 //! comparison of `lockstep verify`. They run on threads that may wait. The comparison that follows a resync is in
-//! `resync_jobs/touched.rs`.
+//! `resync/touched.rs`.
 //!
 //! Invariant: a job runs over the connection that it was decided for. A job that begins after the loss of its
 //! connection does nothing.

@@ -8,7 +8,7 @@ use lockstep_types::Timestamp;
 use lockstep_types::time::millis;
 use parking_lot::Mutex;
 
-use crate::contact::Contact;
+use crate::engine::contact::Contact;
 use crate::report::{DatastoreStatus, VerifiedStatus};
 
 /// Most differences that are kept of a comparison.
