@@ -31,18 +31,14 @@ fn name_of(number: u32) -> String {
 /// Fills the root without the mount, so that the kernel caches nothing.
 fn fill(model: &ModelFs) {
     for number in 0..MANY {
-        let request = MetaRequest::Create {
-            parent: Ino::ROOT,
-            name: FileName::new(name_of(number).as_bytes()).unwrap(),
-            ino: model.next_ino().unwrap(),
-            kind: NodeKind::File,
-            mode: 0o644,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: Vec::new(),
-        };
+        let request = MetaRequest::creation(
+            Ino::ROOT,
+            FileName::new(name_of(number).as_bytes()).unwrap(),
+            model.next_ino().unwrap(),
+            NodeKind::File,
+        )
+        .mode(0o644)
+        .request();
         model.change(request, Box::new(|made| assert!(made.is_ok())));
     }
 }

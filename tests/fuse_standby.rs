@@ -97,18 +97,16 @@ impl OtherNode<'_> {
     }
 
     fn create(&self, parent: &str, name: &str) {
-        self.change(MetaRequest::Create {
-            parent: self.find(parent),
-            name: file_name(name),
-            ino: self.0.model.next_ino().unwrap(),
-            kind: NodeKind::File,
-            mode: 0o644,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: Vec::new(),
-        });
+        self.change(
+            MetaRequest::creation(
+                self.find(parent),
+                file_name(name),
+                self.0.model.next_ino().unwrap(),
+                NodeKind::File,
+            )
+            .mode(0o644)
+            .request(),
+        );
     }
 }
 

@@ -48,18 +48,9 @@ fn change(model: &ModelFs, request: MetaRequest) {
 fn make(model: &ModelFs, text: &str) {
     if find(model, text).is_none() {
         let ino = model.next_ino().unwrap();
-        let create = MetaRequest::Create {
-            parent: Ino::ROOT,
-            name: name(text),
-            ino,
-            kind: NodeKind::File,
-            mode: 0o600,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: Vec::new(),
-        };
+        let create = MetaRequest::creation(Ino::ROOT, name(text), ino, NodeKind::File)
+            .mode(0o600)
+            .request();
         change(model, create);
     }
 }

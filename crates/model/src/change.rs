@@ -154,18 +154,12 @@ impl Model {
         };
         let orphaned = self.rename_only(from, to, mode)?;
         if self.find(from.0, from.1).is_err() {
-            self.create(&MetaRequest::Create {
-                parent: from.0,
-                name: from.1.clone(),
-                ino,
-                kind: NodeKind::CharDevice,
-                mode: 0,
-                umask: 0,
-                uid,
-                gid,
-                rdev: 0,
-                target: Vec::new(),
-            })?;
+            self.create(
+                &MetaRequest::creation(from.0, from.1.clone(), ino, NodeKind::CharDevice)
+                    .mode(0)
+                    .owner(uid, gid)
+                    .request(),
+            )?;
         }
         Ok(orphaned)
     }

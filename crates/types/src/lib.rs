@@ -6,6 +6,7 @@
 pub mod attr;
 pub mod backing;
 pub mod coverage;
+pub mod creation;
 pub mod errno;
 pub mod hash;
 pub mod id;

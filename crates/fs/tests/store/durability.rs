@@ -37,18 +37,14 @@ impl Client {
 
     pub fn create(&mut self, node: &Node, name: &str) -> Ino {
         let ino = node.store.next_ino().unwrap();
-        let op = self.op(MetaRequest::Create {
-            parent: Ino::ROOT,
-            name: FileName::new(name.as_bytes()).unwrap(),
+        let op = self.op(MetaRequest::creation(
+            Ino::ROOT,
+            FileName::new(name.as_bytes()).unwrap(),
             ino,
-            kind: NodeKind::File,
-            mode: 0o644,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: Vec::new(),
-        });
+            NodeKind::File,
+        )
+        .mode(0o644)
+        .request());
         node.store.commit(&op).unwrap();
         ino
     }
@@ -363,18 +359,14 @@ fn numbers_that_came_from_the_other_node_are_not_given_out() {
         node.store.next_ino().unwrap();
     }
     let far = Ino::new(1 << 40).unwrap();
-    let op = client.op(MetaRequest::Create {
-        parent: Ino::ROOT,
-        name: FileName::new(b"far").unwrap(),
-        ino: far,
-        kind: NodeKind::Directory,
-        mode: 0o755,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: Vec::new(),
-    });
+    let op = client.op(MetaRequest::creation(
+        Ino::ROOT,
+        FileName::new(b"far").unwrap(),
+        far,
+        NodeKind::Directory,
+    )
+    .mode(0o755)
+    .request());
     other.store.commit(&op).unwrap();
     assert!(other.store.next_ino().unwrap() > far);
     other.store.checkpoint().unwrap();

@@ -67,21 +67,17 @@ impl Filler {
 
     pub fn make(&mut self, parent: Ino, name: &[u8], kind: NodeKind) -> Ino {
         let ino = self.store.next_ino().unwrap();
-        self.commit(MetaRequest::Create {
-            parent,
-            name: FileName::new(name).unwrap(),
-            ino,
-            kind,
-            mode: 0o750,
-            umask: 0,
-            uid: 1000,
-            gid: 1001,
-            rdev: 0x0103,
-            target: match kind {
-                NodeKind::Symlink => b"no\xffwhere/at all".to_vec(),
-                _ => Vec::new(),
-            },
-        });
+        self.commit(
+            MetaRequest::creation(parent, FileName::new(name).unwrap(), ino, kind)
+                .mode(0o750)
+                .owner(1000, 1001)
+                .rdev(0x0103)
+                .target(match kind {
+                    NodeKind::Symlink => b"no\xffwhere/at all".to_vec(),
+                    _ => Vec::new(),
+                })
+                .request(),
+        );
         ino
     }
 

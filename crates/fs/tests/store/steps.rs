@@ -203,22 +203,17 @@ impl Names {
                 mode,
                 umask,
                 owner,
-            } => MetaRequest::Create {
-                parent: dir(parent),
-                name: file_name(name),
-                ino: fresh(),
-                kind,
-                mode,
-                umask,
-                uid: owner,
-                gid: owner + 1,
-                rdev: 0x0105,
-                target: if kind == NodeKind::Symlink {
+            } => MetaRequest::creation(dir(parent), file_name(name), fresh(), kind)
+                .mode(mode)
+                .umask(umask)
+                .owner(owner, owner + 1)
+                .rdev(0x0105)
+                .target(if kind == NodeKind::Symlink {
                     vec![name; name.into()]
                 } else {
                     vec![]
-                },
-            },
+                })
+                .request(),
             Self::Link {
                 ino,
                 dir: parent,

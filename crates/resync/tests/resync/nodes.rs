@@ -142,21 +142,14 @@ pub fn name(text: &str) -> FileName {
 }
 
 pub fn create(parent: Ino, text: &str, kind: NodeKind, ino: Ino) -> MetaRequest {
-    MetaRequest::Create {
-        parent,
-        name: name(text),
-        ino,
-        kind,
-        mode: 0o644,
-        umask: 0,
-        uid: 3,
-        gid: 4,
-        rdev: 0,
-        target: match kind {
+    MetaRequest::creation(parent, name(text), ino, kind)
+        .mode(0o644)
+        .owner(3, 4)
+        .target(match kind {
             NodeKind::Symlink => b"target".to_vec(),
             _ => Vec::new(),
-        },
-    }
+        })
+        .request()
 }
 
 /// The other node, without a network. Stops answering at a chosen request.

@@ -280,18 +280,10 @@ fn is_whiteout(draft: &mut PlanDraft<'_>, ino: Ino) -> Result<bool, OpError> {
 
 /// The creation of a whiteout.
 fn whiteout(at: (Ino, &FileName), ino: Ino, (uid, gid): (u32, u32)) -> MetaRequest {
-    MetaRequest::Create {
-        parent: at.0,
-        name: at.1.clone(),
-        ino,
-        kind: NodeKind::CharDevice,
-        mode: 0,
-        umask: 0,
-        uid,
-        gid,
-        rdev: 0,
-        target: Vec::new(),
-    }
+    MetaRequest::creation(at.0, at.1.clone(), ino, NodeKind::CharDevice)
+        .mode(0)
+        .owner(uid, gid)
+        .request()
 }
 
 /// Refuses to move a directory below itself.
