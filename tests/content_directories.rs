@@ -2,19 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "playground/mirrored.rs"]
-mod mirrored;
-
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use mirrored::MirroredPlayground;
+use lockstep_testbed::await_that;
+use lockstep_testbed::playground::MirroredPlayground;
 
-/// Longest wait for an expected event.
-const WAIT_LIMIT: Duration = Duration::from_secs(120);
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// Enough for several content directories.
 const FILES: usize = 1500;
 
@@ -24,15 +17,9 @@ fn count(directory: &Path) -> usize {
 
 /// Waits until each node has `wanted` content directories.
 fn await_directories(contents: &[PathBuf], wanted: usize) {
-    let start = Instant::now();
-    loop {
-        let found: Vec<usize> = contents.iter().map(|content| count(content)).collect();
-        if found.iter().all(|found| *found == wanted) {
-            return;
-        }
-        assert!(start.elapsed() < WAIT_LIMIT, "{found:?} of {wanted}");
-        sleep(LOOK_INTERVAL);
-    }
+    await_that(&format!("{wanted} content directories"), || {
+        contents.iter().all(|content| count(content) == wanted)
+    });
 }
 
 #[test]

@@ -10,8 +10,6 @@
 mod faulty;
 #[path = "model/forward.rs"]
 mod forward;
-#[path = "playground/mirrored.rs"]
-mod mirrored;
 #[path = "model/fs.rs"]
 mod model;
 #[path = "model/mounted.rs"]
@@ -26,9 +24,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use faulty::Faulty;
+use lockstep_testbed::playground::MirroredPlayground;
 use memmap2::{MmapMut, MmapOptions};
-use mirrored::MirroredPlayground;
+
+use faulty::Faulty;
 use mounted::Fixture;
 
 /// Names the file that the child maps.

@@ -2,17 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "playground/mirrored.rs"]
-mod mirrored;
-
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use mirrored::MirroredPlayground;
-use rustix::process::{Pid, Signal, kill_process};
+use lockstep_testbed::playground::MirroredPlayground;
+use lockstep_testbed::{Process, logged_command, program};
 use serde_json::Value;
 
 fn copy(from: &Path, to: &Path) {
@@ -45,7 +42,7 @@ fn a_store_of_the_secondary_from_a_backup_gets_what_came_later() {
 
 /// The status of the only datastore of a node; null while the node starts.
 fn status(config: &Path) -> Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    let mut command = Command::new(program());
     let command = command.args(["status", "--json", "--config"]).arg(config);
     let printed = command.output().unwrap().stdout;
     let report: Value = serde_json::from_slice(&printed).unwrap_or_default();
@@ -69,19 +66,18 @@ fn a_store_of_the_secondary_from_a_backup_is_not_complete_while_it_is_alone() {
     fs::write(playground.path("file"), "new").unwrap();
     drop(playground);
     let is_complete = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        let mut command = logged_command(program(), &root.path().join("node.log"));
         let command = command.args(["node", "--config"]).arg(&config);
-        let mut node = command.stderr(Stdio::null()).spawn().unwrap();
+        let mut node = Process::start("node", command);
         let complete = loop {
             let found = status(&config);
             if found["started"] == true {
                 break found["complete"].as_bool().unwrap();
             }
-            assert!(node.try_wait().unwrap().is_none(), "the node has ended");
+            assert!(node.ended().is_none(), "the node has ended");
             thread::sleep(Duration::from_millis(10));
         };
-        kill_process(Pid::from_child(&node), Signal::TERM).unwrap();
-        node.wait().unwrap();
+        node.stop();
         complete
     };
     assert!(is_complete(), "the present store");

@@ -19,6 +19,7 @@ pub mod network;
 mod node;
 pub mod operator;
 mod pair;
+pub mod playground;
 mod process;
 mod program;
 pub mod server;

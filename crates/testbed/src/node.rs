@@ -133,6 +133,12 @@ impl Node {
         fs::write(self.config(), text).unwrap();
     }
 
+    /// Adds lines to the end of the configuration.
+    pub fn add_to_config(&self, lines: &str) {
+        let text = fs::read_to_string(self.config()).unwrap();
+        fs::write(self.config(), text + lines).unwrap();
+    }
+
     /// The name of the node.
     pub fn name(&self) -> &str {
         &self.name
@@ -282,8 +288,14 @@ impl Node {
     }
 
     /// Ends the node with SIGKILL, as a crash does.
+    ///
+    /// A thread of the node may wait for its own mount. Then the node does not end before the connection of the mount to the
+    /// kernel is aborted (gap 20 in docs/protocol/gaps.md).
     pub fn kill(&mut self) {
-        self.end().kill();
+        let mount = self.mount();
+        self.end().kill_or(|| {
+            let _ = rustix::mount::unmount(mount, UnmountFlags::FORCE);
+        });
     }
 
     /// Ends the node with SIGTERM, as an administrator does.

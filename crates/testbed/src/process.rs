@@ -9,10 +9,17 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait::await_that;
+
+/// A killed process has mostly ended by then.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// Pause between two looks whether it has.
+const KILL_LOOK: Duration = Duration::from_millis(1);
 
 /// The way to start a process, such as in another namespace.
 pub type Spawn = Arc<dyn Fn(&mut Command) -> io::Result<Child> + Send + Sync>;
@@ -72,8 +79,20 @@ impl Process {
     }
 
     /// Ends the process with SIGKILL, as a crash does.
-    pub fn kill(mut self) {
+    pub fn kill(self) {
+        self.kill_or(|| ());
+    }
+
+    /// Ends the process with SIGKILL. Calls `release` if the process waits for something that outlives it.
+    pub fn kill_or(mut self, release: impl FnOnce()) {
         self.signal(Signal::KILL);
+        let deadline = Instant::now() + KILL_LIMIT;
+        while self.ended().is_none() && Instant::now() < deadline {
+            sleep(KILL_LOOK);
+        }
+        if self.ended().is_none() {
+            release();
+        }
         let status = self.child.wait().unwrap();
         let is_killed = status.signal() == Some(9);
         assert!(is_killed, "the {} ended by itself: {status}", self.name);

@@ -1,8 +1,5 @@
 //! A mirrored playground: two nodes and their mount, as `lockstep playground` makes them.
 
-#![allow(dead_code)] // no test uses all of it
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
+use crate::program::{can_mount, program};
 
 /// A running playground. Dropping it stops the nodes.
 pub struct MirroredPlayground {
@@ -23,12 +20,16 @@ pub struct MirroredPlayground {
 impl MirroredPlayground {
     /// Starts a new playground, or the one that the directory already holds; `None` if this machine cannot mount.
     pub fn start(directory: &Path) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            println!("skipped: needs root and /dev/fuse");
+        if !can_mount() {
             return None;
         }
-        let mut command = Command::new(PROGRAM);
-        command.arg("playground").arg("--dir").arg(directory);
+        // A playground that is asked to stop stops its nodes, also if the test is killed.
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "TERM", "--", program()])
+            .arg("playground")
+            .arg("--dir")
+            .arg(directory);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut ready = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -57,7 +58,7 @@ impl MirroredPlayground {
     /// Checks that the nodes' own comparison finds no difference.
     pub fn expect_identical(&self) {
         let [config, _] = self.of_nodes("config");
-        let mut verify = Command::new(PROGRAM);
+        let mut verify = Command::new(program());
         verify.args(["verify", "playground", "--config"]);
         let output = verify.arg(config).output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
