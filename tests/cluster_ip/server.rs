@@ -1,52 +1,51 @@
 //! A server: a node of Lockstep and keepalived in the network namespace of the server.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 
 use lockstep_driver::report::{DatastoreStatus, RoleReport};
-use lockstep_link::identity::Identity;
-use lockstep_mount::hold::socket_path;
+use lockstep_link::Fingerprint;
+use lockstep_testbed::holder::Holder;
+use lockstep_testbed::{
+    DATASTORE, Node, NodeConfig, NodeEnvironment, PeerConfig, Process, await_that, logged_command,
+};
 use lockstepfs::config::Role;
-use lockstepfs::control::ControlClient;
-use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::network::{ADDRESS, Host, Lan};
 use crate::request::write_program;
 use crate::watch::has_now;
-use lockstep_testbed::await_that;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_lockstep");
-const DATASTORE: &str = "data";
 const PORT: u16 = 7400;
 const LOG_TAIL_LINES: usize = 40;
 
-/// See the head of this file. A drop ends its processes and its mount.
+/// See the head of this file. The fields end in this order.
 pub struct Server {
     host: Host,
-    directory: PathBuf,
     program: PathBuf,
-    node: Option<Child>,
-    /// Keeps the mount while the node restarts.
-    holder: Option<Child>,
-    keepalived: Option<Child>,
+    keepalived: Option<Process>,
     /// Asks for another keepalived in place of one that hangs.
-    watch: Option<Child>,
+    watch: Option<Process>,
+    node: Node,
+    /// Keeps the mount while the node restarts.
+    holder: Option<Holder>,
+}
+
+fn node(root: &Path, host: Host) -> Node {
+    Node::make(root, &format!("{host:?}"), NodeEnvironment::default())
 }
 
 /// Makes the program and the identities of both servers, and returns the fingerprints.
-pub fn identify(root: &Path) -> [String; 2] {
+pub fn identify(root: &Path) -> [Fingerprint; 2] {
     // A copy by this process may still be open for writing in a process that another thread starts: "Text file busy".
-    let copied = Command::new("cp").arg(PROGRAM).arg(program(root)).status();
+    let copied = Command::new("cp")
+        .arg(lockstep_testbed::program())
+        .arg(program(root))
+        .status();
     assert!(copied.unwrap().success());
-    [Host::A, Host::B].map(|host| {
-        let directory = root.join(format!("{host:?}"));
-        fs::create_dir_all(directory.join("mount")).unwrap();
-        let identity = Identity::create(&directory, &format!("{host:?}")).unwrap();
-        identity.fingerprint().to_string()
-    })
+    [Host::A, Host::B].map(|host| node(root, host).identify())
 }
 
 /// The program where only root can replace it, as keepalived demands.
@@ -56,43 +55,39 @@ pub fn program(root: &Path) -> PathBuf {
 
 /// Makes both servers, and starts nothing. `settings` are lines of the datastore's configuration, and `witness` is its
 /// section for the witness, if there is one.
-pub fn pair(root: &Path, prints: &[String; 2], settings: &str, witness: &str) -> [Server; 2] {
+pub fn pair(root: &Path, prints: &[Fingerprint; 2], settings: &str, witness: &str) -> [Server; 2] {
     let hosts = [(Host::A, "primary"), (Host::B, "secondary")];
     let server = |own: usize| {
         let ((host, role), other) = (hosts[own], 1 - own);
-        let server = Server {
+        let node = node(root, host);
+        node.configure(&NodeConfig {
+            role,
+            settings: format!("{settings}\n"),
+            peer: Some(PeerConfig {
+                listen: (host.ip(), PORT).into(),
+                address: (hosts[other].0.ip(), PORT).into(),
+                fingerprint: prints[other],
+                encryption: "on",
+            }),
+        });
+        node.add_to_config(witness);
+        node.make_store();
+        Server {
             host,
-            directory: root.join(format!("{host:?}")),
             program: program(root),
-            node: None,
-            holder: None,
             keepalived: None,
             watch: None,
-        };
-        let (dir, own, peer) = (server.directory.display(), host.ip(), hosts[other].0.ip());
-        let fingerprint = &prints[other];
-        let text = format!(
-            "[node]\nname = \"{host:?}\"\nidentity = \"{dir}\"\nlisten = \"{own}:{PORT}\"\ncontrol = \"{dir}/control.sock\"\n\n\
-             [[datastore]]\nname = \"{DATASTORE}\"\nuuid = \"6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a007\"\nrole = \"{role}\"\n\
-             store = \"{dir}/store\"\nmount = \"{dir}/mount\"\n{settings}\n\n\
-             [datastore.peer]\naddress = \"{peer}:{PORT}\"\nfingerprint = \"{fingerprint}\"\n{witness}"
-        );
-        fs::write(server.config(), text).unwrap();
-        let made = server.lockstep("create-store", &[]);
-        assert!(made.status.success(), "{made:?}");
-        server
+            node,
+            holder: None,
+        }
     };
     [server(0), server(1)]
 }
 
 impl Server {
-    fn config(&self) -> PathBuf {
-        self.directory.join("node.toml")
-    }
-
     /// The mount of the datastore.
     pub fn mount(&self) -> PathBuf {
-        self.directory.join("mount")
+        self.node.mount()
     }
 
     /// Runs `lockstep COMMAND data`.
@@ -102,7 +97,7 @@ impl Server {
             .arg("120")
             .arg(&self.program)
             .args([command, DATASTORE, "--config"])
-            .arg(self.config())
+            .arg(self.node.config())
             .args(options)
             .stdin(Stdio::null());
         bounded.output().unwrap()
@@ -144,8 +139,7 @@ impl Server {
 
     /// The node's status of the datastore; `None` if the node does not answer.
     pub fn status(&self) -> Option<DatastoreStatus> {
-        let mut client = ControlClient::connect(&self.directory.join("control.sock")).ok()?;
-        client.status().ok()?.datastores.pop()
+        self.node.status()
     }
 
     /// Waits until the node has this role, and both nodes are in sync.
@@ -160,19 +154,11 @@ impl Server {
     }
 
     /// Starts a program of this server, with its output in a file.
-    fn start(&self, lan: &Lan, words: &[&str], log: &str) -> Child {
-        let path = self.directory.join(log);
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .unwrap();
-        let mut command = lan.of(self.host).command();
-        let command = command
-            .args(words)
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
-        command.spawn().unwrap()
+    fn start(&self, lan: &Lan, name: &str, words: &[&str]) -> Process {
+        let log = self.node.dir().join(format!("{name}.log"));
+        let mut command = logged_command(words[0], &log);
+        let child = lan.of(self.host).spawn(command.args(&words[1..]));
+        Process::of(name, child.unwrap())
     }
 
     /// Waits until the status of the node is as wanted.
@@ -199,19 +185,15 @@ impl Server {
 
     /// Starts a holder of the mount, before the node.
     pub fn start_holder(&mut self, lan: &Lan) {
-        let (program, config) = (self.program.to_str().unwrap(), self.config());
-        let words = [program, "hold", "--config", config.to_str().unwrap()];
-        self.holder = Some(self.start(lan, &words, "hold.log"));
-        let socket = socket_path(&self.directory.join("control.sock"));
-        await_that("the holder", || socket.exists());
+        let network = lan.of(self.host);
+        let holder = Holder::start_by(&self.node, |command| network.spawn(command));
+        self.holder = Some(holder);
     }
 
     /// Starts the node.
     pub fn start_node(&mut self, lan: &Lan) {
-        let (program, config) = (self.program.to_str().unwrap(), self.config());
-        let words = [program, "node", "--config", config.to_str().unwrap()];
-        let node = self.start(lan, &words, "node.log");
-        assert!(self.node.replace(node).is_none());
+        let network = lan.of(self.host);
+        self.node.start_by(|command| network.spawn(command));
     }
 
     /// Starts keepalived with the configuration that the command prints.
@@ -233,7 +215,7 @@ impl Server {
         ];
         let printed = self.lockstep("keepalived-config", &[&options, more].concat());
         assert!(printed.status.success(), "{printed:?}");
-        let path = |name: &str| self.directory.join(name).display().to_string();
+        let path = |name: &str| self.node.dir().join(name).display().to_string();
         let (file, pid, vrrp_pid) = (
             path("keepalived.conf"),
             path("keepalived.pid"),
@@ -253,17 +235,15 @@ impl Server {
             "--vrrp_pid",
             &vrrp_pid,
         ];
-        let keepalived = self.start(lan, &words, "keepalived.log");
+        let keepalived = self.start(lan, "keepalived", &words);
         assert!(self.keepalived.replace(keepalived).is_none());
     }
 
     /// Ends keepalived as an administrator does.
     pub fn stop_keepalived(&mut self) {
         let mut keepalived = self.keepalived.take().unwrap();
-        kill_process(Pid::from_child(&keepalived), Signal::TERM).unwrap();
-        await_that("keepalived to end", || {
-            keepalived.try_wait().unwrap().is_some()
-        });
+        keepalived.signal(Signal::TERM);
+        await_that("keepalived to end", || keepalived.ended().is_some());
     }
 
     /// Sends a signal to both processes of keepalived.
@@ -271,12 +251,11 @@ impl Server {
         for child in self.keepalived_children() {
             kill_process(child, signal).unwrap();
         }
-        let parent = Pid::from_child(self.keepalived.as_ref().unwrap());
-        kill_process(parent, signal).unwrap();
+        self.keepalived.as_ref().unwrap().signal(signal);
     }
 
     fn keepalived_children(&self) -> Vec<Pid> {
-        let parent = self.keepalived.as_ref().unwrap().id();
+        let parent = self.keepalived.as_ref().unwrap().pid();
         let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
         let children = children.unwrap();
         let pids = children.split_whitespace().map(|pid| pid.parse().unwrap());
@@ -285,8 +264,8 @@ impl Server {
 
     /// Starts the command that watches keepalived. Its program leaves a request in a file, and waits until that is gone.
     pub fn start_watch(&mut self, lan: &Lan) {
-        let asked = write_program(&self.directory);
-        let (program, config) = (self.program.to_str().unwrap(), self.config());
+        let asked = write_program(self.node.dir());
+        let (program, config) = (self.program.to_str().unwrap(), self.node.config());
         let words = [
             program,
             "keepalived-watch",
@@ -296,13 +275,13 @@ impl Server {
             "--program",
             asked.to_str().unwrap(),
         ];
-        let watch = self.start(lan, &words, "watch.log");
+        let watch = self.start(lan, "watch", &words);
         assert!(self.watch.replace(watch).is_none());
     }
 
     /// Waits until the watch asks for another keepalived, and does what systemd does then.
     pub fn restart_keepalived_as_asked(&mut self, lan: &Lan) {
-        let requests = self.directory.join("requests");
+        let requests = self.node.dir().join("requests");
         let mut request = None;
         await_that("a request for another keepalived", || {
             let found = fs::read_dir(&requests).unwrap().next();
@@ -311,7 +290,7 @@ impl Server {
         });
         let children = self.keepalived_children();
         self.signal_keepalived(Signal::KILL);
-        self.keepalived.take().unwrap().wait().unwrap();
+        self.keepalived = None;
         // keepalived does not start while the process of its predecessor is there, be it dead.
         await_that("the end of keepalived", || {
             let is_gone = |pid: &Pid| !Path::new(&format!("/proc/{pid}")).exists();
@@ -321,54 +300,37 @@ impl Server {
         fs::remove_file(request.unwrap()).unwrap();
     }
 
-    /// Ends keepalived as a loss of power does.
+    /// Ends keepalived as a loss of power does. Its child ends with it, and removes the address.
     pub fn kill_keepalived(&mut self) {
-        if let Some(mut keepalived) = self.keepalived.take() {
-            // Its child ends with it, and removes the address.
-            let _ = keepalived.kill();
-            let _ = keepalived.wait();
-        }
+        self.keepalived = None;
     }
 
     /// Ends the node with SIGKILL, as a crash does. Its mount stays if there is a holder.
     pub fn kill_node(&mut self) {
-        self.signal(Signal::KILL);
-        self.node.take().unwrap().wait().unwrap();
+        self.node.kill();
         if self.holder.is_none() {
-            self.unmount();
+            self.node.clear();
         }
     }
 
     /// Sends a signal to the node.
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(self.node.as_ref().unwrap()), signal).unwrap();
-    }
-
-    fn unmount(&self) {
-        while rustix::mount::unmount(self.mount(), UnmountFlags::DETACH).is_ok() {}
-    }
-
-    fn report(&self) {
-        for name in ["node.log", "keepalived.log"] {
-            let log = fs::read_to_string(self.directory.join(name)).unwrap_or_default();
-            let skipped = log.lines().count().saturating_sub(LOG_TAIL_LINES);
-            let tail: Vec<&str> = log.lines().skip(skipped).collect();
-            println!("end of {name} of {:?}:\n{}", self.host, tail.join("\n"));
-        }
+        self.node.process().signal(signal);
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.report();
+            let log = self.node.dir().join("keepalived.log");
+            let log = fs::read_to_string(log).unwrap_or_default();
+            let skipped = log.lines().count().saturating_sub(LOG_TAIL_LINES);
+            let tail: Vec<&str> = log.lines().skip(skipped).collect();
+            println!(
+                "end of the log of keepalived of {:?}:\n{}",
+                self.host,
+                tail.join("\n")
+            );
         }
-        self.kill_keepalived();
-        let others = [self.watch.take(), self.node.take(), self.holder.take()];
-        for mut process in others.into_iter().flatten() {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
-        self.unmount();
     }
 }

@@ -1,10 +1,10 @@
 //! The witness: a process in the network namespace of its own server.
 
-use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 
-use lockstep_link::Identity;
+use lockstep_link::{Fingerprint, Identity};
+use lockstep_testbed::{Process, logged_command};
 
 use crate::network::{Host, Lan};
 use crate::server::program;
@@ -12,10 +12,12 @@ use crate::server::program;
 const PORT: u16 = 7400;
 
 /// See the head of this file. A drop ends the process.
-pub struct Witness(Child);
+pub struct Witness {
+    _process: Process,
+}
 
 /// Makes a witness for two nodes with these fingerprints, and returns the section for the configuration of both.
-pub fn make(root: &Path, [a, b]: &[String; 2]) -> String {
+pub fn make(root: &Path, [a, b]: &[Fingerprint; 2]) -> String {
     let (directory, address) = (directory(root), Host::Witness.ip());
     let made = Command::new(program(root))
         .args(["init", "--witness", "--name", "w", "--allow"])
@@ -41,25 +43,13 @@ impl Witness {
     /// Starts the witness that was made.
     pub fn start(lan: &Lan, root: &Path) -> Self {
         let directory = directory(root);
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(directory.join("log"));
-        let process = lan
-            .of(Host::Witness)
-            .command()
-            .arg(program(root))
-            .args(["witness", "--config"])
-            .arg(directory.join("witness.toml"))
-            .stderr(log.unwrap())
-            .spawn();
-        Self(process.unwrap())
-    }
-}
-
-impl Drop for Witness {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let program = program(root);
+        let mut command = logged_command(program.to_str().unwrap(), &directory.join("log"));
+        command.args(["witness", "--config"]);
+        command.arg(directory.join("witness.toml"));
+        let child = lan.of(Host::Witness).spawn(&mut command).unwrap();
+        Self {
+            _process: Process::of("witness", child),
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! A process that keeps the mount of a node.
 
 use std::fs;
-use std::process::Command;
+use std::io;
+use std::process::{Child, Command};
 
 use crate::node::Node;
 use crate::process::{Process, logged_command};
@@ -14,10 +15,15 @@ pub struct Holder(Process);
 impl Holder {
     /// Starts the process. Call it before the node starts.
     pub fn start(node: &Node) -> Self {
+        Self::start_by(node, Command::spawn)
+    }
+
+    /// Starts the process in another way.
+    pub fn start_by(node: &Node, spawn: impl FnOnce(&mut Command) -> io::Result<Child>) -> Self {
         let socket = node.control().with_extension("sock.hold");
         let mut command = logged_command(program(), &node.dir().join("hold.log"));
         command.args(["hold", "--config"]).arg(node.config());
-        let process = Process::start("holder", &mut command);
+        let process = Process::of("holder", spawn(&mut command).unwrap());
         await_that("the holder", || fs::exists(&socket).unwrap());
         Self(process)
     }

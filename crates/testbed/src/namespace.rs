@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::{Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
@@ -65,6 +66,19 @@ impl NetNamespace {
     /// Listens inside.
     pub fn listen(&self, on: SocketAddr) -> TcpListener {
         self.inside(|| TcpListener::bind(on).unwrap())
+    }
+
+    /// Starts a program inside.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        let namespace = self.0.try_clone()?;
+        let enter = move || {
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(namespace.as_fd(), kind)?;
+            Ok(())
+        };
+        // SAFETY: between fork and exec it makes one system call and allocates nothing.
+        unsafe { command.pre_exec(enter) };
+        command.spawn()
     }
 
     /// A command that runs its arguments inside. The program dies with the thread that starts it.
