@@ -175,13 +175,6 @@ fn a_program_with_a_mapping_of_a_held_mount_goes_on_through_failovers() {
 }
 
 #[test]
-fn threads_with_one_mapping_go_on_through_failovers() {
-    if let Some(mut pair) = start(STEADY) {
-        mappings::threads_go_on(&mut pair, 5);
-    }
-}
-
-#[test]
 fn many_dirty_pages_of_a_mapping_survive_a_failover() {
     if let Some(mut pair) = start(STEADY) {
         mappings::many_dirty_pages_reach_the_other_node(&mut pair);
