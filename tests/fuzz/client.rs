@@ -43,18 +43,17 @@ impl Client {
     /// Begins to make an inode in the root directory.
     pub fn begin_create(&self, name: &str, kind: NodeKind, target: &[u8]) -> (Ino, Answer<()>) {
         let ino = self.0.next_ino().unwrap();
-        let request = MetaRequest::Create {
-            parent: Ino::ROOT,
-            name: FileName::new(name.as_bytes()).unwrap(),
+        let request = MetaRequest::creation(
+            Ino::ROOT,
+            FileName::new(name.as_bytes()).unwrap(),
             ino,
             kind,
-            mode: 0o640,
-            umask: 0o022,
-            uid: 7,
-            gid: 8,
-            rdev: 0,
-            target: target.to_vec(),
-        };
+        )
+        .mode(0o640)
+        .umask(0o022)
+        .owner(7, 8)
+        .target(target.to_vec())
+        .request();
         (ino, self.begin_change(request))
     }
 

@@ -65,18 +65,15 @@ fn ask(cluster: &mut ScriptedCluster, program: u32, op: Op) -> Result<(), String
 /// Makes a file. Returns its number.
 fn create(cluster: &mut ScriptedCluster, name: &str) -> Result<Ino, String> {
     let ino = cluster.next_ino()?.map_err(|errno| errno.to_string())?;
-    let create = MetaRequest::Create {
-        parent: Ino::ROOT,
-        name: FileName::new(name.as_bytes()).unwrap(),
+    let create = MetaRequest::creation(
+        Ino::ROOT,
+        FileName::new(name.as_bytes()).unwrap(),
         ino,
-        kind: NodeKind::File,
-        mode: 0o644,
-        umask: 0,
-        uid: 1,
-        gid: 1,
-        rdev: 0,
-        target: Vec::new(),
-    };
+        NodeKind::File,
+    )
+    .mode(0o644)
+    .owner(1, 1)
+    .request();
     ask(cluster, MAKER, Op::Change(create))?;
     Ok(ino)
 }

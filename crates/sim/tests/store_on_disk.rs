@@ -63,18 +63,9 @@ fn osn(sequence: u64) -> Osn {
 
 /// Returns the creation of an inode with plain attributes.
 fn creation(parent: Ino, name: FileName, ino: Ino, kind: NodeKind) -> MetaRequest {
-    MetaRequest::Create {
-        parent,
-        name,
-        ino,
-        kind,
-        mode: 0o644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: Vec::new(),
-    }
+    MetaRequest::creation(parent, name, ino, kind)
+        .mode(0o644)
+        .request()
 }
 
 fn empty_disk() -> Disk {

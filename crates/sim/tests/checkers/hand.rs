@@ -134,18 +134,11 @@ pub fn blocks(marks: &[u8]) -> Vec<u8> {
 }
 
 pub fn create(raw: u64, called: &str, kind: NodeKind) -> Op {
-    Op::Change(MetaRequest::Create {
-        parent: Ino::ROOT,
-        name: name(called),
-        ino: ino(raw),
-        kind,
-        mode: 0o644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: Vec::new(),
-    })
+    Op::Change(
+        MetaRequest::creation(Ino::ROOT, name(called), ino(raw), kind)
+            .mode(0o644)
+            .request(),
+    )
 }
 
 pub fn link(raw: u64, called: &str) -> Op {

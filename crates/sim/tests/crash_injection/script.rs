@@ -310,18 +310,14 @@ fn make(parent: Ino, name: FileName, kind: NodeKind, ino: Ino) -> Op {
         NodeKind::Symlink => b"to/nowhere",
         _ => b"",
     };
-    Op::Change(MetaRequest::Create {
-        parent,
-        name,
-        ino,
-        kind,
-        mode: 0o755,
-        umask: 0o022,
-        uid: 1,
-        gid: 1,
-        rdev: 0,
-        target: target.to_vec(),
-    })
+    Op::Change(
+        MetaRequest::creation(parent, name, ino, kind)
+            .mode(0o755)
+            .umask(0o022)
+            .owner(1, 1)
+            .target(target.to_vec())
+            .request(),
+    )
 }
 
 const fn set_attr(ino: Ino, mode: Option<u32>, time: Option<Timestamp>) -> Op {

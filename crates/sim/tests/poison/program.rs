@@ -35,18 +35,13 @@ fn done(outcome: Outcome) -> Result<(), Errno> {
 }
 
 pub fn create(mount: &Mount, text: &str) -> Result<(), Errno> {
-    done(mount.submit(&Op::Change(MetaRequest::Create {
-        parent: Ino::ROOT,
-        name: name(text),
-        ino: mount.next_ino()?,
-        kind: NodeKind::File,
-        mode: 0o644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: Vec::new(),
-    })))
+    done(
+        mount.submit(&Op::Change(
+            MetaRequest::creation(Ino::ROOT, name(text), mount.next_ino()?, NodeKind::File)
+                .mode(0o644)
+                .request(),
+        )),
+    )
 }
 
 pub fn write(mount: &Mount, mark: Mark, durable: bool) -> Result<(), Errno> {

@@ -109,18 +109,14 @@ fn op(sequence: u64, request: MetaRequest) -> MetaOp {
 }
 
 fn create(number: u64, name: &str) -> MetaOp {
-    let request = MetaRequest::Create {
-        parent: Ino::ROOT,
-        name: FileName::new(name.as_bytes()).unwrap(),
-        ino: ino(number),
-        kind: NodeKind::File,
-        mode: 0o644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: Vec::new(),
-    };
+    let request = MetaRequest::creation(
+        Ino::ROOT,
+        FileName::new(name.as_bytes()).unwrap(),
+        ino(number),
+        NodeKind::File,
+    )
+    .mode(0o644)
+    .request();
     op(number, request)
 }
 
