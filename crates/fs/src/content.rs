@@ -525,29 +525,9 @@ impl ContentStore {
             .sync_all(&self.disk, &|ino| self.open_content(ino))
     }
 
-    /// Makes the removal of content durable.
-    pub fn sync_removals(&self) -> Result<(), StoreError> {
-        self.sync.sync_removals(&self.disk)
-    }
-
-    /// Makes everything on the disk durable.
-    pub fn sync_disk(&self) -> Result<(), StoreError> {
-        self.sync.sync_disk(&self.disk)
-    }
-
-    /// Keeps the notes of unsynced names within their limit.
-    pub fn limit_noted_directories(&self) -> Result<(), StoreError> {
-        self.sync.limit_noted_directories(&self.disk)
-    }
-
-    /// Whether content may be unsynced that this process knows nothing of: the previous process was killed.
-    pub const fn has_unclean_predecessor(&self) -> bool {
-        self.sync.has_unclean_predecessor()
-    }
-
-    /// An earlier process did not shut down cleanly: no name is known to be durable.
-    pub fn mark_names_dirty(&self) -> Result<(), StoreError> {
-        self.sync.mark_names_dirty(&self.disk)
+    /// The syncs of content as a whole, and of names.
+    pub const fn sync(&self) -> &ContentSync {
+        &self.sync
     }
 }
 
@@ -556,16 +536,6 @@ impl ContentStore {
     /// The bookkeeping of freed content and empty directories.
     pub const fn removal(&self) -> &ContentRemoval {
         &self.removal
-    }
-
-    /// Every directory of content may be empty.
-    pub fn note_all_directories(&self) -> Result<(), StoreError> {
-        self.removal.all_may_be_empty(&self.disk)
-    }
-
-    /// Bytes that freed content takes on the disk, of as many files as can be measured quickly.
-    pub fn freed_bytes(&self) -> u64 {
-        self.removal.freed_bytes(&self.disk)
     }
 
     /// Removes the content of freed inodes, and returns of how many. `sync_log` makes their freeing durable first.

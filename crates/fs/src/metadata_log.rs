@@ -402,7 +402,7 @@ impl MetadataLog {
 
     /// Makes a checkpoint. Operations go on meanwhile, but for the short time of its first step.
     pub fn checkpoint(&self, tree: Tree<'_>) -> Result<(), StoreError> {
-        tree.content.limit_noted_directories()?;
+        tree.content.sync().limit_noted_directories(tree.disk())?;
         let _alone = self.checkpointing.lock();
         self.checkpoint_alone(tree, tree.namespace.numbers().limit())
     }
@@ -480,13 +480,14 @@ impl MetadataLog {
     pub fn close(&self, tree: Tree<'_>) -> Result<(), StoreError> {
         let _alone = self.checkpointing.lock();
         tree.content.sync_changed()?;
-        tree.content.sync_removals()?;
+        tree.content.sync().sync_removals(tree.disk())?;
         // The log too: an intent that waits for the peer's answer is in no other place.
         self.sync_all_logged(tree.disk())?;
         // A killed process of this run of the machine may have left unsynced content that this process does not know:
         // a power loss must still be noticed. And if the other node has not answered a write, the content may be longer
         // than its record says: as after a kill, the content decides.
-        let is_in_doubt = tree.content.has_unclean_predecessor() || tree.content.are_written();
+        let has_unclean = tree.content.sync().has_unclean_predecessor();
+        let is_in_doubt = has_unclean || tree.content.are_written();
         let boot = is_in_doubt.then_some(self.boot);
         self.run(tree)?
             .write(tree.namespace.numbers().limit(), boot)

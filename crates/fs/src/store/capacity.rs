@@ -47,7 +47,7 @@ impl Capacity<'_> {
 
     /// Bytes that the content of removed files takes until it is removed, of as many files as can be measured quickly.
     pub fn garbage_bytes(self) -> u64 {
-        self.tree.content.freed_bytes()
+        self.tree.content.removal().freed_bytes(self.tree.disk())
     }
 
     /// The room that a write takes, as its file is now. None for a write beyond the longest file, which is refused.

@@ -270,7 +270,7 @@ impl Store {
 
     /// Makes everything that the store holds durable.
     pub fn sync_everything(&self) -> Result<(), StoreError> {
-        self.content.sync_disk()?;
+        self.content.sync().sync_disk(self.content.disk())?;
         self.checkpoint()
     }
 

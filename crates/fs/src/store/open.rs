@@ -201,7 +201,8 @@ fn start_use(
 ) -> Result<(), StoreError> {
     let was_killed = checkpoint.boot == Some(options.boot);
     if checkpoint.boot.is_some() {
-        store.content.mark_names_dirty()?;
+        let disk = store.content.disk();
+        store.content.sync().mark_names_dirty(disk)?;
         if !was_killed {
             // Power was lost.
             store.tree().find_lost_content()?;
@@ -212,7 +213,8 @@ fn start_use(
         store.content.clear_slots(leftover);
     }
     store.backing().scatter(CONTENT_DIR);
-    store.content.note_all_directories()
+    let disk = store.content.disk();
+    store.content.removal().all_may_be_empty(disk)
 }
 
 /// The log, if the store is opened for use, and the records of the log.
