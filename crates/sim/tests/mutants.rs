@@ -159,6 +159,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::ForgetWaiting => &[STANDBY],
         // The end of the file, or its attributes, may show the late change first.
         Mutant::RunOvertaken => &[SURVIVES, READS, DURABLE],
+        Mutant::RecoverUnsynced => &[SURVIVES, READS],
         Mutant::PromoteUnasked | Mutant::FollowAfterAlone => &[CONSENT],
         // Two nodes lead in one generation. A witness has then one record for both.
         Mutant::ForceIntoNextGeneration
@@ -203,6 +204,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::KeepDemotedComplete => 58_080,
         Mutant::ForceUntold => 14_180,
         Mutant::ForgetUnrecorded => 400_001_836_702,
+        Mutant::RecoverUnsynced => 500_010_907_901,
         Mutant::ForceIntoNextGeneration => 15_130,
         Mutant::WatermarkTooHigh => 8_660,
         Mutant::FollowAfterAlone => 1_240,

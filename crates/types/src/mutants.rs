@@ -172,6 +172,8 @@ mutants! {
     PromoteUnasked,
     /// A node that is forced to lead takes the next generation, which the other node may have taken, too.
     ForceIntoNextGeneration,
+    /// The secondary does not sync recovered bytes where each acknowledged operation is durable (P8).
+    RecoverUnsynced,
     /// A node that is forced to lead does not tell the witness.
     ForceUntold,
     /// A process that starts does not know that the witness must still know of a promotion by force.

@@ -7,6 +7,7 @@
 
 mod touched;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use lockstep_repl::state::Trigger;
 use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
 };
+use lockstep_types::Ino;
 use parking_lot::Mutex;
 
 use crate::durable::tables::{add_writes_to_delta, ranges_of};
@@ -259,7 +261,19 @@ impl ResyncJobs {
             self.content.paw.old_entries(),
             &peer.connection.peer_waiting,
         );
-        lockstep_resync::recover_ranges(&self.engine.store.tree(), peer, &old, waiting)?;
+        let store = &self.engine.store;
+        lockstep_resync::recover_ranges(&store.tree(), peer, &old, waiting)?;
+        if self.engine.is_always_durable() {
+            // Clients see the bytes from now on, and either copy stays complete over a loss of power (rule P8).
+            let inos: BTreeSet<Ino> = old
+                .iter()
+                .chain(waiting.iter())
+                .map(|entry| entry.ino)
+                .collect();
+            for ino in inos {
+                store.sync_file(ino, true)?;
+            }
+        }
         self.content.paw.remove_old();
         Ok(Event::RangesRecovered)
     }

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use lockstep_fs::{Store, StoreError};
+use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_repl::core::Event;
 use lockstep_repl::message::{Request, RequestFailure, Response};
 use lockstep_repl::state::Trigger;
@@ -44,6 +44,9 @@ enum ResponseError {
     /// The store cannot serve the request.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The store cannot sync a recovered file.
+    #[error(transparent)]
+    Sync(#[from] OpError),
     /// Resync or verify cannot serve the request.
     #[error(transparent)]
     Answer(#[from] AnswerError),
@@ -98,6 +101,14 @@ impl Responder {
                 self.base.recovered(*below);
                 self.happened(Trigger::Recovered);
                 Ok(Response::Done)
+            }
+            Request::RecoverRange { ino, .. } => {
+                let response = lockstep_resync::answer(store, request, payload)?;
+                // The bytes are shown soon, and this copy stays complete over a loss of power (rule P8).
+                if self.greeted.lock().is_durable && !is_active(Mutant::RecoverUnsynced) {
+                    store.sync_file(*ino, true)?;
+                }
+                Ok(response)
             }
             Request::InSync { verifier } => self.mark_in_sync(*verifier),
             Request::BeginResync { sync, whole } => {
