@@ -15,7 +15,7 @@ use lockstep_driver::report::DatastoreStatus;
 use lockstep_link::{Connection, Fingerprint, Identity, LinkError, LinkOptions, dial};
 use lockstep_repl::state::State;
 use lockstep_testbed::address::own_address;
-use lockstep_types::{StoreId, SyncId};
+use lockstep_types::{StoreId, SyncId, SyncNames};
 use lockstepfs::config::{Encryption, Role};
 use lockstepfs::control::ControlClient;
 use rustix::mount::{UnmountFlags, unmount};
@@ -280,11 +280,10 @@ fn names(store: &Path) -> (StoreId, Option<SyncId>) {
     let role = fs::read(store.join("role.json")).unwrap();
     // Both slots hold the same.
     let role: serde_json::Value = serde_json::from_slice(&role[..role.len() / 2]).unwrap();
-    let state = &role["state"];
-    let store = serde_json::from_value(state["store"].clone()).unwrap();
-    let sync = state.get("sync").cloned().unwrap_or_default();
-    let sync = sync.get("proposed").cloned().unwrap_or(sync);
-    (store, serde_json::from_value(sync).unwrap())
+    let lineage = &role["state"]["lineage"];
+    let store = serde_json::from_value(lineage["store"].clone()).unwrap();
+    let names: SyncNames = serde_json::from_value(lineage["sync"].clone()).unwrap();
+    (store, names.newest())
 }
 
 fn print_end(log: &Path) {
