@@ -7,7 +7,7 @@
 //! [`Store`] composes its parts, each of which owns its state and states its invariants and lock order: `namespace` owns
 //! the records, `content` the bytes of files, `metadata_log` the log and the progress of metadata operations, `delta` the
 //! changes since both copies were equal, `lost_found` what a resync sets aside. The last two are told of each change of
-//! bytes by `content` ([`crate::content::before_change`]): the store has no rule for them. [`Tree`] is namespace and content
+//! bytes by `content` (`content/before_change.rs`): the store has no rule for them. [`Tree`] is namespace and content
 //! together, and the [view](crate::view) of the present. Each kind of caller besides clients has functions of its own,
 //! over the parts that it needs: [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`],
 //! [`DeltaAccess`].

@@ -132,7 +132,7 @@ fn read_line(from: &mut impl BufRead) -> String {
     line.trim_end().to_owned()
 }
 
-/// Lets a test program be the process of a network. Each test program with a [`Network`](crate::network::Network) says so in its
+/// Lets a test program be the process of a network. Each test program with a [`Network`] says so in its
 /// root.
 #[macro_export]
 macro_rules! network_process {
