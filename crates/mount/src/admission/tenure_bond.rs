@@ -6,7 +6,8 @@
 //! | a look at the attributes of an inode | fails: the kernel begins the change of an open file with such a look, and would ask the change next |
 //! | any other | runs: it shows what both nodes have made |
 //!
-//! A change that begins with a path has no bond before the kernel has walked the path: the questions of the kernel come anew then.
+//! A change that begins with a path has no bond before the kernel has walked the path: the questions of the kernel come anew
+//! then.
 
 use lockstep_driver::client::Tenure;
 

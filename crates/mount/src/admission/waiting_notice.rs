@@ -1,6 +1,7 @@
 //! How many requests of programs wait for the service, as the service and the log are told.
 //!
-//! Invariant: the number that the service was told last is the number that was counted last. So one thread at a time counts and tells.
+//! Invariant: the number that the service was told last is the number that was counted last. So one thread at a time counts and
+//! tells.
 
 use parking_lot::Mutex;
 

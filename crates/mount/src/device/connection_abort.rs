@@ -1,7 +1,8 @@
 //! The file by which the kernel ends the connection of a mount: every request that waits, and every later one, fails.
 //!
-//! The file is in the kernel's file system of FUSE connections (`fusectl`). It is opened while the mount is in the mount table, and
-//! works after the mount has left the table, too. The file system need not be mounted: this module mounts it where no path leads.
+//! The file is in the kernel's file system of FUSE connections (`fusectl`). It is opened while the mount is in the mount table,
+//! and works after the mount has left the table, too. The file system need not be mounted: this module mounts it where no path
+//! leads.
 
 use std::fs::File;
 use std::io::{self, Write};

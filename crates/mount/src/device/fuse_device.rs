@@ -95,7 +95,8 @@ impl Device {
         self.poll_for(events, Duration::ZERO)
     }
 
-    /// Waits until one of `events` holds for the device or the mount is gone, but not for longer than `limit`. Returns what holds.
+    /// Waits until one of `events` holds for the device or the mount is gone, but not for longer than `limit`. Returns what
+    /// holds.
     ///
     /// # Errors
     /// If the system refuses to look, or a signal comes.

@@ -2,8 +2,8 @@
 //!
 //! The order of a drop: first each name expires, then the attributes of each known inode go, and last the pages
 //! (`page_sweep`). Only the last step waits: the kernel writes dirty pages back before it drops them. A moment later the
-//! attributes go once more: the kernel may just have been learning of an inode, by an answer whose attributes have a short lifetime
-//! ([`CacheLifetimes::of_new_inode`](super::lifetimes::CacheLifetimes::of_new_inode)).
+//! attributes go once more: the kernel may just have been learning of an inode, by an answer whose attributes have a short
+//! lifetime ([`CacheLifetimes::of_new_inode`](super::lifetimes::CacheLifetimes::of_new_inode)).
 //!
 //! A drop has a thread of its own. A thread that answers requests, or that the datastore waits for without
 //! bound, must never drop: the write-backs come as requests to the mount.

@@ -1,9 +1,9 @@
 //! The guard of a mount: a process that has the kernel drop its caches when the lease of the node is over, also if the node
 //! is suspended or gone (`docs/adr/0014`).
 //!
-//! The node is suspended, hangs, or is gone and its mount is held: then no thread of the node drops anything, and the kernel would
-//! go on answering from its caches while the other node serves. The guard has the device and the memory of the mount, with the end
-//! of the lease and the numbers of all inodes that the kernel knows. The node never sends it a message.
+//! The node is suspended, hangs, or is gone and its mount is held: then no thread of the node drops anything, and the kernel
+//! would go on answering from its caches while the other node serves. The guard has the device and the memory of the mount, with
+//! the end of the lease and the numbers of all inodes that the kernel knows. The node never sends it a message.
 //!
 //! The guard ends when
 //! - the mount is gone,
@@ -205,8 +205,8 @@ impl Guard {
                 // A second look: the first one may have come in the middle of a write.
                 (Some(end), Some(Duration::ZERO)) if self.words.due_at()? == due_at => {
                     let dropped = self.begin_drop(end);
-                    // Without a thread or memory for a call, the drop is tried again: the node may be in no state to start another
-                    // guard. A lease that no program has shown is due again and again.
+                    // Without a thread or memory for a call, the drop is tried again: the node may be in no state to start
+                    // another guard. A lease that no program has shown is due again and again.
                     if dropped.is_err() || end.is_zero() {
                         self.sleep(None);
                     }

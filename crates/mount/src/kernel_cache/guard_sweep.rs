@@ -1,7 +1,7 @@
 //! The drop of the kernel's caches by the guard of a mount, while the node may answer nothing.
 //!
-//! A call that drops pages waits for the write-back of a dirty page, and for a read that fills a page. If the node is suspended or
-//! gone, neither ends. So each call has a thread of its own. A call that lasts is left alone, and further calls are made for
+//! A call that drops pages waits for the write-back of a dirty page, and for a read that fills a page. If the node is suspended
+//! or gone, neither ends. So each call has a thread of its own. A call that lasts is left alone, and further calls are made for
 //! its parts: all but the page that holds it up goes.
 //!
 //! Invariants:

@@ -1,4 +1,5 @@
-//! The flags of inodes: the `ioctl` requests that show and set them (`lsattr`, `chattr`), and the forms of `open` that they forbid.
+//! The flags of inodes: the `ioctl` requests that show and set them (`lsattr`, `chattr`), and the forms of `open` that they
+//! forbid.
 //!
 //! The kernel checks who may set a flag, and holds the lock of the inode until the answer. The service enforces the flags at each
 //! change ([`lockstep_types::InodeFlags`]): the kernel does not know the flags of a FUSE inode.

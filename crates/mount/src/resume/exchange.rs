@@ -1,9 +1,9 @@
 //! `rename` with exchange: the one request whose second execution would undo the first.
 //!
 //! The inodes behind both names are noted in the memory of the mount before the exchange begins
-//! ([`MountMemory`](crate::memory::mount_memory::MountMemory)). If the kernel sends the request again after a restart, the note says
-//! which inode was behind which name. First a barrier goes through the datastore: a `rename` that is refused in any case, also
-//! on a full disk. When it is refused, each operation of the killed process has either happened on both nodes, or will never
+//! ([`MountMemory`](crate::memory::mount_memory::MountMemory)). If the kernel sends the request again after a restart, the note
+//! says which inode was behind which name. First a barrier goes through the datastore: a `rename` that is refused in any case,
+//! also on a full disk. When it is refused, each operation of the killed process has either happened on both nodes, or will never
 //! happen. Then the names show whether the exchange has happened.
 
 use std::sync::Arc;
