@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use lockstep_fs::InoRanges;
 use lockstep_link::Fingerprint;
+use lockstep_roles::{Member, RoleRecord, RoleSettings, ServicePart};
 use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby};
 use lockstep_types::time::millis;
 use lockstep_types::{DatastoreUuid, WitnessId};
@@ -180,6 +181,28 @@ impl DatastoreConfig {
     /// [`Self::failover_after`] in milliseconds.
     pub fn failover_after_ms(&self) -> Option<u64> {
         self.failover_after.map(millis)
+    }
+
+    /// The settings that decide about the role. The node has no name for a witness yet.
+    pub(crate) fn role_settings(&self) -> RoleSettings {
+        RoleSettings {
+            me: Member::First,
+            has_witness: self.has_witness(),
+            witness: self.witness_id(),
+            failover_after_ms: self.failover_after_ms(),
+            on_power_loss: self.policies.on_power_loss,
+            on_peer_loss: self.policies.on_peer_loss,
+        }
+    }
+
+    /// The part of a node that starts with a record.
+    pub(crate) fn first_part(&self, record: RoleRecord) -> ServicePart {
+        lockstep_roles::first_part(&self.role_settings(), self.peer.is_some(), record)
+    }
+
+    /// Whether a node that starts with a record is a primary that does not wait for its peer.
+    pub(crate) fn needs_no_peer(&self, record: RoleRecord) -> bool {
+        lockstep_roles::needs_no_peer(&self.role_settings(), self.peer.is_some(), record)
     }
 
     /// The times of a failover; `None` without a witness.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lockstep_fs::Store;
 use lockstep_repl::state::State;
+use lockstep_roles::ServicePart;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{DatastoreUuid, Errno, Generation};
 
@@ -18,7 +19,6 @@ use crate::report::{CommandFailure, DatastoreStatus, VerifyProgress, VerifyRepor
 use crate::role::keeper::RoleKeeper;
 use crate::service_gate::ServiceGate;
 use crate::session::Session;
-use crate::session::build::SessionPart;
 use crate::session::primary::PrimarySession;
 use crate::status;
 use crate::status::usage::DatastoreUsage;
@@ -33,7 +33,7 @@ pub struct Datastore {
 impl Datastore {
     /// A datastore with an open store. A primary whose disk has failed has a session, and serves reads only if its
     /// `part` says so.
-    pub(crate) fn new(engine: Arc<Engine>, session: Session, part: SessionPart) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, session: Session, part: ServicePart) -> Self {
         Self {
             maintenance: Maintenance::new(engine.now_ms()),
             keeper: RoleKeeper::new(&engine, session, part),

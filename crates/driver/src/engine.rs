@@ -6,8 +6,9 @@ pub(crate) mod contact;
 pub(crate) mod disk_watch;
 pub(crate) mod failure_log;
 pub(crate) mod references;
+pub(crate) mod shared_machine;
 pub(crate) mod status_notes;
-pub(crate) mod witness_state;
+pub(crate) mod takeover_promise;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,8 +28,8 @@ use crate::durable::role_file::RoleFile;
 use crate::engine::disk_watch::DiskWatch;
 use crate::engine::failure_log::FailureLog;
 use crate::engine::references::References;
+use crate::engine::shared_machine::SharedMachine;
 use crate::engine::status_notes::StatusNotes;
-use crate::engine::witness_state::WitnessState;
 use crate::host::{Host, ThreadKind};
 use crate::service_gate::ServiceGate;
 
@@ -64,8 +65,8 @@ pub(crate) struct Engine {
     pub notes: StatusNotes,
     /// The references of clients to inodes. The mount, and so its references, outlives a session.
     pub references: Arc<References>,
-    /// The answers of the witness.
-    pub witness: WitnessState,
+    /// Decides on the role of this node.
+    pub role: SharedMachine,
     /// Lets clients in while this node serves.
     pub gate: Arc<ServiceGate>,
     /// Counts changes of the state, in all sessions.

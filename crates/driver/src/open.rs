@@ -34,13 +34,13 @@ use crate::durable::{DatastoreError, failed, machine_count, refused, table_refus
 use crate::engine::contact::Contact;
 use crate::engine::disk_watch::DiskWatch;
 use crate::engine::failure_log::FailureLog;
+use crate::engine::shared_machine::SharedMachine;
 use crate::engine::status_notes::StatusNotes;
-use crate::engine::witness_state::WitnessState;
 use crate::engine::{Engine, EngineDisk};
 use crate::host::{Host, OsHost};
 use crate::ops::spill;
 use crate::service_gate::ServiceGate;
-use crate::session::build::{self, SessionPart};
+use crate::session::build;
 
 /// A datastore that can be opened: its store was checked and found good. Nothing in the store's directory was
 /// changed. The directory is locked against other processes.
@@ -323,27 +323,6 @@ const fn unmirrored(record: RoleRecord) -> RoleRecord {
     }
 }
 
-/// Whether this node is a primary that does not wait for its peer: no peer may hold more, or the operator accepts that.
-/// With a witness, the peer may have taken over.
-pub(crate) fn needs_no_peer(config: &DatastoreConfig, record: RoleRecord) -> bool {
-    let accepts_loss = config.policies.on_power_loss == OnPowerLoss::Serve && !config.has_witness();
-    let waits = record.peer_complete && !accepts_loss;
-    record.is_primary() && !(waits && config.peer.is_some())
-}
-
-/// The part of a node that starts. A primary whose peer may hold more, or may have been promoted, waits for the peer
-/// (rules R9, R11).
-fn first_part(config: &DatastoreConfig, record: RoleRecord) -> SessionPart {
-    // With a witness, peer or witness must say first that no other node serves.
-    let serves_at_once =
-        needs_no_peer(config, record) && !config.has_witness() || is_active(Mutant::ServeUndecided);
-    if serves_at_once && record.is_primary() && record.complete {
-        SessionPart::Lead
-    } else {
-        SessionPart::Follow
-    }
-}
-
 impl Prepared {
     /// Opens the datastore.
     pub fn open(self) -> Result<Arc<Datastore>, DatastoreError> {
@@ -404,7 +383,7 @@ impl Prepared {
         if let Some(lost @ CopyLoss::Older) = lost {
             engine.notes.set_reason(&lost.to_string());
         }
-        let part = first_part(&engine.config, record);
+        let part = engine.config.first_part(record);
         let session = build::session(&engine, part)?;
         Ok(Arc::new(Datastore::new(engine, session, part)))
     }
@@ -430,7 +409,7 @@ fn open_poisoned(
     };
     let engine = engine(config, parts, host);
     let session = build::poisoned(&engine)?;
-    let part = first_part(&engine.config, role.record);
+    let part = engine.config.first_part(role.record);
     Ok(Arc::new(Datastore::new(engine, session, part)))
 }
 
@@ -490,7 +469,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
             host.now(),
             Contact::of(store.backing()),
         ),
-        witness: WitnessState::new(config.has_witness(), host.now()),
+        role: SharedMachine::new(config.has_witness(), host.now()),
         store,
         host,
         role_file,

@@ -4,26 +4,23 @@
 //! |---|---|
 //! | `keeper` | the owner of the session and of the changes of the role |
 //! | `switch` | one change of the role: a session ends, a record is made durable, a session begins |
-//! | `commands` | the commands of an operator: planned failover, demotion |
-//! | `promotion`, `forced_claim` | the promotion by an operator, and the claim for a promotion by force |
+//! | `facts`, `effects` | what the role machine decides by, and how its effects are carried out |
+//! | `commands` | the commands of an operator: planned failover, demotion, promotion |
 //! | `exchange` | the role exchange with the other node |
-//! | `incomplete_mark` | a secondary that calls its copy incomplete, so that the primary may serve alone |
-//! | `witness_loop` | the questions to the witness, and what follows from the answers |
-//! | `claims`, `named_calls` | the calls of the witness for one question |
+//! | `witness_loop` | the times at which the witness is asked |
+//! | `bound_witness` | the calls of the witness |
 //! | `lease_expiry` | the end of the lease |
 //! | `disk_stall` | a node whose own disk hangs |
 //! | `dialer` | the connection, or the exchange of roles, with the other node |
 
-mod claims;
+mod bound_witness;
 mod commands;
 mod dialer;
 pub(crate) mod disk_stall;
+mod effects;
 mod exchange;
-mod forced_claim;
-mod incomplete_mark;
+mod facts;
 pub(crate) mod keeper;
 pub(crate) mod lease_expiry;
-mod named_calls;
-mod promotion;
 mod switch;
 pub(crate) mod witness_loop;

@@ -91,7 +91,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
     };
     status.poisoned = poisoned;
     status.witness = engine
-        .witness
+        .role
         .status(engine.role_file.state().unrecorded.is_some());
     let space = engine.store.capacity().space().ok();
     status.space = space.map(|space| SpaceStatus {

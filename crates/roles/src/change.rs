@@ -5,14 +5,10 @@ use crate::record::RoleRecord;
 /// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RoleChangeKind {
-    /// A node notes the completeness of a copy, and keeps its role.
-    Mark,
+    /// A node keeps its role. It notes the completeness of a copy, or begins or ends its service with the record that it has.
+    Keep,
     /// A primary goes on without its peer, whose copy is not complete from now on.
     GoAlone,
-    /// A primary that was undecided serves, with the record that it has.
-    Serve,
-    /// A primary serves no more: another node may have served.
-    StopServing,
     /// A secondary stands for the next generation (rule R4).
     BecomeCandidate,
     /// A candidate lets its peer lead, and is the secondary of the peer (rule R4).
@@ -33,6 +29,15 @@ pub enum RoleChangeKind {
     Demote,
 }
 
+/// The part that a node takes towards clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ServicePart {
+    /// The node serves clients.
+    Serve,
+    /// The node serves nobody: a secondary, or a primary that may not serve yet.
+    Wait,
+}
+
 /// A change of the role of a node, with the records before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RoleChange {
@@ -42,41 +47,56 @@ pub struct RoleChange {
     pub from: RoleRecord,
     /// The record after the change.
     pub to: RoleRecord,
+    /// The part of the node after the change.
+    pub part: ServicePart,
 }
 
 impl RoleChange {
-    /// A change of a node with the record `from`.
-    pub const fn new(kind: RoleChangeKind, from: RoleRecord, to: RoleRecord) -> Self {
-        Self { kind, from, to }
+    /// A change of a node with the record `from`, which waits after it.
+    pub const fn waiting(kind: RoleChangeKind, from: RoleRecord, to: RoleRecord) -> Self {
+        Self {
+            kind,
+            from,
+            to,
+            part: ServicePart::Wait,
+        }
     }
 
-    /// A primary that was undecided serves, with the record that it has.
-    pub const fn serve(record: RoleRecord) -> Self {
-        Self::new(RoleChangeKind::Serve, record, record)
+    /// A change of a node with the record `from`, which serves after it.
+    pub const fn serving(kind: RoleChangeKind, from: RoleRecord, to: RoleRecord) -> Self {
+        Self {
+            part: ServicePart::Serve,
+            ..Self::waiting(kind, from, to)
+        }
     }
 
-    /// A primary serves no more.
-    pub const fn stop_serving(record: RoleRecord) -> Self {
-        Self::new(RoleChangeKind::StopServing, record, record)
+    /// A node keeps its record, and takes a part.
+    pub const fn keep(record: RoleRecord, part: ServicePart) -> Self {
+        Self {
+            part,
+            ..Self::waiting(RoleChangeKind::Keep, record, record)
+        }
     }
 
     /// A primary serves without its peer.
     pub const fn go_alone(record: RoleRecord) -> Self {
-        Self::new(RoleChangeKind::GoAlone, record, record.without_peer())
+        Self::serving(RoleChangeKind::GoAlone, record, record.without_peer())
     }
 
     /// A primary gives its role to the peer.
     pub const fn grant(record: RoleRecord) -> Self {
-        Self::new(RoleChangeKind::Grant, record, record.grant())
+        Self::waiting(RoleChangeKind::Grant, record, record.grant())
+    }
+
+    /// Whether this node serves clients after the change.
+    pub const fn serves(&self) -> bool {
+        matches!(self.part, ServicePart::Serve)
     }
 
     /// Whether the role, or the generation, is another one after the change: the session ends, and another one begins.
     pub const fn ends_session(&self) -> bool {
         match self.kind {
-            RoleChangeKind::Mark
-            | RoleChangeKind::GoAlone
-            | RoleChangeKind::Serve
-            | RoleChangeKind::StopServing => false,
+            RoleChangeKind::Keep | RoleChangeKind::GoAlone => false,
             RoleChangeKind::BecomeCandidate
             | RoleChangeKind::GiveWay
             | RoleChangeKind::LeadByGrant

@@ -3,7 +3,7 @@
 use lockstep_types::Generation;
 use serde::{Deserialize, Serialize};
 
-use crate::record::Member;
+use crate::record::{Member, RoleRecord};
 use crate::witness::WitnessRecord;
 
 /// An operator has forced this node to lead, and the witness has not recorded that yet. Until then the witness may let the
@@ -18,6 +18,11 @@ pub struct UnrecordedPromotion {
 }
 
 impl UnrecordedPromotion {
+    /// Whether a node with a record still leads, or is about to lead, by this promotion.
+    pub fn belongs_to(&self, record: &RoleRecord) -> bool {
+        self.generation == record.generation && (record.is_primary() || record.is_candidate)
+    }
+
     /// Whether the witness has made a node the primary of a generation that this node, `me`, did not know of.
     pub fn is_overtaken_by(self, now: WitnessRecord, me: Member) -> bool {
         now.generation > self.generation || now.primary != me && now.generation > self.known

@@ -68,7 +68,7 @@ impl RoleRecord {
 
     /// The record of a secondary that is about to ask the witness for the next generation.
     #[must_use]
-    pub const fn stand(self) -> Self {
+    pub const fn become_candidate(self) -> Self {
         Self {
             generation: self.generation.next(),
             is_candidate: true,
@@ -101,6 +101,18 @@ impl RoleRecord {
         Self {
             generation: self.generation.next(),
             role: Role::Secondary,
+            peer_complete: false,
+            ..self
+        }
+    }
+
+    /// The record of a node that an operator makes the secondary, or lets begin a promotion by force.
+    #[must_use]
+    pub const fn demoted(self, generation: Generation, complete: bool) -> Self {
+        Self {
+            generation,
+            role: Role::Secondary,
+            complete,
             peer_complete: false,
             ..self
         }

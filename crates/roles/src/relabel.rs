@@ -3,8 +3,9 @@
 
 use lockstep_types::Generation;
 
-use crate::event::Told;
+use crate::promotion::UnrecordedPromotion;
 use crate::record::{Member, RoleRecord};
+use crate::solo::SoloEnds;
 use crate::witness::{Claim, WitnessRecord};
 
 /// The new labels. They keep the order and the equality of the old ones.
@@ -48,11 +49,14 @@ pub trait Labels {
         }
     }
 
-    /// A message with the new labels.
-    fn told(&self, old: Told) -> Told {
-        Told {
-            record: self.record(old.record),
-            seen: old.seen.map(|seen| self.record(seen)),
+    /// A promotion by force with the new labels.
+    fn promotion(&self, old: UnrecordedPromotion) -> UnrecordedPromotion {
+        UnrecordedPromotion {
+            generation: self.generation(old.generation),
+            known: self.generation(old.known),
         }
     }
+
+    /// Another number for the solo grants of a node that have ended.
+    fn solo_ends(&self, old: SoloEnds) -> SoloEnds;
 }

@@ -10,7 +10,7 @@ use crate::SyncId;
 use crate::mutants::{Mutant, is_active};
 
 /// The names of the sync of a copy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncNames {
     /// The name that both nodes have; `None` before the first resync.

@@ -64,7 +64,7 @@ fn make(replication: &Replication, in_sync: bool, on_failure: OnFailure) -> bool
     if is_primary && !in_sync && !wait_for_permit(replication) {
         return false;
     }
-    let needs_lease = is_primary && engine.witness.has_witness();
+    let needs_lease = is_primary && engine.role.has_witness();
     if needs_lease && in_sync {
         engine.gate.need_lease(&*engine.host, true);
     }
@@ -86,7 +86,7 @@ fn make(replication: &Replication, in_sync: bool, on_failure: OnFailure) -> bool
 /// Waits until this primary may serve alone. Returns `false` if the replication ends before, or the disk fails.
 fn wait_for_permit(replication: &Replication) -> bool {
     let engine = &*replication.engine;
-    while !engine.witness.permits(replication.generation()) {
+    while !engine.role.may_serve_alone(replication.generation()) {
         if replication.is_over() || engine.poison.has_failed() {
             return false;
         }

@@ -18,9 +18,7 @@ use lockstep_types::{BootId, Hash128, Timestamp};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{
-    DatastoreError, failed, needs_no_peer, open_existing, open_options, read_role, refused,
-};
+use super::{DatastoreError, failed, open_existing, open_options, read_role, refused};
 use crate::config::DatastoreConfig;
 use crate::durable::poison_marker::RunDirMarker;
 use crate::durable::role_file::RoleFile;
@@ -124,7 +122,7 @@ pub fn clear_poison(
     };
     let role = read_role(config, repair.backing.as_ref())?;
     // Otherwise the content of this disk does not become the datastore: a complete secondary takes over.
-    let content_counts = needs_no_peer(config, role.record);
+    let content_counts = config.needs_no_peer(role.record);
     if content_counts && !accept_loss {
         let name = config.name.clone();
         return Err(ClearError::LossNotAccepted { name });
@@ -165,7 +163,7 @@ fn recover(
     let boot = repair.boot.of_no_run();
     let found = read_role(config, guarded.as_ref())?;
     let lost = found.record.after_power_loss();
-    let record = if needs_no_peer(config, lost) && !lost.complete {
+    let record = if config.needs_no_peer(lost) && !lost.complete {
         lost.without_peer()
     } else {
         lost

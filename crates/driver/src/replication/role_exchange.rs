@@ -8,12 +8,11 @@
 
 use lockstep_link::{LinkError, ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message, MessageError};
-use lockstep_roles::{RoleConflict, RoleOffer, RoleRecord};
+use lockstep_roles::{RoleConflict, RoleOffer, RoleRecord, SoloEnds};
 use lockstep_types::{DatastoreUuid, Osn};
 use thiserror::Error;
 
 use super::greeting::{self, GreetingError};
-use crate::engine::witness_state::WordTime;
 use crate::peer::connection::{Delivery, deliver};
 
 /// Messages of one side in a role exchange. Each change of a record needs one more, and two nodes agree after two changes.
@@ -69,11 +68,11 @@ pub(crate) trait RolePeer {
     fn own_offer(&self, seen: Option<RoleRecord>) -> RoleOffer;
 
     /// The moment of this node before its first message.
-    fn begin(&self) -> WordTime;
+    fn begin(&self) -> SoloEnds;
 
-    /// Acts on the offer of the other node, which came in a role exchange since `begun`. Returns whether the record of this node
+    /// Acts on the offer of the other node, which came in a role exchange since `since`. Returns whether the record of this node
     /// has changed.
-    fn on_offer(&self, theirs: &RoleOffer, begun: WordTime) -> Result<bool, RoleConflict>;
+    fn on_offer(&self, theirs: &RoleOffer, since: SoloEnds) -> Result<bool, RoleConflict>;
 }
 
 /// Meets the node that was dialled. Returns the last message of that node: both nodes have seen each other's record.
@@ -83,12 +82,12 @@ pub(crate) fn call<M: RolePeer>(
     receiver: &mut dyn ReceiveFrames,
 ) -> Result<RoleOffer, ExchangeError> {
     let mut seen = None;
-    let begun = node.begin();
+    let since = node.begin();
     for _ in 0..ROUNDS_MAX {
         let own = node.own_offer(seen);
         send(node, sender, own);
         let theirs = read_answer(node, receiver)?;
-        let has_changed = node.on_offer(&theirs, begun)?;
+        let has_changed = node.on_offer(&theirs, since)?;
         if !has_changed && theirs.seen == Some(own.record) && seen == Some(theirs.record) {
             return Ok(theirs);
         }

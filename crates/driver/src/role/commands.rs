@@ -1,27 +1,27 @@
-//! The commands of an operator that change the role of a running node: the planned failover, and the demotion. The promotion
-//! has a file of its own (`promotion.rs`).
+//! The commands of an operator that change the role of a running node: the planned failover, the demotion, and the promotion.
+//!
+//! The role machine decides. This file lets the operations of clients end before a planned failover, and answers the operator.
 
 use std::time::Duration;
 
 use lockstep_repl::state::State;
-use lockstep_roles::{RoleChange, RoleChangeKind, RoleRecord};
+use lockstep_roles::{Asker, CommandRefusal, RoleEvent};
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::settings::Role;
 use lockstep_types::time::millis;
 
+use super::effects::EffectError;
 use super::keeper::RoleKeeper;
 use super::switch::DRAIN_LIMIT;
 use crate::client::Standing;
 use crate::durable::role_file::RoleState;
+use crate::engine::Engine;
 use crate::report::{CommandFailure, RoleReport};
-use crate::session::Session;
-use crate::session::build::SessionPart;
 
-/// The longest wait of a planned change of the role for the word of the new primary.
+/// The longest wait of a planned change of the role for the new primary.
 const SUCCESSOR_LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait of a planned change of the role for the mark of the secondary.
 const MARK_LIMIT: Duration = Duration::from_secs(5);
-/// Time between two looks for the word of the new primary.
+/// Time between two looks for the new primary.
 const SUCCESSOR_POLL: Duration = Duration::from_millis(2);
 /// Why a planned change of the role is not complete.
 const NO_SUCCESSOR: &str = "this node has given its role away and is the secondary now, but the other node has not taken the role \
@@ -39,7 +39,7 @@ impl RoleKeeper {
         let begin;
         {
             let _changing = self.changing.acquire(&*self.engine.host);
-            check_hand_over(self)?;
+            self.check_hand_over()?;
             begin = self.engine.host.now();
             self.set_standing(Standing::Retiring);
             if let Err(failure) = self.give_away() {
@@ -47,8 +47,8 @@ impl RoleKeeper {
                 return Err(failure);
             }
         }
-        if wait_for_successor(self) {
-            Ok(self.report(begin))
+        if self.wait_for_successor() {
+            Ok(report(&self.engine, begin))
         } else {
             Err(CommandFailure::new(NO_SUCCESSOR, NO_SUCCESSOR_CURE))
         }
@@ -59,9 +59,17 @@ impl RoleKeeper {
     /// # Errors
     /// If this node is not the primary, or the nodes are not in sync.
     pub fn prepare_hand_over(&self) -> Result<(), CommandFailure> {
-        check_hand_over(self)?;
+        self.check_hand_over()?;
         self.tell_observers(|observer| observer.preparing());
         Ok(())
+    }
+
+    /// Waits a moment for the mark of the secondary.
+    fn check_hand_over(&self) -> Result<(), CommandFailure> {
+        check_sound(&self.engine)?;
+        self.session().replication().wait_for_mark(MARK_LIMIT);
+        let allowed = self.facts().may_hand_over();
+        allowed.map_err(|refusal| self.refused(refusal))
     }
 
     /// Ends the operations of clients, and the session.
@@ -72,9 +80,8 @@ impl RoleKeeper {
         // The other node serves after the record only. Until then this node may serve on the requests of programs.
         self.set_standing(Standing::Undecided);
         self.drain()?;
-        self.check_synced()?;
-        let mine = self.engine.role_file.state().record;
-        self.switch_by_command(RoleChange::grant(mine), SessionPart::Follow)
+        let done = self.command(RoleEvent::HandOver);
+        done.map_err(|error| self.failed(error))
     }
 
     fn drain(&self) -> Result<(), CommandFailure> {
@@ -90,33 +97,17 @@ impl RoleKeeper {
         ))
     }
 
-    /// Checks that the copy of the secondary is complete, also by the secondary's own record. Without that record, a power
-    /// loss of both nodes would leave two copies that are not complete, and the worse one would lead.
-    fn check_synced(&self) -> Result<(), CommandFailure> {
-        let session = self.session();
-        let (state, is_connected) = session.replication().state_and_connected();
-        let is_complete = session.replication().peer.is_complete();
-        match session {
-            Session::Undecided(_) | Session::Secondary(_) => Err(CommandFailure::new(
-                "this node is not the primary of the datastore",
-                "run the command on the primary; if that is dead, see `lockstep promote --help`",
-            )),
-            Session::Primary(_) if state == State::Synced && is_connected && is_complete => Ok(()),
-            Session::Primary(_) if is_active(Mutant::HandOverUnsynced) => Ok(()),
-            Session::Primary(_) if state == State::Synced && is_connected => {
-                Err(CommandFailure::new(
-                    "the other node has not recorded yet that its copy is complete",
-                    "try again in a few seconds; if that does not help, see the log of the other node",
-                ))
+    /// Waits until the new primary is connected, so that the caller knows that the change is complete. Returns whether
+    /// that was in time.
+    fn wait_for_successor(&self) -> bool {
+        let start = self.engine.host.now();
+        while self.engine.host.since(start) < SUCCESSOR_LIMIT && !self.engine.is_stopping() {
+            if self.session().replication().peer.is_connected() {
+                return true;
             }
-            Session::Primary(_) => Err(CommandFailure::new(
-                format!(
-                    "the nodes are not in sync ({})",
-                    self.engine.notes.in_words(state)
-                ),
-                "wait until `lockstep status` says in sync, then try again",
-            )),
+            self.engine.host.sleep(SUCCESSOR_POLL);
         }
+        false
     }
 
     /// Makes this primary, which serves alone or may not serve yet, the secondary: the other node has, or gets, the role.
@@ -127,100 +118,151 @@ impl RoleKeeper {
     pub fn demote(&self) -> Result<RoleReport, CommandFailure> {
         let begin = self.engine.host.now();
         let _changing = self.changing.acquire(&*self.engine.host);
-        self.check_sound()?;
-        let mine = self.engine.role_file.state().record;
-        if !mine.is_primary() {
-            return Err(CommandFailure::new(
-                "this node is not the primary of the datastore",
-                "nothing is to be done",
-            ));
-        }
-        if self.session().replication().state().is_in_sync() {
-            return Err(CommandFailure::new(
-                "the nodes are in sync",
-                "run `lockstep failover`, which loses nothing",
-            ));
-        }
-        if self.switch_role(demotion(self, mine), SessionPart::Follow) {
-            return Ok(self.report(begin));
-        }
-        // The session that has ended may have marked its peer out of sync meanwhile.
-        let marked = self.engine.role_file.state().record;
-        self.switch_by_command(demotion(self, marked), SessionPart::Follow)?;
-        Ok(self.report(begin))
+        check_sound(&self.engine)?;
+        let done = match self.command(RoleEvent::Demote) {
+            // The session that has ended may have marked its peer out of sync meanwhile.
+            Err(EffectError::NotChanged) => self.command(RoleEvent::Demote),
+            done => done,
+        };
+        done.map_err(|error| self.failed(error))?;
+        Ok(report(&self.engine, begin))
     }
 
-    pub(super) fn check_sound(&self) -> Result<(), CommandFailure> {
-        match self.engine.failure_reason() {
-            None if self.engine.is_stopping() => Err(CommandFailure::new(
-                "this node is stopping",
-                "start it again",
-            )),
-            None => match self.engine.stall_reason() {
-                None => Ok(()),
-                Some(reason) => Err(CommandFailure::new(
-                    reason,
-                    "see \"A disk hangs\" in docs/operations/disks.md",
-                )),
-            },
+    /// Makes this node the primary, without the other node. The operator vouches that the other node does not serve.
+    /// `accepts_loss`: also if this copy may lack acknowledged operations, and also without the answer of the witness.
+    ///
+    /// # Errors
+    /// If this node serves, is connected with a primary, or its copy may lack operations: then nothing has changed. Or if
+    /// the witness has just made the other node the primary: then this node follows that one once they meet.
+    pub fn promote(&self, accepts_loss: bool) -> Result<RoleReport, CommandFailure> {
+        let engine = &self.engine;
+        let begin = engine.host.now();
+        let _changing = self.changing.acquire(&*engine.host);
+        check_sound(engine)?;
+        let was_secondary = !engine.role_file.state().record.is_primary();
+        let as_of = engine.notes.contact.last().filter(|_| was_secondary);
+        let done = self.command(RoleEvent::Promote { accepts_loss });
+        done.map_err(|error| self.failed(error))?;
+        Ok(RoleReport {
+            as_of,
+            ..report(engine, begin)
+        })
+    }
+
+    /// Has the role machine decide on a command, and carries the effects out. The caller holds `changing`.
+    fn command(&self, event: RoleEvent) -> Result<(), EffectError> {
+        let effects = self.decide(event);
+        self.carry_out_all(Asker::Command, effects).map(drop)
+    }
+
+    /// The answer to the operator of a command that has failed.
+    fn failed(&self, error: EffectError) -> CommandFailure {
+        match error {
+            EffectError::Refused(refusal) => self.refused(refusal),
+            error => CommandFailure::new(error.to_string(), "see the log of this node"),
+        }
+    }
+
+    /// The answer to the operator of a command that is refused.
+    fn refused(&self, refusal: CommandRefusal) -> CommandFailure {
+        let state = self.session().replication().state();
+        refusal_for(&self.engine, state, refusal)
+    }
+}
+
+/// Checks that the disk of a node can take a change of the role.
+fn check_sound(engine: &Engine) -> Result<(), CommandFailure> {
+    match engine.failure_reason() {
+        None if engine.is_stopping() => Err(CommandFailure::new(
+            "this node is stopping",
+            "start it again",
+        )),
+        None => match engine.stall_reason() {
+            None => Ok(()),
             Some(reason) => Err(CommandFailure::new(
                 reason,
-                "repair or replace the disk; use the other node's copy",
+                "see \"A disk hangs\" in docs/operations/disks.md",
             )),
-        }
-    }
-
-    pub(super) fn report(&self, begin: Duration) -> RoleReport {
-        let RoleState {
-            record, unrecorded, ..
-        } = self.engine.role_file.state();
-        RoleReport {
-            role: record.role,
-            generation: record.generation.get(),
-            pause_ms: millis(self.engine.host.since(begin)),
-            address: None,
-            as_of: None,
-            witness_unaware: unrecorded.is_some(),
-            standby: Some(self.engine.config.policies.standby),
-        }
+        },
+        Some(reason) => Err(CommandFailure::new(
+            reason,
+            "repair or replace the disk; use the other node's copy",
+        )),
     }
 }
 
-/// Waits a moment for the mark of the secondary.
-fn check_hand_over(keeper: &RoleKeeper) -> Result<(), CommandFailure> {
-    keeper.check_sound()?;
-    keeper.session().replication().wait_for_mark(MARK_LIMIT);
-    keeper.check_synced()
-}
-
-/// Waits until the new primary is connected, so that the caller knows that the change is complete. Returns whether
-/// that was in time.
-fn wait_for_successor(keeper: &RoleKeeper) -> bool {
-    let start = keeper.engine.host.now();
-    while keeper.engine.host.since(start) < SUCCESSOR_LIMIT && !keeper.engine.is_stopping() {
-        if keeper.session().replication().peer.is_connected() {
-            return true;
-        }
-        keeper.engine.host.sleep(SUCCESSOR_POLL);
+/// The result of a command that began at `begin`.
+fn report(engine: &Engine, begin: Duration) -> RoleReport {
+    let RoleState {
+        record, unrecorded, ..
+    } = engine.role_file.state();
+    RoleReport {
+        role: record.role,
+        generation: record.generation.get(),
+        pause_ms: millis(engine.host.since(begin)),
+        address: None,
+        as_of: None,
+        witness_unaware: unrecorded.is_some(),
+        standby: Some(engine.config.policies.standby),
     }
-    false
 }
 
-/// The record of a demoted primary. A peer of an earlier generation takes the record for a grant, and leads its
-/// generation: so that must be a new one.
-fn demotion(keeper: &RoleKeeper, mine: RoleRecord) -> RoleChange {
-    let is_new = keeper.latest_generation() < mine.generation;
-    let generation = if is_new && !is_active(Mutant::DemoteInSameGeneration) {
-        mine.generation.next()
+/// Cause and cure of a refusal.
+fn refusal_for(engine: &Engine, state: State, refusal: CommandRefusal) -> CommandFailure {
+    let not_in_sync = format!(
+        "the nodes are not in sync ({})",
+        engine.notes.in_words(state)
+    );
+    let (cause, cure) = match refusal {
+        CommandRefusal::NotPrimary => (
+            "this node is not the primary of the datastore",
+            "run the command on the primary; if that is dead, see `lockstep promote --help`",
+        ),
+        CommandRefusal::IsSecondary => (
+            "this node is not the primary of the datastore",
+            "nothing is to be done",
+        ),
+        CommandRefusal::IsPrimary => ("this node is the primary already", "nothing is to be done"),
+        CommandRefusal::PrimaryIsConnected => (
+            "the primary is connected, so it serves",
+            "run `lockstep failover` on the primary",
+        ),
+        CommandRefusal::InSync => (
+            "the nodes are in sync",
+            "run `lockstep failover`, which loses nothing",
+        ),
+        CommandRefusal::NotInSync => (
+            not_in_sync.as_str(),
+            "wait until `lockstep status` says in sync, then try again",
+        ),
+        CommandRefusal::NotRecorded => (
+            "the other node has not recorded yet that its copy is complete",
+            "try again in a few seconds; if that does not help, see the log of the other node",
+        ),
+        CommandRefusal::WitnessDecides => (
+            "a witness decides which node of this datastore is the primary",
+            "start the witness and the other node; if both are lost for good, accept with --force-data-loss that \
+             operations may be lost",
+        ),
+        CommandRefusal::MayLackOperations => (
+            lacks(engine),
+            "start the other node; or, if its copy is lost, accept the loss with --force-data-loss",
+        ),
+        CommandRefusal::Overtaken => (
+            "the witness has made the other node the primary",
+            "see `lockstep status` on the other node; if that node is lost, run this command again",
+        ),
+    };
+    CommandFailure::new(cause, cure)
+}
+
+/// The operations that the copy of this node may lack.
+fn lacks(engine: &Engine) -> &'static str {
+    if engine.role_file.state().lineage.power.has_lost_power {
+        "the machine of this node has lost power while its copy was complete: the copy has everything that programs had put on \
+         stable storage (fsync), and may lack what they had not, of the last seconds before the loss; the other node may have gone \
+         on since"
     } else {
-        mine.generation
-    };
-    let record = RoleRecord {
-        generation,
-        role: Role::Secondary,
-        complete: is_active(Mutant::KeepDemotedComplete),
-        peer_complete: false,
-        ..mine
-    };
-    RoleChange::new(RoleChangeKind::Demote, mine, record)
+        "the copy of this node may lack operations that programs were told are done"
+    }
 }

@@ -10,13 +10,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_repl::state::State;
+use lockstep_roles::RoleEvent;
 use lockstep_types::time::millis;
 
 use super::keeper::RoleKeeper;
-use crate::client::Standing;
 use crate::engine::disk_watch::DiskProbe;
-use crate::session::Session;
 
 /// The longest time between two probes.
 const PROBE_MAX: Duration = Duration::from_secs(3);
@@ -106,35 +104,14 @@ impl<'a> StallGuard<'a> {
                 "the disk of this node HANGS: it has not answered for this time, and reports no error; see `lockstep why`"
             );
         }
-        if can_be_replaced(self.keeper) && watch.give_way() {
-            give_way(self.keeper);
+        let may_peer_hang = watch.may_peer_hang();
+        let event = RoleEvent::DiskHangs { may_peer_hang };
+        let effects = self.keeper.decide(event);
+        if !effects.is_empty() && watch.give_way() {
+            for effect in effects {
+                // Giving way needs no disk, and fails never.
+                let _given = self.keeper.carry_out(effect);
+            }
         }
-    }
-}
-
-/// Whether this node is a primary whose secondary can take over at once, as far as this node knows.
-fn can_be_replaced(keeper: &RoleKeeper) -> bool {
-    let engine = &keeper.engine;
-    let Session::Primary(session) = keeper.session() else {
-        return false;
-    };
-    // The mark needs no lock of the core, which a thread may hold that waits for the disk.
-    engine.witness.would_replace()
-        && engine.role_file.state().unrecorded.is_none()
-        && engine.gate.standing() == Standing::Serving
-        && session.replication.peer.is_complete()
-        && !engine.disk.watch.may_peer_hang()
-        && session.replication.state_and_connected() == (State::Synced, true)
-}
-
-fn give_way(keeper: &RoleKeeper) {
-    let engine = &keeper.engine;
-    tracing::error!(
-        datastore = engine.name(),
-        "this node stops serving because its disk hangs: the other node takes over by the word of the witness"
-    );
-    if let Some(reason) = engine.stall_reason() {
-        engine.notes.set_reason(&reason);
-        keeper.session().replication().peer.close(&reason);
     }
 }

@@ -4,20 +4,15 @@ use std::sync::Arc;
 
 use lockstep_link::{ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message, PROTOCOL_VERSION};
-use lockstep_roles::{LocalCopy, PeerWitness, RoleChange, RoleConflict, RoleOffer, RoleRecord};
+use lockstep_roles::{Offered, RoleConflict, RoleEvent, RoleOffer, RoleRecord, SoloEnds};
 use lockstep_types::DatastoreUuid;
-use lockstep_types::mutants::{Mutant, is_active};
 
+use super::effects::EffectError;
+use super::facts;
 use super::keeper::RoleKeeper;
-use super::{incomplete_mark, promotion, switch};
-use crate::client::Standing;
-use crate::config::DatastoreConfig;
-use crate::engine::Engine;
-use crate::engine::witness_state::WordTime;
 use crate::replication::greeting::{self, GreetingError, refuse, refuse_poisoned};
 use crate::replication::role_exchange::{self, ROUNDS_MAX, RolePeer};
 use crate::session::Session;
-use crate::session::build::SessionPart;
 
 /// Why a primary is refused by a node that serves, or may have served.
 const NO_SECONDARY: &str = "the other node is no secondary of this datastore: the nodes meet again";
@@ -72,7 +67,7 @@ impl RoleKeeper {
         {
             return;
         }
-        let begun = self.begin();
+        let since = self.begin();
         for round in 0..ROUNDS_MAX {
             if let Some(reason) = self.engine.failure_reason() {
                 return refuse_poisoned(&**sender, first, &reason);
@@ -82,7 +77,7 @@ impl RoleKeeper {
                 return refuse(&**sender, first, &reason);
             }
             if let Err(unfit) =
-                self.answer_caller(&**sender, first, offer, (round > 0).then_some(begun))
+                self.answer_caller(&**sender, first, offer, (round > 0).then_some(since))
             {
                 let reason = unfit.to_string();
                 if let Unfit::Greeting(_) = unfit {
@@ -108,34 +103,21 @@ impl RoleKeeper {
         sender.shutdown("the exchange has no end");
     }
 
-    /// Tells the caller the record of this node. From the second message on, the record of the caller counts: then `begun` is
+    /// Tells the caller the record of this node. From the second message on, the record of the caller counts: then `since` is
     /// there.
     fn answer_caller(
         &self,
         sender: &dyn SendFrames,
         first: &Envelope,
         offer: RoleOffer,
-        begun: Option<WordTime>,
+        since: Option<SoloEnds>,
     ) -> Result<(), Unfit> {
         greeting::check_peer(self.engine.store.uuid(), first.datastore, offer.version)?;
-        if let Some(begun) = begun {
-            self.on_offer(&offer, begun)?;
+        if let Some(since) = since {
+            self.on_offer(&offer, since)?;
         }
         role_exchange::send(self, sender, self.own_offer(Some(offer.record)));
         Ok(())
-    }
-
-    /// A node whose disk has failed writes no record. A primary serves reads until the other node may serve. The caller holds
-    /// `changing`.
-    fn hear_poisoned(&self, local: &LocalCopy, theirs: &RoleOffer) {
-        let is_deposed = theirs.record.generation > local.record.generation;
-        if is_deposed {
-            self.set_standing(Standing::Following);
-        } else if local.record.is_primary()
-            && local.decide(theirs).is_ok_and(|decision| decision.leads)
-        {
-            switch::serve_reads(self);
-        }
     }
 
     fn serve_primary(
@@ -153,36 +135,13 @@ impl RoleKeeper {
     }
 }
 
-/// The witness of the other node. A node without one connects with a node that has one: a witness is added on one node after the
-/// other.
-fn peer_witness(config: &DatastoreConfig, theirs: &RoleOffer) -> Result<PeerWitness, RoleConflict> {
-    match (theirs.failover_after_ms, config.failover_after_ms()) {
-        (Some(theirs), Some(own)) if theirs != own => Err(RoleConflict::OtherTimes),
-        (None, _) => Ok(PeerWitness::None),
-        _ if theirs.witness == config.witness_id() => Ok(PeerWitness::Same),
-        _ => Ok(PeerWitness::Other),
-    }
-}
-
-/// What the other node has answered alone is given up. Returns whether that is noted.
-fn note_given_up(engine: &Engine) -> bool {
-    if is_active(Mutant::KeepVerifierOfDemoted) {
-        return true;
-    }
-    let noted = promotion::begin_anew(engine);
-    if let Err(error) = &noted {
-        tracing::error!(datastore = engine.name(), %error, "this node cannot lead");
-    }
-    noted.is_ok()
-}
-
 impl RolePeer for RoleKeeper {
     fn datastore(&self) -> DatastoreUuid {
         self.engine.store.uuid()
     }
 
-    fn begin(&self) -> WordTime {
-        self.engine.witness.word_time()
+    fn begin(&self) -> SoloEnds {
+        self.engine.role.solo_ends()
     }
 
     fn own_offer(&self, seen: Option<RoleRecord>) -> RoleOffer {
@@ -193,62 +152,42 @@ impl RolePeer for RoleKeeper {
             seen,
             store: state.lineage.store,
             sync: self.engine.standing(),
-            asks_incomplete_mark: incomplete_mark::asks_peer_to_mark_incomplete(self),
+            asks_incomplete_mark: self.engine.role.asks_incomplete_mark(&self.facts()),
             discarded_own_changes: state.clients.discarded_own_changes,
             failover_after_ms: self.engine.config.failover_after_ms(),
             witness: self.engine.config.witness_id(),
         }
     }
 
-    fn on_offer(&self, theirs: &RoleOffer, begun: WordTime) -> Result<bool, RoleConflict> {
-        self.engine
-            .witness
-            .note_peer(peer_witness(&self.engine.config, theirs)?);
-        let _changing = self.changing.acquire(&*self.engine.host);
-        if self.engine.is_stopping() {
+    fn on_offer(&self, theirs: &RoleOffer, since: SoloEnds) -> Result<bool, RoleConflict> {
+        let engine = &self.engine;
+        let _changing = self.changing.acquire(&*engine.host);
+        if engine.is_stopping() {
             return Ok(false);
         }
-        self.note_peer_generation(theirs.record.generation);
-        let local = self.local_copy();
-        let mine = local.record;
-        if self.engine.poison.has_failed() {
-            self.hear_poisoned(&local, theirs);
-            return Ok(false);
-        }
-        let is_outdated = local.is_outdated(theirs);
-        self.engine.witness.note_outdated(is_outdated);
-        match local.decide(theirs) {
-            Ok(decision) => {
-                incomplete_mark::note_incomplete_peer(self, mine, theirs, begun);
-                if incomplete_mark::mark_incomplete(self, mine, theirs) {
-                    return Ok(true);
-                }
-                let part = if decision.leads {
-                    SessionPart::Lead
-                } else {
-                    SessionPart::Follow
-                };
-                // A candidate may have the generation of its lead already.
-                let is_new = !mine.is_primary() || decision.change.to.generation > mine.generation;
-                let begins = decision.leads && is_new;
-                let goes_back = theirs.discarded_own_changes && begins
-                    || decision.leads && local.has_lost_peer(theirs);
-                // The other node cannot have answered by the word of the witness while this node serves.
-                let has_paused = !self.gate().excludes_other(&*self.engine.host);
-                let leads_without = goes_back && has_paused;
-                if leads_without && !note_given_up(&self.engine) {
+        let mine = engine.role_file.state().record;
+        let offered = Offered {
+            theirs: *theirs,
+            copy: facts::copy_of(engine),
+            since,
+            excludes_other: self.gate().excludes_other(&*engine.host),
+        };
+        let effects = self.decide(if engine.poison.has_failed() {
+            RoleEvent::OfferedToFailedDisk(offered)
+        } else {
+            RoleEvent::Offered(offered)
+        });
+        for effect in effects {
+            match self.carry_out(effect) {
+                Err(EffectError::Conflict(conflict)) => return Err(conflict),
+                Err(EffectError::NotNoted(error)) => {
+                    tracing::error!(datastore = engine.name(), %error, "this node cannot lead");
                     return Ok(false);
                 }
-                self.switch_role(decision.change, part);
-                Ok(self.engine.role_file.state().record != mine)
-            }
-            Err(conflict) => {
-                let is_deposed = theirs.record.generation > mine.generation;
-                if conflict == RoleConflict::BothServed && is_deposed || is_outdated {
-                    self.switch_role(RoleChange::stop_serving(mine), SessionPart::Follow);
-                }
-                Err(conflict)
+                // The log says why. The next exchange begins with the record that this node has.
+                Ok(()) | Err(EffectError::NotChanged | EffectError::Refused(_)) => {}
             }
         }
+        Ok(engine.role_file.state().record != mine)
     }
 }

@@ -4,21 +4,19 @@
 //! - One change of the role at a time: the thread that changes the role holds `changing`.
 //! - No function of this folder knows the datastore.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use lockstep_roles::LocalCopy;
-use lockstep_types::{Generation, Osn};
+use lockstep_roles::{Member, RoleEffect, RoleEvent, RoleFacts, ServicePart};
 use parking_lot::{Mutex, RwLock};
 
-use super::forced_claim::BoundWitness;
+use super::bound_witness::BoundWitness;
+use super::facts;
 use crate::client::{RoleObserver, Standing};
-use crate::durable::role_file::RoleState;
 use crate::engine::Engine;
 use crate::host::exclusive::Exclusive;
 use crate::service_gate::ServiceGate;
 use crate::session::Session;
-use crate::session::build::{self, SessionPart};
+use crate::session::build;
 
 /// See the head of this file.
 pub struct RoleKeeper {
@@ -27,8 +25,6 @@ pub struct RoleKeeper {
     session: RwLock<Session>,
     /// Held by the thread that changes the role.
     pub(super) changing: Exclusive,
-    /// The latest generation that the other node has told of.
-    peer_generation: AtomicU64,
     observers: Mutex<Vec<Arc<dyn RoleObserver>>>,
     /// The witness, once this node asks it.
     pub(super) witness: OnceLock<BoundWitness>,
@@ -37,10 +33,10 @@ pub struct RoleKeeper {
 impl RoleKeeper {
     /// The keeper of a datastore that begins with `session`. A primary whose disk has failed has a session, and serves reads
     /// only if its `part` says so.
-    pub(crate) fn new(engine: &Arc<Engine>, session: Session, part: SessionPart) -> Self {
+    pub(crate) fn new(engine: &Arc<Engine>, session: Session, part: ServicePart) -> Self {
         let record = engine.role_file.state().record;
         let standing = match &session {
-            Session::Primary(_) if part == SessionPart::Lead => Standing::Serving,
+            Session::Primary(_) if part == ServicePart::Serve => Standing::Serving,
             _ if record.is_primary() => Standing::Undecided,
             _ => Standing::Following,
         };
@@ -52,7 +48,6 @@ impl RoleKeeper {
             engine: Arc::clone(engine),
             session: RwLock::new(session),
             changing: Exclusive::default(),
-            peer_generation: AtomicU64::new(0),
             observers: Mutex::default(),
             witness: OnceLock::new(),
         }
@@ -74,37 +69,23 @@ impl RoleKeeper {
         self.session().stop();
     }
 
-    /// The role record and the copy of this node.
-    pub(super) fn local_copy(&self) -> LocalCopy {
-        let engine = &self.engine;
-        let RoleState {
-            record, lineage, ..
-        } = engine.role_file.state();
-        LocalCopy {
-            record,
-            store: lineage.store,
-            sync: engine.standing(),
-            was_resynced: lineage.was_resynced,
-            has_data: engine.store.applied() != Osn::ZERO,
-            is_serving: self.gate().standing() == Standing::Serving,
-        }
+    /// The facts of this moment for the role machine.
+    pub(super) fn facts(&self) -> RoleFacts {
+        let me = self
+            .witness
+            .get()
+            .map_or(Member::First, |witness| witness.me);
+        facts::of(&self.engine, &self.session(), me)
+    }
+
+    /// Has the role machine decide on an event. If the effects may change the role, the caller holds `changing`.
+    pub(super) fn decide(&self, event: RoleEvent) -> Vec<RoleEffect> {
+        self.engine.role.handle(&self.facts(), event)
     }
 
     /// The gate for the requests of clients.
     pub(super) fn gate(&self) -> &Arc<ServiceGate> {
         &self.engine.gate
-    }
-
-    /// Notes a generation of the other node.
-    pub(super) fn note_peer_generation(&self, generation: Generation) {
-        self.peer_generation
-            .fetch_max(generation.get(), Ordering::AcqRel);
-    }
-
-    /// The latest generation that the other node has told of since the start of this process.
-    pub(super) fn latest_generation(&self) -> Generation {
-        let raw = self.peer_generation.load(Ordering::Acquire);
-        Generation::new(raw).unwrap_or(Generation::FIRST)
     }
 
     /// Has an observer learn of the changes of the role, from now on.

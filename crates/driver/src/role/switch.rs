@@ -11,47 +11,30 @@
 use std::time::Duration;
 
 use lockstep_repl::state::ServiceMode;
-use lockstep_roles::{RoleChange, RoleRecord};
+use lockstep_roles::{RoleChange, RoleRecord, ServicePart, SessionEvent};
 use lockstep_types::mutants::{Mutant, is_active};
 
 use super::keeper::RoleKeeper;
 use crate::client::Standing;
 use crate::engine::Engine;
 use crate::maintenance;
-use crate::report::CommandFailure;
 use crate::session::Session;
-use crate::session::build::{self, SessionPart};
+use crate::session::build;
 
 /// The longest time that operations of clients may take to end before a planned change of the role.
 pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 impl RoleKeeper {
-    /// As [`Self::switch_role`], for the command of an operator.
-    pub(super) fn switch_by_command(
-        &self,
-        change: RoleChange,
-        part: SessionPart,
-    ) -> Result<(), CommandFailure> {
-        if self.switch_role(change, part) {
-            Ok(())
-        } else {
-            Err(CommandFailure::new(
-                "the role of this node could not be written to its disk",
-                "see the log of this node",
-            ))
-        }
-    }
-
-    /// Carries a change of the role out, and takes up a part. Returns whether this node has the record of the change now. The
-    /// caller holds `changing`.
-    pub(super) fn switch_role(&self, change: RoleChange, part: SessionPart) -> bool {
+    /// Carries a change of the role out. Returns whether this node has the record of the change now. The caller holds
+    /// `changing`.
+    pub(super) fn switch_role(&self, change: RoleChange) -> bool {
         let session = self.session();
         let is_leading = matches!(session, Session::Primary(_));
-        let leads = part == SessionPart::Lead;
+        let leads = change.serves();
         if is_leading == leads && !change.ends_session() {
             return self.write_record(change);
         }
-        self.close_gate(change.to, part);
+        self.close_gate(change.to, change.part);
         let serves_alone = session.replication().state().service_mode() == ServiceMode::Alone;
         if is_leading && leads && serves_alone {
             // The next generation of a primary that needs no other node: no operation fails.
@@ -65,11 +48,11 @@ impl RoleKeeper {
         self.engine.store.note_given_sequences(next.sequence);
         let is_written = self.write_record(change);
         let part = if is_written {
-            part
+            change.part
         } else if is_leading {
-            SessionPart::Lead
+            ServicePart::Serve
         } else {
-            SessionPart::Follow
+            ServicePart::Wait
         };
         self.begin_session(part) && is_written
     }
@@ -100,26 +83,26 @@ impl RoleKeeper {
         }
         if change.steps_down() {
             // The other node gets the time in which it may lead.
-            self.engine.witness.promise.give(&**host);
+            self.engine.role.promise.give(&**host);
         }
         written.unwrap_or(false)
     }
 
     /// A node that is about to lead keeps its standing: a restarted primary was undecided, and the caches of its kernel
     /// are right.
-    fn close_gate(&self, record: RoleRecord, part: SessionPart) {
+    fn close_gate(&self, record: RoleRecord, part: ServicePart) {
         let standing = match (part, self.gate().standing()) {
-            (SessionPart::Lead, Standing::Serving | Standing::Retiring) => Standing::Undecided,
-            (SessionPart::Lead, closed) => closed,
-            (SessionPart::Follow, _) if record.is_primary() => Standing::Undecided,
-            (SessionPart::Follow, _) => Standing::Following,
+            (ServicePart::Serve, Standing::Serving | Standing::Retiring) => Standing::Undecided,
+            (ServicePart::Serve, closed) => closed,
+            (ServicePart::Wait, _) if record.is_primary() => Standing::Undecided,
+            (ServicePart::Wait, _) => Standing::Following,
         };
         self.set_standing(standing);
     }
 
     /// Begins the next session of the record on the disk. On a disk that fails meanwhile, that is a session which only reads. If
     /// there is no session, this node serves nothing until its process is started again.
-    fn begin_session(&self, part: SessionPart) -> bool {
+    fn begin_session(&self, part: ServicePart) -> bool {
         let record = self.engine.role_file.state().record;
         let datastore = self.engine.name();
         let has_failed = || self.engine.poison.has_failed();
@@ -141,10 +124,10 @@ impl RoleKeeper {
         let (role, generation) = (record.role, record.generation.get());
         tracing::warn!(datastore, ?role, generation, ?part, "the role of this node");
         self.engine.notes.forget_obstacles();
-        self.engine.witness.begin_session();
+        self.engine.role.note_session(SessionEvent::Begins);
         let (gate, host) = (self.gate(), &*self.engine.host);
         gate.need_lease(host, build::needs_lease(&self.engine));
-        if part == SessionPart::Lead {
+        if part == ServicePart::Serve {
             self.set_standing(Standing::Serving);
             if has_failed() {
                 return true;

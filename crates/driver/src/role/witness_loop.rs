@@ -1,37 +1,31 @@
 //! Asks the witness for what this node may not decide alone: to serve without the secondary, to take over from the primary,
 //! and to let the secondary take over (docs/protocol/roles.md).
 //!
-//! One thread asks, so one question at a time is under way. Which question is due, and what follows from its answer, is
-//! decided without input or output (`roles/query.rs`). This thread measures, asks, and carries the decision out.
+//! One thread asks, so one question at a time is under way. The role machine decides which question is due, and what follows
+//! from the answers. This thread measures, calls the witness, and carries the effects out.
 //!
 //! Invariants:
 //! - A secondary takes over once it has been without a primary for `failover_after`, and once its last promise is as old
-//!   (`witness_state/takeover_promise.rs`). So each lease that it has given is over (rule R7), however long this thread or a call of the witness
+//!   (`engine/takeover_promise.rs`). So each lease that it has given is over (rule R7), however long this thread or a call of the witness
 //!   takes: the promise is looked at again before the candidature, and before the takeover.
 //! - An answer changes nothing if the record of this node has changed since the question.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_repl::core::Event;
-use lockstep_repl::state::{State, Trigger};
+use lockstep_repl::state::State;
 use lockstep_roles::{
-    AnswerAction, InSyncSet, Member, QueryFacts, QueryResult, RoleChange, RoleConflict, RoleRecord,
-    Service, Witness, WitnessError, WitnessQuery, WitnessRecord,
+    Asker, Member, QuestionOver, QuestionTimes, RoleChangeKind, RoleEffect, RoleEvent, Settle,
+    Witness,
 };
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::settings::OnPeerLoss;
 
-use super::claims;
-use super::forced_claim::{self, BoundWitness, ForcedClaim};
+use super::bound_witness::BoundWitness;
+use super::facts;
 use super::keeper::RoleKeeper;
-use super::named_calls::{NamedCalls, is_older};
 use crate::config::FailoverTimes;
-use crate::durable::role_file::RoleState;
-use crate::host::ThreadKind;
 use crate::session::Session;
-use crate::session::build::SessionPart;
 use crate::session::primary::PrimarySession;
 
 /// Time between two looks whether there is something to ask.
@@ -81,7 +75,6 @@ impl Silence {
 /// See the head of this file.
 pub(crate) struct WitnessLoop<'a> {
     keeper: &'a RoleKeeper,
-    line: &'a BoundWitness,
     times: FailoverTimes,
     silence: Silence,
     /// The moment before which no question is asked again.
@@ -108,13 +101,12 @@ impl<'a> WitnessLoop<'a> {
     pub fn new(keeper: &'a RoleKeeper, witness: Arc<dyn Witness>, me: Member) -> Option<Self> {
         let times = keeper.engine.config.failover()?;
         let limit = times.call();
-        let line = keeper
+        keeper
             .witness
             .get_or_init(|| BoundWitness { witness, me, limit });
         let now = keeper.engine.host.now();
         Some(Self {
             keeper,
-            line,
             times,
             silence: Silence::of(&keeper.session(), now),
             not_before: now,
@@ -139,9 +131,7 @@ impl<'a> WitnessLoop<'a> {
             if engine.host.now() < self.not_before {
                 continue;
             }
-            if let Some(query) = self.facts().next() {
-                self.ask(query);
-            }
+            self.ask_if_due();
         }
     }
 
@@ -187,7 +177,7 @@ impl<'a> WitnessLoop<'a> {
     /// Whether each promise of this secondary not to take over is over (rule R7).
     fn is_released(&self) -> bool {
         let engine = &self.keeper.engine;
-        let promise = &engine.witness.promise;
+        let promise = &engine.role.promise;
         promise.is_over(&*engine.host, self.takeover())
     }
 
@@ -200,254 +190,127 @@ impl<'a> WitnessLoop<'a> {
         self.disk_answers() && (self.has_been_silent(self.times.alone()) || is_pointless())
     }
 
-    /// The facts on which the question of this moment depends.
-    fn facts(&self) -> QueryFacts {
-        let engine = &self.keeper.engine;
-        let RoleState {
-            record, unrecorded, ..
-        } = engine.role_file.state();
-        let session = self.keeper.session();
-        let service = self.service(&session, record);
-        let freezes = engine.config.policies.on_peer_loss == OnPeerLoss::Freeze;
-        QueryFacts {
-            record,
-            unrecorded,
-            service,
-            authority: engine.witness.authority(),
-            has_waited: !freezes
-                && match &session {
-                    Session::Primary(session) => {
-                        service == Service::Paused && self.has_waited_enough(session)
-                    }
-                    _ => self.has_been_silent(self.times.alone()),
-                },
-            may_take_over: self.has_been_silent(self.takeover()) && self.is_released(),
-            look_is_due: engine.host.now() >= self.look_at,
+    /// Has the role machine ask the question that is due, if one is.
+    fn ask_if_due(&mut self) {
+        let (keeper, engine) = (self.keeper, &self.keeper.engine);
+        let effects = keeper.decide(RoleEvent::Due(self.times_of_now()));
+        if effects.is_empty() {
+            return;
         }
-    }
-
-    fn service(&self, session: &Session, record: RoleRecord) -> Service {
-        let replication = match session {
-            Session::Undecided(_) => return Service::Undecided,
-            Session::Secondary(_) => return Service::Secondary,
-            Session::Primary(session) => &session.replication,
-        };
-        let engine = &self.keeper.engine;
-        let cannot_record = |until| engine.host.now() < until;
-        match replication.state_and_connected() {
-            (State::LeavingSync, _) => Service::LeavingSync {
-                may_serve_alone: engine.witness.permits(record.generation),
-            },
-            (State::Paused, _) => Service::Paused,
-            (State::Synced, is_connected) => Service::Synced {
-                is_recorded: is_connected && replication.peer.is_complete(),
-                is_protected: engine.witness.protects()
-                    || self.forgets_until.is_some_and(cannot_record),
-            },
-            _ => Service::Primary,
-        }
-    }
-
-    fn ask(&mut self, query: WitnessQuery) {
-        let engine = &self.keeper.engine;
-        let mine = engine.role_file.state().record;
-        // The next permit is given by the answer. A secondary that may take over ends every earlier one.
-        if query == WitnessQuery::Protect {
-            self.note_recorded();
-            engine.witness.revoke();
-        }
-        let result = self.resolve(query, mine);
+        let over = self.carry_out(effects);
         let now = engine.host.now();
         self.look_at = now + LOOK;
-        match result {
-            Ok(result) => {
-                let protects = result
-                    .known
-                    .is_some_and(|known| self.lets_secondary_take_over(mine, known));
-                if query == WitnessQuery::Protect {
-                    self.note_forgetting(result.forgets_names, now);
-                }
-                if result.is_older_copy {
-                    engine.notes.set_obstacle(OLDER_COPY);
-                }
-                let trouble = match result.known {
-                    None => Some(EMPTY_WITNESS),
-                    Some(_) => self.forgets_until.map(|_| FORGETS_NAMES),
-                };
-                if engine.witness.note_answer(protects, trouble) {
-                    tracing::info!(datastore = engine.name(), "the witness answers again");
-                }
-                self.not_before = now + self.pause_after(query, &result);
-                self.apply(query, mine, &result);
+        match over {
+            Some(over) => {
+                self.note_answer(&over, now);
+                self.settle();
             }
-            Err(error) => {
-                let is_claim = query != WitnessQuery::Look;
-                if engine.witness.note_silence(&error, is_claim) {
-                    tracing::warn!(datastore = engine.name(), %error, "no word of the witness");
-                }
-                self.not_before = now + self.times.beat();
-            }
+            None => self.not_before = now + self.times.beat(),
         }
     }
 
-    /// Notes whether the witness has kept the name of the sync in the last claim.
-    fn note_forgetting(&mut self, forgets_names: bool, now: Duration) {
-        if forgets_names && self.forgets_until.is_none() {
-            tracing::warn!(datastore = self.keeper.engine.name(), "{FORGETS_NAMES}");
+    /// The times of this moment.
+    fn times_of_now(&self) -> QuestionTimes {
+        let engine = &self.keeper.engine;
+        let now = engine.host.now();
+        let has_waited = match self.keeper.session() {
+            Session::Primary(session) => {
+                session.replication.state() == State::Paused && self.has_waited_enough(&session)
+            }
+            Session::Undecided(_) | Session::Secondary(_) => {
+                self.has_been_silent(self.times.alone())
+            }
+        };
+        QuestionTimes {
+            has_waited,
+            may_take_over: self.has_been_silent(self.takeover()) && self.is_released(),
+            look_is_due: now >= self.look_at,
+            cannot_protect: self.forgets_until.is_some_and(|until| now < until),
         }
-        self.forgets_until = forgets_names.then(|| now + FORGETS_AGAIN);
     }
 
-    /// Time before the next question. A question whose answer has changed nothing is asked again, but not at once.
-    fn pause_after(&self, query: WitnessQuery, result: &QueryResult) -> Duration {
-        let is_settled = result.change.is_some() || query == WitnessQuery::Look;
-        if is_settled {
+    /// Carries effects out, and those that follow from the answers of the witness. Returns the end of the question; `None` if the
+    /// witness gives no answer. An effect that fails is in the log, and keeps no later one back.
+    fn carry_out(&self, effects: Vec<RoleEffect>) -> Option<QuestionOver> {
+        let mut over = None;
+        for effect in effects {
+            match self.keeper.carry_out_all(Asker::Watch, vec![effect]) {
+                Ok(ended) => over = over.or(ended),
+                Err(error) => {
+                    tracing::error!(datastore = self.keeper.engine.name(), %error, "after an answer of the witness");
+                }
+            }
+        }
+        over
+    }
+
+    /// Notes the end of a question for the status, and for the time of the next one. A question whose answer has changed nothing
+    /// is asked again, but not at once.
+    fn note_answer(&mut self, over: &QuestionOver, now: Duration) {
+        let engine = &self.keeper.engine;
+        if let Some(forgets_names) = over.forgets_names {
+            if forgets_names && self.forgets_until.is_none() {
+                tracing::warn!(datastore = engine.name(), "{FORGETS_NAMES}");
+            }
+            self.forgets_until = forgets_names.then(|| now + FORGETS_AGAIN);
+        }
+        if over.is_older_copy {
+            engine.notes.set_obstacle(OLDER_COPY);
+        }
+        let trouble = if over.is_empty {
+            Some(EMPTY_WITNESS)
+        } else {
+            self.forgets_until.map(|_| FORGETS_NAMES)
+        };
+        if engine.role.note_answer(trouble) {
+            tracing::info!(datastore = engine.name(), "the witness answers again");
+        }
+        let pause = if over.is_settled {
             Duration::ZERO
         } else {
             self.times.beat()
-        }
+        };
+        self.not_before = now + pause;
     }
 
-    fn lets_secondary_take_over(&self, mine: RoleRecord, known: WitnessRecord) -> bool {
-        let names = self.keeper.engine.standing().names;
-        known.generation == mine.generation
-            && known.in_sync == InSyncSet::Both
-            && (known.primary == self.line.me) == mine.is_primary()
-            && !is_older(&names, known)
-            && (!mine.is_primary() || known.sync == names.last)
-    }
-
-    /// Asks the witness, and lets the role machine decide on the answers.
-    fn resolve(&self, query: WitnessQuery, mine: RoleRecord) -> Result<QueryResult, WitnessError> {
-        let engine = &self.keeper.engine;
-        let names = engine.standing().names;
-        match query {
-            WitnessQuery::Look => Ok(QueryResult::look(self.line.read()?)),
-            WitnessQuery::Tell(promotion) => {
-                let known = match forced_claim::tell(self.line, promotion, names.last)? {
-                    ForcedClaim::Known(now) => {
-                        self.note_recorded();
-                        now
-                    }
-                    ForcedClaim::Overtaken(later) => later,
-                };
-                Ok(QueryResult::look(Some(known)))
-            }
-            WitnessQuery::Alone | WitnessQuery::TakeOver | WitnessQuery::Protect => {
-                let calls = NamedCalls::new(self.line, names, query == WitnessQuery::Protect);
-                let on_power_loss = engine.config.policies.on_power_loss;
-                claims::make(calls, query, mine, on_power_loss)
-            }
-        }
-    }
-
-    /// The witness knows of the last promotion by force, or both copies are equal again.
-    fn note_recorded(&self) {
-        let engine = &self.keeper.engine;
-        if let Err(error) = engine.role_file.clear_unrecorded() {
-            tracing::error!(datastore = engine.name(), %error, "the role file cannot be written");
-        }
-    }
-
-    /// Acts on an answer, unless this node has another record by now.
-    fn apply(&mut self, query: WitnessQuery, mine: RoleRecord, result: &QueryResult) {
-        let keeper = self.keeper;
-        let engine = &keeper.engine;
+    /// Acts on the answers, once no other thread changes the role.
+    fn settle(&mut self) {
+        let (keeper, engine) = (self.keeper, &self.keeper.engine);
         let _changing = keeper.changing.acquire(&*engine.host);
-        if engine.is_stopping() || engine.role_file.state().record != mine {
+        if engine.is_stopping() {
             return;
         }
-        match result.action(query, mine, self.line.me) {
-            AnswerAction::Nothing => {}
-            AnswerAction::StopServing(later) => self.stop_serving(mine, later),
-            AnswerAction::GoAlone => go_alone(keeper, mine),
-            AnswerAction::Change(change) if change.to.is_primary() => self.take_over(change),
-            AnswerAction::Change(change) => self.become_candidate(change),
-        }
-    }
-
-    /// The witness has made this candidate the primary.
-    fn take_over(&self, change: RoleChange) {
-        // The witness goes on saying so: this node asks again.
-        if !self.is_released() {
-            return;
-        }
-        let (datastore, generation) = (self.keeper.engine.name(), change.to.generation.get());
-        tracing::warn!(
-            datastore,
-            generation,
-            "the witness has made this node the primary"
-        );
-        self.keeper.switch_role(change, SessionPart::Lead);
-    }
-
-    /// This secondary stands for the next generation. From then on it follows no earlier primary (rule R4).
-    fn become_candidate(&mut self, change: RoleChange) {
-        let keeper = self.keeper;
         let session = keeper.session();
-        let peer = &session.replication().peer;
-        let connections = self.silence.connections;
-        let is_silent = !peer.is_connected() && peer.count() == connections;
-        if matches!(session, Session::Primary(_)) || !is_silent || !self.is_released() {
-            return;
+        let effects = keeper.decide(RoleEvent::Settle(Settle {
+            copy: facts::copy_of(engine),
+            is_released: self.is_released(),
+            is_silent: self.has_stayed_silent(&session),
+        }));
+        let stands = effects.iter().any(begins_candidature);
+        self.carry_out(effects);
+        if stands {
+            self.keep_silence(&session);
         }
-        let since = self.silence.since;
-        let is_recorded = keeper.switch_role(change, SessionPart::Follow);
-        self.silence = Silence::of(&keeper.session(), keeper.engine.host.now());
-        // A primary that was here meanwhile has got a lease.
-        if is_recorded && peer.count() == connections {
+    }
+
+    /// Whether no primary has been connected since this thread last looked.
+    fn has_stayed_silent(&self, session: &Session) -> bool {
+        let peer = &session.replication().peer;
+        !peer.is_connected() && peer.count() == self.silence.connections
+    }
+
+    /// The session of a candidate begins. The silence goes on, unless a primary was here meanwhile: that one has got a lease.
+    fn keep_silence(&mut self, last: &Session) {
+        let engine = &self.keeper.engine;
+        let (since, connections) = (self.silence.since, self.silence.connections);
+        self.silence = Silence::of(&self.keeper.session(), engine.host.now());
+        let is_recorded = engine.role_file.state().record.is_candidate;
+        if is_recorded && last.replication().peer.count() == connections {
             self.silence.since = since;
         }
     }
-
-    /// The witness has made the other node the primary of a later generation. That node may have lost its power before it
-    /// led. So the record of that node decides, once the nodes meet (rule R9). It may also have served (rule R13).
-    fn stop_serving(&self, mine: RoleRecord, later: Generation) {
-        let keeper = self.keeper;
-        keeper.note_peer_generation(later);
-        if !mine.is_primary() {
-            return;
-        }
-        let engine = &keeper.engine;
-        engine.gate.end_tenure(&*engine.host);
-        if keeper.local_copy().has_served_alone() {
-            engine
-                .notes
-                .set_obstacle(&RoleConflict::BothServed.to_string());
-        }
-        keeper.switch_role(RoleChange::stop_serving(mine), SessionPart::Follow);
-        // The nodes may not meet for long, and a node that has served alone had no lease that would end.
-        keeper.tell_observers(|observer| observer.lapsed());
-    }
 }
 
-/// Whether this node is a primary that serves once it has the word of the witness.
-pub(super) fn waits_for_word(keeper: &RoleKeeper) -> bool {
-    let Session::Primary(session) = keeper.session() else {
-        return false;
-    };
-    let waits = matches!(
-        session.replication.state(),
-        State::Paused | State::Frozen | State::LeavingSync
-    );
-    waits && keeper.engine.witness.has_witness()
-}
-
-/// Lets a primary that waits for the answer of the witness serve alone, or an undecided one serve. The caller holds `changing`.
-pub(super) fn go_alone(keeper: &RoleKeeper, mine: RoleRecord) {
-    match keeper.session() {
-        Session::Primary(session) => {
-            keeper.engine.witness.permit(mine.generation);
-            if session.replication.state() != State::LeavingSync {
-                let granted = Event::Trigger(Trigger::OutOfSyncGranted);
-                session
-                    .replication
-                    .handle_event(ThreadKind::MayWait, granted);
-            }
-        }
-        Session::Undecided(_) => {
-            keeper.switch_role(RoleChange::go_alone(mine), SessionPart::Lead);
-        }
-        Session::Secondary(_) => {}
-    }
+fn begins_candidature(effect: &RoleEffect) -> bool {
+    matches!(effect, RoleEffect::Change(change) if change.kind == RoleChangeKind::BecomeCandidate)
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lockstep_fs::{Overlay, Store, StoreError};
 use lockstep_repl::core::{Core, CoreConfig, CoreStart};
 use lockstep_repl::state::{ServiceMode, State};
+use lockstep_roles::ServicePart;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::OnPeerLoss;
 use lockstep_types::time::millis;
@@ -25,27 +26,18 @@ use crate::ops::lock_plan;
 /// Slots for writes that are over for the core and whose entries are being removed.
 const SLOTS_SPARE: usize = 128;
 
-/// The part of this node in a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SessionPart {
-    /// Serves clients.
-    Lead,
-    /// Serves nobody: a secondary, or a primary that may not serve yet.
-    Follow,
-}
-
 /// Whether this node serves under a lease: the secondary may take over by the word of the witness (rule R7).
 pub(crate) fn needs_lease(engine: &Engine) -> bool {
-    engine.witness.has_witness() && engine.role_file.state().record.peer_complete
+    engine.role.has_witness() && engine.role_file.state().record.peer_complete
 }
 
 /// A session with the marks and the tables of the store.
-pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session, DatastoreError> {
+pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session, DatastoreError> {
     let (config, store) = (&engine.config, &engine.store);
     let role = engine.role_file.state();
     let is_in_sync = role.is_in_sync() && role.record.complete;
     let backing = store.backing().as_ref();
-    if part == SessionPart::Lead {
+    if part == ServicePart::Serve {
         if !engine.is_always_durable() {
             let noted = engine.role_file.note_unsynced();
             noted.map_err(failed(config))?;
@@ -63,7 +55,7 @@ pub(crate) fn session(engine: &Arc<Engine>, part: SessionPart) -> Result<Session
     };
     let tables = tables.map_err(table_refused(config))?;
     let state = first_state(config, part, is_in_sync);
-    let is_secondary = part == SessionPart::Follow && !role.record.is_primary();
+    let is_secondary = part == ServicePart::Wait && !role.record.is_primary();
     let is_alone = state.service_mode() == ServiceMode::Alone;
     let drops_doubts = is_secondary || is_alone || role.lineage.power.has_lost_power;
     // A resync that was set aside for belongs to an earlier session.
@@ -175,13 +167,13 @@ fn start_of(engine: &Engine, tables: &Tables, state: State) -> CoreStart {
     }
 }
 
-const fn first_state(config: &DatastoreConfig, part: SessionPart, is_in_sync: bool) -> State {
+const fn first_state(config: &DatastoreConfig, part: ServicePart, is_in_sync: bool) -> State {
     match (part, &config.peer, is_in_sync) {
-        (SessionPart::Lead, None, _) => State::Unmirrored,
-        (SessionPart::Lead, Some(_), true) => State::Paused,
-        (SessionPart::Lead, Some(_), false) => State::OutOfSync,
-        (SessionPart::Follow, _, true) => State::SecondaryDisconnected,
-        (SessionPart::Follow, _, false) => State::SecondaryOutOfSync,
+        (ServicePart::Serve, None, _) => State::Unmirrored,
+        (ServicePart::Serve, Some(_), true) => State::Paused,
+        (ServicePart::Serve, Some(_), false) => State::OutOfSync,
+        (ServicePart::Wait, _, true) => State::SecondaryDisconnected,
+        (ServicePart::Wait, _, false) => State::SecondaryOutOfSync,
     }
 }
 

@@ -11,6 +11,7 @@ use lockstep_repl::core::{Event, OpId};
 use lockstep_repl::message::{Envelope, Hello, Message, MessageError, PROTOCOL_VERSION, Welcome};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::PeerBase;
+use lockstep_roles::SessionEvent;
 use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 use thiserror::Error;
@@ -277,7 +278,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
         let in_sync = self.judge_welcome(&welcome);
         if in_sync && let Some(sync) = engine.standing().names.proposed {
             engine.disk.count.begin(sync);
-            engine.witness.note_renamed();
+            engine.role.note_session(SessionEvent::Renamed);
         }
         session.space.note_welcome(welcome.room, in_sync);
         let id = replication.peer.next_id();

@@ -15,6 +15,7 @@ use lockstep_paw_saw::{InFlightEntry, InFlightTable};
 use lockstep_repl::core::{Core, Effect, Effects, Event, LockSet, OpId, OpKind};
 use lockstep_repl::message::{Message, WriteMessage};
 use lockstep_repl::state::{ServiceMode, State, Trigger};
+use lockstep_roles::SessionEvent;
 use lockstep_types::{Errno, Ino, Osn};
 use parking_lot::Mutex;
 
@@ -524,11 +525,13 @@ impl CoreDriver for PrimarySession {
                 // Here, because the secondary hears of that only later: it may become complete then.
                 Effect::Entered(State::Synced) => {
                     self.end_delta();
-                    self.engine.witness.revoke();
+                    self.engine.role.note_session(SessionEvent::EntersSync);
                 }
                 // The secondary has begun to follow a resync, so its own record says that it is not complete.
                 Effect::Entered(State::EnteringSync) => {
-                    self.engine.witness.permit(self.replication.generation());
+                    let generation = self.replication.generation();
+                    let follows = SessionEvent::SecondaryFollows(generation);
+                    self.engine.role.note_session(follows);
                 }
                 _ => {}
             }

@@ -288,7 +288,7 @@ impl StandbySession {
                 store.delta().note_done_below(envelope.done_below);
                 self.engine.disk.watch.note_peer(disk_silent_ms);
                 // Before the answer, which gives the primary a lease (rule R7).
-                self.engine.witness.promise.give(&*self.engine.host);
+                self.engine.role.promise.give(&*self.engine.host);
                 let pong = Message::Pong {
                     room: self.room(),
                     disk_silent_ms: self.engine.disk.watch.silent_ms(),

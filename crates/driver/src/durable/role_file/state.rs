@@ -217,12 +217,11 @@ impl RoleState {
         };
         let served_alone = change.steps_down() && !from.peer_complete && !to.complete;
         let was_discarded = self.clients.discarded_own_changes || served_alone;
-        let leads = |promotion: &UnrecordedPromotion| {
-            promotion.generation == to.generation && (to.is_primary() || to.is_candidate)
-        };
         Self {
             record: to,
-            unrecorded: self.unrecorded.filter(leads),
+            unrecorded: self
+                .unrecorded
+                .filter(|promotion| promotion.belongs_to(&to)),
             lineage: CopyLineage {
                 deposed,
                 deposed_base,

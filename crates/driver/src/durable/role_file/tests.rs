@@ -20,9 +20,9 @@ fn between(from: RoleRecord, to: RoleRecord) -> RoleChange {
         (true, false) if to.complete => RoleChangeKind::Grant,
         (true, false) => RoleChangeKind::Deposed,
         (false, true) => RoleChangeKind::TakeOver,
-        _ => RoleChangeKind::Mark,
+        _ => RoleChangeKind::Keep,
     };
-    RoleChange::new(kind, from, to)
+    RoleChange::waiting(kind, from, to)
 }
 
 fn greeted(file: &RoleFile) -> Greeted {
