@@ -94,7 +94,7 @@ pub trait RoleObserver: Send + Sync {
 
     /// The lease of this node is over, or the witness has made the other node the primary: that node may serve, and this node
     /// may not meet it for long.
-    fn lapsed(&self);
+    fn lease_expired(&self);
 }
 
 /// One datastore, as its clients see it. All calls may come from many threads at once.

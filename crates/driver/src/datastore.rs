@@ -78,7 +78,7 @@ impl Datastore {
 
     /// The session of the present role.
     pub(crate) fn session(&self) -> Session {
-        self.keeper.session()
+        self.keeper.current().session()
     }
 
     /// The gate for the requests of clients.
@@ -163,7 +163,7 @@ impl Datastore {
     pub fn stop(&self) {
         self.engine.stopping.store(true, Ordering::Release);
         self.engine.gate.stop();
-        self.keeper.stop();
+        self.keeper.current().stop();
     }
 
     /// Puts everything on stable storage, once no thread works on the datastore any more. Returns `false` if that failed;

@@ -2,7 +2,8 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `keeper` | the owner of the session and of the changes of the role |
+//! | `keeper` | what the threads and the commands of a datastore do about its role |
+//! | `current_role` | the owner of the session of the present role |
 //! | `switch` | one change of the role: a session ends, a record is made durable, a session begins |
 //! | `facts`, `effects` | what the role machine decides by, and how its effects are carried out |
 //! | `commands` | the commands of an operator: planned failover, demotion, promotion |
@@ -15,6 +16,7 @@
 
 mod bound_witness;
 mod commands;
+pub(crate) mod current_role;
 mod dialer;
 pub(crate) mod disk_stall;
 mod effects;

@@ -98,7 +98,7 @@ impl FileService for DatastoreHandle {
     }
 
     fn observe(&self, observer: Arc<dyn RoleObserver>) {
-        self.0.role().observe(observer);
+        self.0.role().current().observe(observer);
     }
 
     fn show_lease(&self, board: Arc<dyn LeaseBoard>) {

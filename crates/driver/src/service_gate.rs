@@ -379,7 +379,7 @@ impl ServiceGate {
     }
 
     /// The end of the lease, if this node would serve and its lease is over.
-    pub fn lapse(&self, host: &dyn Host) -> Option<Duration> {
+    pub fn expired_lease(&self, host: &dyn Host) -> Option<Duration> {
         let state = self.state.lock();
         state.is_lapsed(host).then_some(state.lease.until)
     }

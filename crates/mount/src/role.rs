@@ -82,7 +82,7 @@ impl MountRole {
     }
 
     /// This node may serve again, so the write-backs of this drop wait, and count as those of any other time.
-    fn lapsed(&self) {
+    fn lease_expired(&self) {
         self.parts.dropper.begin(None);
     }
 
@@ -162,9 +162,9 @@ impl RoleObserver for MountObserver {
         }
     }
 
-    fn lapsed(&self) {
+    fn lease_expired(&self) {
         if let Some(role) = self.0.upgrade() {
-            role.lapsed();
+            role.lease_expired();
         }
     }
 }

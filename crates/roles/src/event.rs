@@ -80,6 +80,7 @@ pub enum Asker {
 
 /// The times of a moment at which a question to the witness may be due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // each is a time of its own
 pub struct QuestionTimes {
     /// Primary: changes have waited for the secondary for as long as they may. Undecided: the peer has had the time to meet
     /// this node.

@@ -96,7 +96,7 @@ impl RoleMachine {
         match event {
             RoleEvent::Offered(offered) => self.offered(facts, &offered),
             RoleEvent::OfferedToFailedDisk(offered) => self.offered_to_failed_disk(facts, &offered),
-            RoleEvent::Due(due) => self.ask_if_due(facts, &due),
+            RoleEvent::Due(due) => self.ask_if_due(facts, due),
             RoleEvent::Answered(answered) => match answered.asker {
                 Asker::Watch => self.question_answered(facts, &answered),
                 Asker::Command => self.command_answered(facts, &answered),

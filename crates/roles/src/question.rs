@@ -94,7 +94,7 @@ impl Question {
         let claimed = self.claimed.take();
         let step = match self.query {
             WitnessQuery::Look => Step::Over(Conclusion::Nothing),
-            WitnessQuery::Tell(promotion) => self.tell(settings.me, promotion),
+            WitnessQuery::Tell(promotion) => self.tell(settings.me, promotion, claimed),
             _ if self.has_older_copy() => Step::Over(Conclusion::OlderCopy),
             query => self.pursue(settings, query, claimed),
         };
@@ -212,19 +212,25 @@ impl Question {
     /// Tells of a promotion by force, unless the witness has made the other node the primary of a generation that this node did
     /// not know of: then both nodes may have served, and an operator decides. An empty witness gets a record, too: an earlier
     /// claim that is late on its way finds it, and lets no node take over (rules R5 and R10).
-    fn tell(&mut self, me: Member, promotion: UnrecordedPromotion) -> Step {
+    fn tell(
+        &mut self,
+        me: Member,
+        promotion: UnrecordedPromotion,
+        claimed: Option<WitnessRecord>,
+    ) -> Step {
         let new = self.record(me, promotion.generation, InSyncSet::PrimaryOnly);
         if let Some(now) = self.known {
             if promotion.is_overtaken_by(now, me) {
                 return Step::Over(Conclusion::Nothing);
             }
             let change = now.change;
-            let recorded = WitnessRecord { change, ..new };
-            // No node takes over by this record, so its name does not matter.
-            if now == recorded || now == forgotten(recorded) {
+            // A witness of an earlier version keeps no name.
+            let is_granted = claimed.is_some_and(|new| now == new || now == forgotten(new));
+            if is_granted || now == (WitnessRecord { change, ..new }) {
                 return Step::Over(Conclusion::Recorded);
             }
         }
+        self.claimed = Some(new);
         Step::Call(WitnessCall::Claim(Claim {
             expected: self.known,
             new,

@@ -368,9 +368,9 @@ mod tests {
     /// The nodes may be in sync, and this node may have met the other one long ago.
     #[test]
     fn a_primary_whose_lease_is_over_does_not_serve() {
-        let mut lapsed = witnessed(true, true, None);
-        lapsed.sync.service = ServiceStatus::Undecided;
-        let (serves, text) = line(&lapsed);
+        let mut expired = witnessed(true, true, None);
+        expired.sync.service = ServiceStatus::Undecided;
+        let (serves, text) = line(&expired);
         assert!(!serves && text.contains("may have taken over"), "{text}");
         assert!(!text.contains("has not met"), "{text}");
     }

@@ -65,8 +65,8 @@ impl SharedMachine {
     }
 
     /// See [`RoleMachine::handle`].
-    pub fn handle(&self, facts: &RoleFacts, event: RoleEvent) -> Vec<RoleEffect> {
-        self.machine.lock().handle(facts, event)
+    pub fn handle(&self, facts: &RoleFacts, event: &RoleEvent) -> Vec<RoleEffect> {
+        self.machine.lock().handle(facts, *event)
     }
 
     /// See [`RoleMachine::note_session`].

@@ -38,12 +38,12 @@ impl RoleKeeper {
     pub fn hand_over(&self) -> Result<RoleReport, CommandFailure> {
         let begin;
         {
-            let _changing = self.changing.acquire(&*self.engine.host);
+            let _changing = self.role.changing.acquire(&*self.engine.host);
             self.check_hand_over()?;
             begin = self.engine.host.now();
-            self.set_standing(Standing::Retiring);
+            self.role.set_standing(Standing::Retiring);
             if let Err(failure) = self.give_away() {
-                self.set_standing(Standing::Serving);
+                self.role.set_standing(Standing::Serving);
                 return Err(failure);
             }
         }
@@ -60,32 +60,34 @@ impl RoleKeeper {
     /// If this node is not the primary, or the nodes are not in sync.
     pub fn prepare_hand_over(&self) -> Result<(), CommandFailure> {
         self.check_hand_over()?;
-        self.tell_observers(|observer| observer.preparing());
+        self.role.tell_observers(|observer| observer.preparing());
         Ok(())
     }
 
     /// Waits a moment for the mark of the secondary.
     fn check_hand_over(&self) -> Result<(), CommandFailure> {
         check_sound(&self.engine)?;
-        self.session().replication().wait_for_mark(MARK_LIMIT);
-        let allowed = self.facts().may_hand_over();
+        self.role.session().replication().wait_for_mark(MARK_LIMIT);
+        let allowed = self.role.facts().may_hand_over();
         allowed.map_err(|refusal| self.refused(refusal))
     }
 
     /// Ends the operations of clients, and the session.
     fn give_away(&self) -> Result<(), CommandFailure> {
         self.drain()?;
-        self.tell_observers(|observer| observer.retiring());
+        self.role.tell_observers(|observer| observer.retiring());
         self.drain()?;
         // The other node serves after the record only. Until then this node may serve on the requests of programs.
-        self.set_standing(Standing::Undecided);
+        self.role.set_standing(Standing::Undecided);
         self.drain()?;
-        let done = self.command(RoleEvent::HandOver);
+        let done = self.command(&RoleEvent::HandOver);
         done.map_err(|error| self.failed(error))
     }
 
     fn drain(&self) -> Result<(), CommandFailure> {
-        if is_active(Mutant::HandOverBusy) || self.gate().drain(&*self.engine.host, DRAIN_LIMIT) {
+        if is_active(Mutant::HandOverBusy)
+            || self.role.gate().drain(&*self.engine.host, DRAIN_LIMIT)
+        {
             return Ok(());
         }
         Err(CommandFailure::new(
@@ -102,7 +104,7 @@ impl RoleKeeper {
     fn wait_for_successor(&self) -> bool {
         let start = self.engine.host.now();
         while self.engine.host.since(start) < SUCCESSOR_LIMIT && !self.engine.is_stopping() {
-            if self.session().replication().peer.is_connected() {
+            if self.role.session().replication().peer.is_connected() {
                 return true;
             }
             self.engine.host.sleep(SUCCESSOR_POLL);
@@ -117,11 +119,11 @@ impl RoleKeeper {
     /// If this node is no primary, or is in sync with its secondary. Then nothing has changed.
     pub fn demote(&self) -> Result<RoleReport, CommandFailure> {
         let begin = self.engine.host.now();
-        let _changing = self.changing.acquire(&*self.engine.host);
+        let _changing = self.role.changing.acquire(&*self.engine.host);
         check_sound(&self.engine)?;
-        let done = match self.command(RoleEvent::Demote) {
+        let done = match self.command(&RoleEvent::Demote) {
             // The session that has ended may have marked its peer out of sync meanwhile.
-            Err(EffectError::NotChanged) => self.command(RoleEvent::Demote),
+            Err(EffectError::NotChanged) => self.command(&RoleEvent::Demote),
             done => done,
         };
         done.map_err(|error| self.failed(error))?;
@@ -137,11 +139,11 @@ impl RoleKeeper {
     pub fn promote(&self, accepts_loss: bool) -> Result<RoleReport, CommandFailure> {
         let engine = &self.engine;
         let begin = engine.host.now();
-        let _changing = self.changing.acquire(&*engine.host);
+        let _changing = self.role.changing.acquire(&*engine.host);
         check_sound(engine)?;
         let was_secondary = !engine.role_file.state().record.is_primary();
         let as_of = engine.notes.contact.last().filter(|_| was_secondary);
-        let done = self.command(RoleEvent::Promote { accepts_loss });
+        let done = self.command(&RoleEvent::Promote { accepts_loss });
         done.map_err(|error| self.failed(error))?;
         Ok(RoleReport {
             as_of,
@@ -150,9 +152,9 @@ impl RoleKeeper {
     }
 
     /// Has the role machine decide on a command, and carries the effects out. The caller holds `changing`.
-    fn command(&self, event: RoleEvent) -> Result<(), EffectError> {
-        let effects = self.decide(event);
-        self.carry_out_all(Asker::Command, effects).map(drop)
+    fn command(&self, event: &RoleEvent) -> Result<(), EffectError> {
+        let effects = self.role.decide(event);
+        self.role.carry_out_all(Asker::Command, effects).map(drop)
     }
 
     /// The answer to the operator of a command that has failed.
@@ -165,7 +167,7 @@ impl RoleKeeper {
 
     /// The answer to the operator of a command that is refused.
     fn refused(&self, refusal: CommandRefusal) -> CommandFailure {
-        let state = self.session().replication().state();
+        let state = self.role.session().replication().state();
         refusal_for(&self.engine, state, refusal)
     }
 }

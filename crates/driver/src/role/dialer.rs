@@ -34,7 +34,7 @@ impl RoleKeeper {
     pub fn run_dialer(&self, dialer: &dyn Dial) {
         let mut pauses = [FIRST, AGAIN];
         while !self.engine.is_stopping() {
-            match self.session() {
+            match self.role.session() {
                 Session::Primary(session) => Connector::new(&session, dialer, self).run(),
                 Session::Undecided(session) => {
                     let soon = pauses.map(|pause| pause.min(SOON));

@@ -13,6 +13,7 @@ use std::time::Duration;
 use lockstep_roles::RoleEvent;
 use lockstep_types::time::millis;
 
+use super::current_role::CurrentRole;
 use super::keeper::RoleKeeper;
 use crate::engine::disk_watch::DiskProbe;
 
@@ -27,14 +28,14 @@ impl RoleKeeper {
     /// Watches the disk of the store until the datastore is stopped. Returns at once if the configuration wants no watch.
     pub fn watch_disk(&self) {
         if let Some(limit) = self.engine.config.policies.disk_stall_limit.get() {
-            StallGuard::new(self, limit).run();
+            StallGuard::new(&self.role, limit).run();
         }
     }
 }
 
 /// See the head of this file.
 struct StallGuard<'a> {
-    keeper: &'a RoleKeeper,
+    role: &'a CurrentRole,
     probe: Arc<DiskProbe>,
     /// Time between the beginnings of two probes.
     pause: Duration,
@@ -45,11 +46,11 @@ struct StallGuard<'a> {
 }
 
 impl<'a> StallGuard<'a> {
-    fn new(keeper: &'a RoleKeeper, limit: Duration) -> Self {
-        let now = keeper.engine.host.now();
+    fn new(role: &'a CurrentRole, limit: Duration) -> Self {
+        let now = role.engine.host.now();
         Self {
-            keeper,
-            probe: DiskProbe::new(Arc::clone(keeper.engine.store.backing())),
+            role,
+            probe: DiskProbe::new(Arc::clone(role.engine.store.backing())),
             pause: PROBE_MAX.min(limit / PROBES_IN_LIMIT),
             asked: now,
             looked: now,
@@ -57,7 +58,7 @@ impl<'a> StallGuard<'a> {
     }
 
     fn run(mut self) {
-        let engine = &self.keeper.engine;
+        let engine = &self.role.engine;
         let look = self.pause / LOOKS_IN_PAUSE;
         while !engine.is_stopping() {
             engine.host.sleep(look);
@@ -77,7 +78,7 @@ impl<'a> StallGuard<'a> {
     }
 
     fn note_answer(&mut self) {
-        let engine = &self.keeper.engine;
+        let engine = &self.role.engine;
         if let Some(silent_ms) = engine.disk.watch.note_answer() {
             let datastore = engine.name();
             tracing::warn!(datastore, silent_ms, "the disk of this node answers again");
@@ -90,7 +91,7 @@ impl<'a> StallGuard<'a> {
     }
 
     fn note_silence(&self, time: Duration) {
-        let engine = &self.keeper.engine;
+        let engine = &self.role.engine;
         let watch = &engine.disk.watch;
         let was_stuck = watch.is_stuck();
         watch.note_silence(time);
@@ -106,11 +107,11 @@ impl<'a> StallGuard<'a> {
         }
         let may_peer_hang = watch.may_peer_hang();
         let event = RoleEvent::DiskHangs { may_peer_hang };
-        let effects = self.keeper.decide(event);
+        let effects = self.role.decide(&event);
         if !effects.is_empty() && watch.give_way() {
             for effect in effects {
                 // Giving way needs no disk, and fails never.
-                let _given = self.keeper.carry_out(effect);
+                let _given = self.role.carry_out(effect);
             }
         }
     }

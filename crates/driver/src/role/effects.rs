@@ -15,8 +15,7 @@ use lockstep_roles::{
 use lockstep_types::mutants::{Mutant, is_active};
 use thiserror::Error;
 
-use super::keeper::RoleKeeper;
-use super::switch;
+use super::current_role::CurrentRole;
 use crate::client::Standing;
 use crate::engine::Engine;
 use crate::host::ThreadKind;
@@ -39,7 +38,7 @@ pub(super) enum EffectError {
     NotChanged,
 }
 
-impl RoleKeeper {
+impl CurrentRole {
     /// Carries out the effects of an event of one of the threads that ask the witness, and those that follow from the answers.
     /// Returns the end of a question. If the effects change the role, the caller holds `changing`.
     pub(super) fn carry_out_all(
@@ -54,7 +53,7 @@ impl RoleKeeper {
                 RoleEffect::Settle(over) => return Ok(Some(over)),
                 RoleEffect::Change(_) if asker == Asker::Command => {
                     self.carry_out(effect)?;
-                    queue.extend(self.decide(RoleEvent::Changed));
+                    queue.extend(self.decide(&RoleEvent::Changed));
                 }
                 _ => self.carry_out(effect)?,
             }
@@ -67,7 +66,7 @@ impl RoleKeeper {
         let engine = &self.engine;
         let answer = self.witness.get().map(|witness| witness.call(call));
         match answer {
-            Some(Ok(now)) => self.decide(RoleEvent::Answered(Answered {
+            Some(Ok(now)) => self.decide(&RoleEvent::Answered(Answered {
                 asker,
                 now,
                 names: engine.standing().names,
@@ -76,9 +75,9 @@ impl RoleKeeper {
                 if engine.role.note_silence(&error) {
                     tracing::warn!(datastore = engine.name(), %error, "no answer of the witness");
                 }
-                self.decide(RoleEvent::Silent(asker))
+                self.decide(&RoleEvent::Silent(asker))
             }
-            None => self.decide(RoleEvent::Silent(asker)),
+            None => self.decide(&RoleEvent::Silent(asker)),
         }
     }
 
@@ -95,7 +94,7 @@ impl RoleKeeper {
                 return Ok(skip_numbers_and_renew_verifier(engine)?);
             }
             RoleEffect::EndTenure => engine.gate.end_tenure(&*engine.host),
-            RoleEffect::DropCaches => self.tell_observers(|observer| observer.lapsed()),
+            RoleEffect::DropCaches => self.tell_observers(|observer| observer.lease_expired()),
             RoleEffect::Report(conflict) => engine.notes.set_obstacle(&conflict.to_string()),
             RoleEffect::NoteUnrecorded(promotion) => {
                 let datastore = engine.name();
@@ -111,7 +110,7 @@ impl RoleKeeper {
                 return cleared.map_err(in_role_file("note the promotion in"));
             }
             RoleEffect::GiveWay => self.give_way(),
-            RoleEffect::ServeReads => switch::serve_reads(self),
+            RoleEffect::ServeReads => self.serve_reads(),
             RoleEffect::ServeNothing => self.set_standing(Standing::Following),
             RoleEffect::Conflict(conflict) => return Err(conflict.into()),
             RoleEffect::Refuse(refusal) => return Err(EffectError::Refused(refusal)),

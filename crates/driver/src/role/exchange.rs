@@ -126,7 +126,7 @@ impl RoleKeeper {
         receiver: Box<dyn ReceiveFrames>,
         envelope: &Envelope,
     ) {
-        match (self.session(), &envelope.message) {
+        match (self.role.session(), &envelope.message) {
             (Session::Secondary(session), Message::Hello(hello)) => {
                 session.serve_primary(sender, receiver, hello, envelope);
             }
@@ -152,7 +152,7 @@ impl RolePeer for RoleKeeper {
             seen,
             store: state.lineage.store,
             sync: self.engine.standing(),
-            asks_incomplete_mark: self.engine.role.asks_incomplete_mark(&self.facts()),
+            asks_incomplete_mark: self.engine.role.asks_incomplete_mark(&self.role.facts()),
             discarded_own_changes: state.clients.discarded_own_changes,
             failover_after_ms: self.engine.config.failover_after_ms(),
             witness: self.engine.config.witness_id(),
@@ -161,7 +161,7 @@ impl RolePeer for RoleKeeper {
 
     fn on_offer(&self, theirs: &RoleOffer, since: SoloEnds) -> Result<bool, RoleConflict> {
         let engine = &self.engine;
-        let _changing = self.changing.acquire(&*engine.host);
+        let _changing = self.role.changing.acquire(&*engine.host);
         if engine.is_stopping() {
             return Ok(false);
         }
@@ -170,15 +170,15 @@ impl RolePeer for RoleKeeper {
             theirs: *theirs,
             copy: facts::copy_of(engine),
             since,
-            excludes_other: self.gate().excludes_other(&*engine.host),
+            excludes_other: self.role.gate().excludes_other(&*engine.host),
         };
-        let effects = self.decide(if engine.poison.has_failed() {
+        let event = if engine.poison.has_failed() {
             RoleEvent::OfferedToFailedDisk(offered)
         } else {
             RoleEvent::Offered(offered)
-        });
-        for effect in effects {
-            match self.carry_out(effect) {
+        };
+        for effect in self.role.decide(&event) {
+            match self.role.carry_out(effect) {
                 Err(EffectError::Conflict(conflict)) => return Err(conflict),
                 Err(EffectError::NotNoted(error)) => {
                     tracing::error!(datastore = engine.name(), %error, "this node cannot lead");

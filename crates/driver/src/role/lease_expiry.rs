@@ -27,11 +27,12 @@ impl RoleKeeper {
         // The end of the last lease that was over, as far as the observers know.
         let mut told = None;
         while !engine.is_stopping() {
-            let lapse = engine.gate.lapse(host);
+            let expired_lease = engine.gate.expired_lease(host);
             // A lease that begins later has another end.
-            if lapse.is_some() && lapse != told {
-                told = lapse;
-                self.tell_observers(|observer| observer.lapsed());
+            if expired_lease.is_some() && expired_lease != told {
+                told = expired_lease;
+                self.role
+                    .tell_observers(|observer| observer.lease_expired());
             }
             let left = engine.gate.lease_left(host);
             host.sleep(left.map_or(LOOK_MAX, |left| left.min(LOOK_MAX)));
@@ -65,7 +66,7 @@ mod tests {
 
         fn changed(&self, _standing: Standing) {}
 
-        fn lapsed(&self) {
+        fn lease_expired(&self) {
             let _heard = self.0.send(());
         }
     }
@@ -99,7 +100,7 @@ mod tests {
         let keeper = datastore.role();
         let host = &*keeper.engine.host;
         let (told, hears) = channel();
-        keeper.observe(Arc::new(Listener(told)));
+        keeper.current().observe(Arc::new(Listener(told)));
         let (asked, is_asked) = channel();
         let gate = host.gate();
         let witness = Arc::new(SlowWitness {
@@ -107,19 +108,19 @@ mod tests {
             gate: Arc::clone(&gate),
         });
         thread::scope(|scope| {
-            let arbitration = WitnessLoop::new(keeper, witness, Member::First).unwrap();
-            scope.spawn(|| arbitration.run());
+            let questions = WitnessLoop::new(keeper.current(), witness, Member::First).unwrap();
+            scope.spawn(|| questions.run());
             scope.spawn(|| keeper.run_lease_timer());
             is_asked.recv_timeout(LIMIT).unwrap();
-            keeper.gate().need_lease(host, true);
+            keeper.current().gate().need_lease(host, true);
             let end = host.now() + Duration::from_millis(50);
-            keeper.gate().extend_lease(host, end);
-            keeper.gate().set(host, Standing::Serving);
-            let lapsed = hears.recv_timeout(LIMIT);
+            keeper.current().gate().extend_lease(host, end);
+            keeper.current().gate().set(host, Standing::Serving);
+            let lease_expired = hears.recv_timeout(LIMIT);
             let is_over = host.now() >= end;
             gate.open();
             datastore.stop();
-            assert_eq!((lapsed, is_over), (Ok(()), true));
+            assert_eq!((lease_expired, is_over), (Ok(()), true));
         });
     }
 

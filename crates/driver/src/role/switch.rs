@@ -14,7 +14,7 @@ use lockstep_repl::state::ServiceMode;
 use lockstep_roles::{RoleChange, RoleRecord, ServicePart, SessionEvent};
 use lockstep_types::mutants::{Mutant, is_active};
 
-use super::keeper::RoleKeeper;
+use super::current_role::CurrentRole;
 use crate::client::Standing;
 use crate::engine::Engine;
 use crate::maintenance;
@@ -24,7 +24,7 @@ use crate::session::build;
 /// The longest time that operations of clients may take to end before a planned change of the role.
 pub(super) const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
-impl RoleKeeper {
+impl CurrentRole {
     /// Carries a change of the role out. Returns whether this node has the record of the change now. The caller holds
     /// `changing`.
     pub(super) fn switch_role(&self, change: RoleChange) -> bool {
@@ -141,18 +141,18 @@ impl RoleKeeper {
         }
         true
     }
-}
 
-/// Lets a primary whose disk has failed serve reads. While it did not serve, its session was one that waits for the other node,
-/// and no such session answers programs. The caller holds `changing`.
-pub(super) fn serve_reads(keeper: &RoleKeeper) {
-    let session = keeper.session();
-    if !matches!(session, Session::Primary(_)) {
-        session.retire("the disk of this node has failed");
-        match build::poisoned(&keeper.engine) {
-            Ok(reading) => keeper.put_session(reading),
-            Err(error) => return keeper.engine.notes.set_obstacle(&error.to_string()),
+    /// Lets a primary whose disk has failed serve reads. While it did not serve, its session was one that waits for the other node,
+    /// and no such session answers programs. The caller holds `changing`.
+    pub(super) fn serve_reads(&self) {
+        let session = self.session();
+        if !matches!(session, Session::Primary(_)) {
+            session.retire("the disk of this node has failed");
+            match build::poisoned(&self.engine) {
+                Ok(reading) => self.put_session(reading),
+                Err(error) => return self.engine.notes.set_obstacle(&error.to_string()),
+            }
         }
+        self.set_standing(Standing::Serving);
     }
-    keeper.set_standing(Standing::Serving);
 }

@@ -22,6 +22,7 @@ use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 
 use super::bound_witness::BoundWitness;
+use super::current_role::CurrentRole;
 use super::facts;
 use super::keeper::RoleKeeper;
 use crate::config::FailoverTimes;
@@ -49,7 +50,7 @@ const FORGETS_AGAIN: Duration = Duration::from_secs(60);
 
 /// The time for which this node has had no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Silence {
+struct Disconnection {
     since: Duration,
     /// The session: its generation, and whether it is that of the primary.
     session: (Generation, bool),
@@ -57,8 +58,8 @@ struct Silence {
     connections: u64,
 }
 
-impl Silence {
-    /// A silence that begins now.
+impl Disconnection {
+    /// A disconnection that begins now.
     fn of(session: &Session, now: Duration) -> Self {
         let replication = session.replication();
         Self {
@@ -74,9 +75,9 @@ impl Silence {
 
 /// See the head of this file.
 pub(crate) struct WitnessLoop<'a> {
-    keeper: &'a RoleKeeper,
+    role: &'a CurrentRole,
     times: FailoverTimes,
-    silence: Silence,
+    disconnection: Disconnection,
     /// The moment before which no question is asked again.
     not_before: Duration,
     /// The moment of the next question without a need.
@@ -89,7 +90,7 @@ impl RoleKeeper {
     /// Asks the witness until the datastore is stopped. This node is `me` for the witness. Ends at once for a datastore
     /// without a witness in its configuration.
     pub fn ask_witness(&self, witness: Arc<dyn Witness>, me: Member) {
-        if let Some(questions) = WitnessLoop::new(self, witness, me) {
+        if let Some(questions) = WitnessLoop::new(&self.role, witness, me) {
             questions.run();
         }
     }
@@ -98,17 +99,16 @@ impl RoleKeeper {
 impl<'a> WitnessLoop<'a> {
     /// The questions of one node, which is `me` for the witness. From now on the commands of an operator reach the witness,
     /// too. `None` for a datastore without a witness.
-    pub fn new(keeper: &'a RoleKeeper, witness: Arc<dyn Witness>, me: Member) -> Option<Self> {
-        let times = keeper.engine.config.failover()?;
+    pub fn new(role: &'a CurrentRole, witness: Arc<dyn Witness>, me: Member) -> Option<Self> {
+        let times = role.engine.config.failover()?;
         let limit = times.call();
-        keeper
-            .witness
+        role.witness
             .get_or_init(|| BoundWitness { witness, me, limit });
-        let now = keeper.engine.host.now();
+        let now = role.engine.host.now();
         Some(Self {
-            keeper,
+            role,
             times,
-            silence: Silence::of(&keeper.session(), now),
+            disconnection: Disconnection::of(&role.session(), now),
             not_before: now,
             look_at: now,
             forgets_until: None,
@@ -117,7 +117,7 @@ impl<'a> WitnessLoop<'a> {
 
     /// Asks until the datastore is stopped.
     pub fn run(mut self) {
-        let engine = &self.keeper.engine;
+        let engine = &self.role.engine;
         while !engine.is_stopping() {
             engine.host.sleep(POLL);
             if engine.poison.has_failed() {
@@ -127,7 +127,7 @@ impl<'a> WitnessLoop<'a> {
                 self.wait_for_disk();
                 continue;
             }
-            self.listen();
+            self.note_connection();
             if engine.host.now() < self.not_before {
                 continue;
             }
@@ -138,31 +138,31 @@ impl<'a> WitnessLoop<'a> {
     /// A node whose disk hangs asks nothing: it could record no answer, and the other node may be about to take over (rule
     /// R12). Once the disk answers, the nodes get the time to meet.
     fn wait_for_disk(&mut self) {
-        let now = self.keeper.engine.host.now();
-        self.silence = Silence::of(&self.keeper.session(), now);
+        let now = self.role.engine.host.now();
+        self.disconnection = Disconnection::of(&self.role.session(), now);
     }
 
-    /// Measures the silence of the peer. A connection between two looks ends it, too.
-    fn listen(&mut self) {
-        let session = self.keeper.session();
-        let heard = Silence::of(&session, self.keeper.engine.host.now());
-        let is_same = Silence {
-            since: self.silence.since,
-            ..heard
-        } == self.silence;
+    /// Measures the time without the peer. A connection between two looks ends that time, too.
+    fn note_connection(&mut self) {
+        let session = self.role.session();
+        let present = Disconnection::of(&session, self.role.engine.host.now());
+        let is_same = Disconnection {
+            since: self.disconnection.since,
+            ..present
+        } == self.disconnection;
         if !is_same || session.replication().peer.is_connected() {
-            self.silence = heard;
+            self.disconnection = present;
         }
     }
 
     /// Whether this node could record that it serves alone. Otherwise the secondary is to take over (rule R12).
     fn disk_answers(&self) -> bool {
-        let silent_ms = self.keeper.engine.disk.watch.silent_ms();
+        let silent_ms = self.role.engine.disk.watch.silent_ms();
         Duration::from_millis(silent_ms) < self.times.takeover()
     }
 
-    fn has_been_silent(&self, limit: Duration) -> bool {
-        self.keeper.engine.host.since(self.silence.since) >= limit
+    fn has_been_disconnected(&self, limit: Duration) -> bool {
+        self.role.engine.host.since(self.disconnection.since) >= limit
     }
 
     /// Time without a primary before a takeover.
@@ -176,7 +176,7 @@ impl<'a> WitnessLoop<'a> {
 
     /// Whether each promise of this secondary not to take over is over (rule R7).
     fn is_released(&self) -> bool {
-        let engine = &self.keeper.engine;
+        let engine = &self.role.engine;
         let promise = &engine.role.promise;
         promise.is_over(&*engine.host, self.takeover())
     }
@@ -187,13 +187,13 @@ impl<'a> WitnessLoop<'a> {
             let core = session.replication.core.lock();
             core.are_pauses_used_up() || core.waits_for_stopped_peer()
         };
-        self.disk_answers() && (self.has_been_silent(self.times.alone()) || is_pointless())
+        self.disk_answers() && (self.has_been_disconnected(self.times.alone()) || is_pointless())
     }
 
     /// Has the role machine ask the question that is due, if one is.
     fn ask_if_due(&mut self) {
-        let (keeper, engine) = (self.keeper, &self.keeper.engine);
-        let effects = keeper.decide(RoleEvent::Due(self.times_of_now()));
+        let (role, engine) = (self.role, &self.role.engine);
+        let effects = role.decide(&RoleEvent::Due(self.times_of_now()));
         if effects.is_empty() {
             return;
         }
@@ -202,7 +202,7 @@ impl<'a> WitnessLoop<'a> {
         self.look_at = now + LOOK;
         match over {
             Some(over) => {
-                self.note_answer(&over, now);
+                self.note_answer(over, now);
                 self.settle();
             }
             None => self.not_before = now + self.times.beat(),
@@ -211,19 +211,19 @@ impl<'a> WitnessLoop<'a> {
 
     /// The times of this moment.
     fn times_of_now(&self) -> QuestionTimes {
-        let engine = &self.keeper.engine;
+        let engine = &self.role.engine;
         let now = engine.host.now();
-        let has_waited = match self.keeper.session() {
+        let has_waited = match self.role.session() {
             Session::Primary(session) => {
                 session.replication.state() == State::Paused && self.has_waited_enough(&session)
             }
             Session::Undecided(_) | Session::Secondary(_) => {
-                self.has_been_silent(self.times.alone())
+                self.has_been_disconnected(self.times.alone())
             }
         };
         QuestionTimes {
             has_waited,
-            may_take_over: self.has_been_silent(self.takeover()) && self.is_released(),
+            may_take_over: self.has_been_disconnected(self.takeover()) && self.is_released(),
             look_is_due: now >= self.look_at,
             cannot_protect: self.forgets_until.is_some_and(|until| now < until),
         }
@@ -234,10 +234,10 @@ impl<'a> WitnessLoop<'a> {
     fn carry_out(&self, effects: Vec<RoleEffect>) -> Option<QuestionOver> {
         let mut over = None;
         for effect in effects {
-            match self.keeper.carry_out_all(Asker::Watch, vec![effect]) {
+            match self.role.carry_out_all(Asker::Watch, vec![effect]) {
                 Ok(ended) => over = over.or(ended),
                 Err(error) => {
-                    tracing::error!(datastore = self.keeper.engine.name(), %error, "after an answer of the witness");
+                    tracing::error!(datastore = self.role.engine.name(), %error, "after an answer of the witness");
                 }
             }
         }
@@ -246,8 +246,8 @@ impl<'a> WitnessLoop<'a> {
 
     /// Notes the end of a question for the status, and for the time of the next one. A question whose answer has changed nothing
     /// is asked again, but not at once.
-    fn note_answer(&mut self, over: &QuestionOver, now: Duration) {
-        let engine = &self.keeper.engine;
+    fn note_answer(&mut self, over: QuestionOver, now: Duration) {
+        let engine = &self.role.engine;
         if let Some(forgets_names) = over.forgets_names {
             if forgets_names && self.forgets_until.is_none() {
                 tracing::warn!(datastore = engine.name(), "{FORGETS_NAMES}");
@@ -275,38 +275,38 @@ impl<'a> WitnessLoop<'a> {
 
     /// Acts on the answers, once no other thread changes the role.
     fn settle(&mut self) {
-        let (keeper, engine) = (self.keeper, &self.keeper.engine);
-        let _changing = keeper.changing.acquire(&*engine.host);
+        let (role, engine) = (self.role, &self.role.engine);
+        let _changing = role.changing.acquire(&*engine.host);
         if engine.is_stopping() {
             return;
         }
-        let session = keeper.session();
-        let effects = keeper.decide(RoleEvent::Settle(Settle {
+        let session = role.session();
+        let effects = role.decide(&RoleEvent::Settle(Settle {
             copy: facts::copy_of(engine),
             is_released: self.is_released(),
-            is_silent: self.has_stayed_silent(&session),
+            is_silent: self.has_stayed_disconnected(&session),
         }));
         let stands = effects.iter().any(begins_candidature);
         self.carry_out(effects);
         if stands {
-            self.keep_silence(&session);
+            self.keep_disconnection(&session);
         }
     }
 
     /// Whether no primary has been connected since this thread last looked.
-    fn has_stayed_silent(&self, session: &Session) -> bool {
+    fn has_stayed_disconnected(&self, session: &Session) -> bool {
         let peer = &session.replication().peer;
-        !peer.is_connected() && peer.count() == self.silence.connections
+        !peer.is_connected() && peer.count() == self.disconnection.connections
     }
 
-    /// The session of a candidate begins. The silence goes on, unless a primary was here meanwhile: that one has got a lease.
-    fn keep_silence(&mut self, last: &Session) {
-        let engine = &self.keeper.engine;
-        let (since, connections) = (self.silence.since, self.silence.connections);
-        self.silence = Silence::of(&self.keeper.session(), engine.host.now());
+    /// The session of a candidate begins. The time without a primary goes on, unless a primary was here meanwhile: that one has got a lease.
+    fn keep_disconnection(&mut self, last: &Session) {
+        let engine = &self.role.engine;
+        let (since, connections) = (self.disconnection.since, self.disconnection.connections);
+        self.disconnection = Disconnection::of(&self.role.session(), engine.host.now());
         let is_recorded = engine.role_file.state().record.is_candidate;
         if is_recorded && last.replication().peer.count() == connections {
-            self.silence.since = since;
+            self.disconnection.since = since;
         }
     }
 }

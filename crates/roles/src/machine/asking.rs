@@ -15,7 +15,7 @@ use crate::witness::InSyncSet;
 impl RoleMachine {
     /// Begins the question that is due. The answer gives the next solo grant. A secondary that may take over ends every earlier
     /// one.
-    pub(super) fn ask_if_due(&mut self, facts: &RoleFacts, due: &QuestionTimes) -> RoleEffects {
+    pub(super) fn ask_if_due(&mut self, facts: &RoleFacts, due: QuestionTimes) -> RoleEffects {
         if !facts.is_consistent() {
             return Vec::new();
         }
@@ -33,7 +33,7 @@ impl RoleMachine {
     }
 
     /// The question of this moment.
-    fn due_query(&self, facts: &RoleFacts, due: &QuestionTimes) -> Option<WitnessQuery> {
+    fn due_query(&self, facts: &RoleFacts, due: QuestionTimes) -> Option<WitnessQuery> {
         let look = due.look_is_due.then_some(WitnessQuery::Look);
         let tell = facts
             .unrecorded
@@ -67,7 +67,7 @@ impl RoleMachine {
         }
     }
 
-    const fn is_protected(&self, due: &QuestionTimes) -> bool {
+    const fn is_protected(&self, due: QuestionTimes) -> bool {
         self.witness.protects || due.cannot_protect
     }
 

@@ -222,15 +222,15 @@ fn a_primary_that_asks_incomplete_mark_waits_for_the_witness() {
 #[test]
 fn a_primary_whose_lease_is_over_waits_for_either_of_the_others() {
     for is_connected in [true, false] {
-        let lapsed = primary(ServiceStatus::Undecided, is_connected, true);
+        let expired = primary(ServiceStatus::Undecided, is_connected, true);
         let word = "or the word of the witness that no other node serves";
         let force = "`lockstep promote alpha --force-data-loss`";
         let restart =
             "if both are lost for good: `lockstep promote alpha --force-data-loss` on this node";
-        assert_row(&lapsed, "why", ["for the time of the lease (1.2 s)"; 4]);
-        assert_row(&lapsed, "waits for", [word, word, force, force]);
+        assert_row(&expired, "why", ["for the time of the lease (1.2 s)"; 4]);
+        assert_row(&expired, "waits for", [word, word, force, force]);
         assert_row(
-            &lapsed,
+            &expired,
             "if the other node fails now",
             [
                 "this node serves alone by the word",
@@ -240,7 +240,7 @@ fn a_primary_whose_lease_is_over_waits_for_either_of_the_others() {
             ],
         );
         assert_row(
-            &frozen(lapsed.clone()),
+            &frozen(expired.clone()),
             "waits for",
             [
                 "an answer of the other node (on_peer_loss",
