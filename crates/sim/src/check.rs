@@ -47,7 +47,7 @@ use crate::history::History;
 /// invariant that needs only these two. Returns the first violation as the error, if there is one.
 /// Returns `false` if there is no violation, but a check left a question undecided.
 pub fn history(history: &History, last: &Dump) -> Result<bool, Violation> {
-    one_primary::check(history)?;
+    one_primary::check(history.nodes())?;
     // `survives` judges the answers of the clients together with the end. `reads` judges the
     // answers alone. It runs only to name the violation.
     let survives = survives::check(history, last);

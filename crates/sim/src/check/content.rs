@@ -24,7 +24,7 @@ pub(super) fn check(
     history: &History,
     last: Option<&Dump>,
 ) -> Result<(), Violation> {
-    let losses = history.losses();
+    let losses = history.nodes().losses();
     for (ino, mut file) in timeline::files(history) {
         let final_look = last.and_then(|last| timeline::last_look(last, ino));
         file.looks.extend(final_look);

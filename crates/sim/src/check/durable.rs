@@ -36,8 +36,8 @@ pub fn check(history: &History, last: &Dump) -> Result<(), Violation> {
 
 fn check_names(history: &History, last: &Dump) -> Result<(), Violation> {
     let synced = Synced::of(history);
-    for name in untouched::names(history) {
-        let is_durable = synced.namespace(history.call(name.maker)) != u64::MAX;
+    for name in untouched::names(history.calls()) {
+        let is_durable = synced.namespace(history.calls().get(name.maker)) != u64::MAX;
         if is_durable && last.lookup(name.parent, &name.name) != Some(name.ino) {
             let what = "a name that was made durable is not there".to_owned();
             return Err(Violation::new(INVARIANT, what).calls(history, [name.maker]));

@@ -44,7 +44,7 @@ use super::synced::Synced;
 use super::untouched;
 use super::violation::Violation;
 use crate::history::loss::Loss;
-use crate::history::{Answer, Call, CallId, Fate, History};
+use crate::history::{Answer, Call, CallId, CallRecord, Fate, History};
 use crate::op::Op;
 
 /// Number of steps tried and compared before a history is left undecided. This takes some tenths of
@@ -59,14 +59,14 @@ pub fn check(history: &History, last: &Dump) -> Result<(), Violation> {
 
 /// Judges as [`check`] does. Returns `false` if the history could not be decided.
 pub fn decide(history: &History, last: &Dump) -> Result<bool, Violation> {
-    if let Some(twice) = made_twice(history) {
+    if let Some(twice) = made_twice(history.calls()) {
         let what = "an inode number is given out twice".to_owned();
         return Err(Violation::new("exactly_once", what).calls(history, twice));
     }
     let mut steps = steps(history);
-    let losses = history.losses().into_iter();
+    let losses = history.nodes().losses().into_iter();
     let losses: Vec<_> = losses.filter(Loss::takes_names).collect();
-    let untouched = untouched::names(history);
+    let untouched = untouched::names(history.calls());
     let untouched = untouched.into_iter().map(|it| (it.parent, it.name));
     prune::narrow(&mut steps, &losses, last, untouched.collect());
     let mut search = Search::new(steps, last);
@@ -85,9 +85,9 @@ pub fn decide(history: &History, last: &Dump) -> Result<bool, Violation> {
 
 /// Returns two calls that have made an inode of the same number, if there are two (rule P13). A handle of the one would
 /// lead to the other, also if the one was in a copy that was given up.
-fn made_twice(history: &History) -> Option<[CallId; 2]> {
+fn made_twice(calls: &CallRecord) -> Option<[CallId; 2]> {
     let mut made: BTreeMap<Ino, CallId> = BTreeMap::new();
-    let mut calls = history.every_call();
+    let mut calls = calls.every();
     calls.find_map(|(id, call)| {
         let ino = call.op.makes().filter(|_| call.fate() == Fate::Done)?;
         made.insert(ino, id).map(|before| [before, id])
@@ -97,14 +97,14 @@ fn made_twice(history: &History) -> Option<[CallId; 2]> {
 /// Returns the steps for which the search must find an order.
 fn steps(history: &History) -> Vec<Step<'_>> {
     let synced = Synced::of(history);
-    let losses = history.losses();
+    let losses = history.nodes().losses();
     let mut steps: Vec<_> = losses
         .iter()
         .filter(|loss| loss.takes_names())
         .map(|loss| Step::at_moment(loss.at, What::Loss(*loss)))
         .collect();
-    for (id, call) in history.calls() {
-        for what in step_kinds(history, call) {
+    for (id, call) in history.calls().iter() {
+        for what in step_kinds(history.calls(), call) {
             steps.push(Step {
                 call: Some(id),
                 invoked: call.invoked,
@@ -137,7 +137,7 @@ fn settled<'a>(steps: &[Step<'a>]) -> Vec<Step<'a>> {
 }
 
 /// Returns the changes of a call to the namespace, and the observations of the call.
-fn step_kinds<'a>(history: &'a History, call: &'a Call) -> Vec<What<'a>> {
+fn step_kinds<'a>(calls: &'a CallRecord, call: &'a Call) -> Vec<What<'a>> {
     if matches!(call.fate(), Fate::Refused(errno) if is_limit(errno)) {
         return Vec::new();
     }
@@ -151,7 +151,7 @@ fn step_kinds<'a>(history: &'a History, call: &'a Call) -> Vec<What<'a>> {
         return vec![What::Change(request, expected)];
     }
     let sights = match &call.returned {
-        Some((_, Ok(answer))) => sights(history, call, answer),
+        Some((_, Ok(answer))) => sights(calls, call, answer),
         Some((_, Err(errno))) => refused_sight(&call.op, *errno).into_iter().collect(),
         None => Vec::new(),
     };
@@ -164,7 +164,7 @@ const fn is_limit(errno: Errno) -> bool {
     matches!(errno, NameTooLong | Range | TooBig | TooManyLinks)
 }
 
-fn sights<'a>(history: &History, call: &'a Call, answer: &'a Answer) -> Vec<Sight<'a>> {
+fn sights<'a>(calls: &CallRecord, call: &'a Call, answer: &'a Answer) -> Vec<Sight<'a>> {
     match (&call.op, answer) {
         (Op::Lookup { parent, name }, Answer::Attr(attr)) => vec![
             Sight::Entry(*parent, name, Some(attr.ino)),
@@ -172,7 +172,7 @@ fn sights<'a>(history: &History, call: &'a Call, answer: &'a Answer) -> Vec<Sigh
         ],
         (Op::GetAttr { .. }, Answer::Attr(attr)) => vec![Sight::Attr(attr)],
         (Op::ReadDir { directory }, Answer::Entries(entries))
-            if !changes_meanwhile(history, call, *directory) =>
+            if !changes_meanwhile(calls, call, *directory) =>
         {
             vec![Sight::Entries(*directory, entries)]
         }
@@ -203,10 +203,10 @@ fn refused_sight(op: &Op, errno: Errno) -> Option<Sight<'_>> {
 }
 
 /// Returns whether the entries of a directory may have changed while a call was under way.
-fn changes_meanwhile(history: &History, call: &Call, directory: Ino) -> bool {
+fn changes_meanwhile(calls: &CallRecord, call: &Call, directory: Ino) -> bool {
     let concurrent = |other: &Call| other.invoked <= call.over() && call.invoked <= other.latest();
     let may_act = |other: &Call| !matches!(other.fate(), Fate::Refused(_));
-    let mut others = history.calls().map(|(_, other)| other);
+    let mut others = calls.iter().map(|(_, other)| other);
     others.any(|other| concurrent(other) && may_act(other) && changes(&other.op, directory))
 }
 

@@ -13,22 +13,22 @@ use std::ops::Bound;
 use lockstep_types::Generation;
 
 use super::violation::Violation;
-use crate::history::{History, Term};
+use crate::history::{AnswerPeriod, NodeRecord};
 use crate::world::Side;
 
 const INVARIANT: &str = "one_primary";
 
 /// Judges which nodes gave answers.
-pub fn check(history: &History) -> Result<(), Violation> {
+pub fn check(nodes: &NodeRecord) -> Result<(), Violation> {
     // The node that answered in a generation, and the time of the first answer.
     let mut primaries: BTreeMap<Generation, (Side, u64)> = BTreeMap::new();
-    for term in history.terms() {
-        let Term {
+    for period in nodes.answer_periods() {
+        let AnswerPeriod {
             from,
             requested,
             primary,
             generation,
-        } = *term;
+        } = *period;
         let later = (Bound::Excluded(generation), Bound::Unbounded);
         let is_over = |(_, (_, begun)): &(_, &(Side, u64))| *begun <= requested;
         if let Some((latest, _)) = primaries.range(later).rfind(is_over) {
@@ -53,6 +53,7 @@ pub fn check(history: &History) -> Result<(), Violation> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::History;
 
     /// Judges answers: who, in which generation, and when the operation was requested. The answers come at 10, 20, 30 and
     /// so on.
@@ -62,7 +63,7 @@ mod tests {
             let generation = Generation::new(*generation).unwrap();
             history.acknowledged(*side, generation, *requested, at);
         }
-        check(&history).map_err(|violation| violation.to_string())
+        check(history.nodes()).map_err(|violation| violation.to_string())
     }
 
     #[test]

@@ -16,10 +16,10 @@ const INVARIANT: &str = "survives";
 
 /// Judges the final content of the primary's store.
 pub fn check(history: &History, last: &Dump) -> Result<(), Violation> {
-    let last_loss = history.losses().last().map_or(0, |loss| loss.at);
-    for name in untouched::names(history) {
+    let last_loss = history.nodes().losses().last().map_or(0, |loss| loss.at);
+    for name in untouched::names(history.calls()) {
         let is_there = last.lookup(name.parent, &name.name) == Some(name.ino);
-        if history.call(name.maker).invoked > last_loss && !is_there {
+        if history.calls().get(name.maker).invoked > last_loss && !is_there {
             let what = "a name that was acknowledged is not there".to_owned();
             return Err(Violation::new(INVARIANT, what).calls(history, [name.maker]));
         }

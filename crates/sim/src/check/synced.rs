@@ -37,12 +37,17 @@ impl Synced {
     pub fn of(history: &History) -> Self {
         let mut synced = Self {
             always: history.is_always(),
-            losses: history.losses(),
+            losses: history.nodes().losses(),
             of_file: BTreeMap::new(),
             of_log: Vec::new(),
-            closes: history.closes().into_iter().map(|at| (at, at)).collect(),
+            closes: history
+                .nodes()
+                .closes()
+                .into_iter()
+                .map(|at| (at, at))
+                .collect(),
         };
-        let done = history.calls().map(|(_, call)| call);
+        let done = history.calls().iter().map(|(_, call)| call);
         for call in done.filter(|call| call.fate() == Fate::Done) {
             let span = (call.invoked, call.over());
             match &call.op {

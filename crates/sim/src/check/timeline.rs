@@ -86,7 +86,7 @@ pub(super) struct File {
 pub(super) fn files(history: &History) -> BTreeMap<Ino, File> {
     let synced = Synced::of(history);
     let mut files: BTreeMap<Ino, File> = BTreeMap::new();
-    for (id, call) in history.calls() {
+    for (id, call) in history.calls().iter() {
         if let Some((ino, pieces)) = change(call) {
             files.entry(ino).or_default().changes.push(Touch {
                 call: Some(id),

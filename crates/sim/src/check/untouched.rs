@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lockstep_types::{FileName, Ino, MetaRequest};
 
-use crate::history::{CallId, Fate, History};
+use crate::history::{CallId, CallRecord, Fate};
 use crate::op::Op;
 
 /// A name made by a call that succeeded, which no other call can have changed.
@@ -21,17 +21,15 @@ pub(super) struct Untouched {
 }
 
 /// Returns all such names of a history.
-pub(super) fn names(history: &History) -> Vec<Untouched> {
+pub(super) fn names(calls: &CallRecord) -> Vec<Untouched> {
     let mut touched: BTreeMap<(Ino, &FileName), u32> = BTreeMap::new();
     let may_act = |fate| !matches!(fate, Fate::Refused(_));
-    for (_, call) in history.calls().filter(|(_, call)| may_act(call.fate())) {
+    for (_, call) in calls.iter().filter(|(_, call)| may_act(call.fate())) {
         for place in places(&call.op).into_iter().flatten() {
             *touched.entry(place).or_default() += 1;
         }
     }
-    let done = history
-        .calls()
-        .filter(|(_, call)| call.fate() == Fate::Done);
+    let done = calls.iter().filter(|(_, call)| call.fate() == Fate::Done);
     let made = done.filter_map(|(id, call)| Some((id, made(&call.op)?)));
     made.filter(|(_, (parent, name, _))| touched.get(&(*parent, name)) == Some(&1))
         .map(|(maker, (parent, name, ino))| Untouched {

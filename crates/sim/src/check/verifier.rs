@@ -12,19 +12,19 @@
 
 use super::violation::Violation;
 use crate::history::loss::{Cause, Loss};
-use crate::history::{History, NodeEvent, Service, Stop};
+use crate::history::{NodeEvent, NodeRecord, Service, Stop};
 use crate::world::Side;
 
 const INVARIANT: &str = "verifier";
 const POWER: NodeEvent = NodeEvent::Crashed(Stop::Power);
 
 /// Judges the verifiers of all nodes that have served.
-pub fn check(history: &History) -> Result<(), Violation> {
-    let services = history.services();
-    let losses = history.losses();
+pub fn check(nodes: &NodeRecord) -> Result<(), Violation> {
+    let services = nodes.services();
+    let losses = nodes.losses();
     let seen = losses.iter().filter(|loss| loss.cause == Cause::Power);
     let seen = seen.map(|loss| &loss.at);
-    for lost in seen.chain(history.accepted_losses()) {
+    for lost in seen.chain(nodes.accepted_losses()) {
         let (before, after): (Vec<&Service>, Vec<&Service>) =
             services.iter().partition(|service| service.from < *lost);
         if let Some(kept) = before.iter().find(|service| is_among(service, &after)) {
@@ -37,7 +37,7 @@ pub fn check(history: &History) -> Result<(), Violation> {
     }
     let kept = || services.iter().filter(|service| !service.is_given_up);
     for (before, after) in kept().zip(kept().skip(1)) {
-        if before.verifier != after.verifier && !may_change(history, &losses, before.from, after) {
+        if before.verifier != after.verifier && !may_change(nodes, &losses, before.from, after) {
             let what = format!(
                 "{:?} serves from {} with another verifier than {:?} from {}, though nothing can be lost",
                 after.side, after.from, before.side, before.from
@@ -53,27 +53,27 @@ fn is_among(service: &Service, others: &[&Service]) -> bool {
 }
 
 /// Whether unsynced operations may have been lost between two services, the first of which began at `from`. `losses`: those of
-/// the history.
-fn may_change(history: &History, losses: &[Loss], from: u64, after: &Service) -> bool {
+/// the record.
+fn may_change(nodes: &NodeRecord, losses: &[Loss], from: u64, after: &Service) -> bool {
     let to = after.from;
     let is_within = |at: u64| from < at && at <= to;
-    let equal = last_equal(history, from);
+    let equal = last_equal(nodes, from);
     let has_lost_memory = |(at, side, event): &(u64, Side, NodeEvent)| {
         equal < *at && *at <= to && *side == after.side && *event == POWER
     };
     losses.iter().any(|loss| is_within(loss.at))
-        || history.events().iter().any(has_lost_memory)
-        || history.has_operator_acted(equal, to)
-        || history.accepted_losses().iter().any(|at| is_within(*at))
-        || history
+        || nodes.events().iter().any(has_lost_memory)
+        || nodes.has_operator_acted(equal, to)
+        || nodes.accepted_losses().iter().any(|at| is_within(*at))
+        || nodes
             .events()
             .iter()
             .any(|(at, _, event)| *event == NodeEvent::FlushFailed && is_within(*at))
 }
 
 /// Returns the last time up to `before` at which the copies became equal; zero if they never did.
-fn last_equal(history: &History, before: u64) -> u64 {
-    let events = history.events().iter().rev();
+fn last_equal(nodes: &NodeRecord, before: u64) -> u64 {
+    let events = nodes.events().iter().rev();
     let mut equal = events.filter(|(_, _, event)| *event == NodeEvent::Equal);
     equal
         .find(|(at, _, _)| *at <= before)
@@ -85,6 +85,7 @@ mod tests {
     use lockstep_types::{Generation, WriteVerifier};
 
     use super::*;
+    use crate::history::History;
 
     /// A history in which nodes serve with verifiers, or have other events.
     fn checked(events: &[(Side, NodeEvent, u8)]) -> Result<(), String> {
@@ -95,7 +96,7 @@ mod tests {
                 history.serves_with(*side, WriteVerifier::from_bytes([*verifier; 16]), at);
             }
         }
-        check(&history).map_err(|violation| violation.to_string())
+        check(history.nodes()).map_err(|violation| violation.to_string())
     }
 
     #[test]
@@ -107,7 +108,7 @@ mod tests {
             history.accepted_loss(5);
             history.go_on_with(Side::B, Generation::FIRST, 1, 5);
             history.serves_with(Side::B, WriteVerifier::from_bytes([verifier; 16]), 6);
-            check(&history).map_err(|violation| violation.to_string())
+            check(history.nodes()).map_err(|violation| violation.to_string())
         };
         assert_eq!(forced(4), Ok(()));
         assert!(forced(2).unwrap_err().contains("after the loss at 5"));
@@ -128,7 +129,7 @@ mod tests {
             }
             history.serves_with(Side::A, WriteVerifier::from_bytes([2; 16]), 5);
             history.serves_with(Side::B, WriteVerifier::from_bytes([4; 16]), 6);
-            check(&history).map_err(|violation| violation.to_string())
+            check(history.nodes()).map_err(|violation| violation.to_string())
         };
         assert_eq!(promoted(3), Ok(()));
         assert!(promoted(1).unwrap_err().contains("nothing can be lost"));

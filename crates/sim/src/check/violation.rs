@@ -38,7 +38,7 @@ impl Violation {
         calls.sort_unstable();
         calls.dedup();
         self.evidence
-            .extend(calls.into_iter().map(|id| history.show(id)));
+            .extend(calls.into_iter().map(|id| history.calls().show(id)));
         self
     }
 

@@ -16,7 +16,7 @@ use lockstep_types::{
     AllocateMode, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
 };
 
-use crate::history::History;
+use crate::history::CallRecord;
 use crate::op::{Mark, Op, WriteOp};
 
 /// Size of `/d/f`, in bytes.
@@ -54,10 +54,10 @@ impl Default for Tree {
 pub const MAKING: u64 = 12;
 
 impl Tree {
-    /// Returns the tree that the operations of a history have made.
-    pub fn made_in(history: &History) -> Self {
+    /// Returns the tree that the operations of some calls have made.
+    pub fn made_in(calls: &CallRecord) -> Self {
         let mut tree = Self::default();
-        for (_, call) in history.calls() {
+        for (_, call) in calls.iter() {
             if let Op::Change(MetaRequest::Create { name, ino, .. }) = &call.op {
                 match name.as_bytes() {
                     b"d" => tree.d = *ino,

@@ -177,7 +177,7 @@ impl Workload {
         if self.last == Last::Sync {
             one.push(Step::Sync);
         }
-        Script::new(Tree::made_in(baseline.history()), vec![one, two])
+        Script::new(Tree::made_in(baseline.history().calls()), vec![one, two])
     }
 
     /// Returns the setup of the workload, for a random seed.

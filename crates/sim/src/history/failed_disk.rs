@@ -16,11 +16,11 @@ use crate::world::Side;
 impl History {
     /// Records that the disk of a machine had failed when its node answered a call.
     pub fn answered_by_failed_disk(&mut self, id: CallId, side: Side) {
-        if !is_look(self.call(id)) {
+        if !is_look(self.calls.get(id)) {
             return;
         }
-        if self.server().is_some_and(|server| server != side) {
-            self.gone.insert(id.index());
+        if self.nodes.server().is_some_and(|server| server != side) {
+            self.calls.gone.insert(id.index());
         } else {
             self.at_failed_disks.push((id, side));
         }
@@ -39,17 +39,10 @@ impl History {
         taken_over
     }
 
-    /// Returns the machine whose node serves, or served last.
-    pub fn server(&self) -> Option<Side> {
-        let mut latest = self.events.iter().rev();
-        let serves = latest.find(|(_, _, event)| event.is_service());
-        serves.map(|(_, side, _)| *side)
-    }
-
     /// A node begins to serve: leaves the looks at the failed disk of the other machine out. The looks at its own failed disk
     /// count for good, if that disk is repaired.
     pub(super) fn leave_looks_out(&mut self, serving: Side, event: NodeEvent) {
-        let gone = &mut self.gone;
+        let gone = &mut self.calls.gone;
         self.at_failed_disks.retain(|(id, side)| {
             let is_gone = *side != serving;
             if is_gone {
@@ -98,7 +91,7 @@ mod tests {
     }
 
     fn ids(history: &History) -> Vec<CallId> {
-        history.calls().map(|(id, _)| id).collect()
+        history.calls().iter().map(|(id, _)| id).collect()
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //!   equal since. It has never happened.
 //! - Any other operation may be in the kept copy.
 //!
-//! Invariant: the periods in which the nodes have answered ([`History::terms`]) stay, but for those of the other node in
+//! Invariant: the periods in which the nodes have answered ([`super::NodeRecord::answer_periods`]) stay, but for those of the other node in
 //! later generations than that of the kept copy: its node may not know of them. No loss excuses two primaries of one
 //! generation.
 
@@ -24,23 +24,24 @@ impl History {
     pub fn go_on_with(&mut self, kept: Side, generation: Generation, since: u64, at: u64) {
         self.advance(at);
         // The other node may have lost power before it was seen in sync.
-        let is_behind = !self.has_become_equal(kept, since..);
-        for (index, call) in self.calls.iter_mut().enumerate() {
+        let is_behind = !self.nodes.has_become_equal(kept, since..);
+        for (index, call) in self.calls.all.iter_mut().enumerate() {
             if is_behind && call.invoked > since {
-                self.gone.insert(index);
+                self.calls.gone.insert(index);
             } else if call.returned.as_ref().is_some_and(|(at, _)| *at > since) {
                 call.returned = None;
             }
         }
-        self.terms
+        self.nodes
+            .answer_periods
             .retain(|term| term.primary == kept || term.generation <= generation);
         let is_of_kept = |event: &(u64, Side, NodeEvent)| event.0 <= since || event.1 == kept;
-        self.events.retain(is_of_kept);
+        self.nodes.events.retain(is_of_kept);
         // The other machine has lost what it had. So a loss of the kept machine since then counts.
         let lost = NodeEvent::Crashed(Stop::Power);
-        self.events.push((at, kept.other(), lost));
-        self.events.push((at, kept, NodeEvent::Promoted));
-        for service in &mut self.services {
+        self.nodes.events.push((at, kept.other(), lost));
+        self.nodes.events.push((at, kept, NodeEvent::Promoted));
+        for service in &mut self.nodes.services {
             service.is_given_up |= service.from > since && service.side != kept;
         }
     }
@@ -73,6 +74,7 @@ mod tests {
         history.go_on_with(Side::B, Generation::FIRST, 4, 8);
         let left: Vec<_> = history
             .calls()
+            .iter()
             .map(|(id, call)| (id, call.fate()))
             .collect();
         assert_eq!(left, [(before, Fate::Done), (across, Fate::Unsure)]);
@@ -86,6 +88,7 @@ mod tests {
         history.go_on_with(Side::B, Generation::FIRST, 4, 8);
         let left: Vec<_> = history
             .calls()
+            .iter()
             .map(|(id, call)| (id, call.fate()))
             .collect();
         assert_eq!(left, [(after, Fate::Unsure)]);
@@ -102,6 +105,7 @@ mod tests {
         history.go_on_with(Side::B, Generation::FIRST, 2, 6);
         history.node(Side::B, NodeEvent::Serves, 7);
         let losses: Vec<_> = history
+            .nodes()
             .losses()
             .iter()
             .map(|loss| (loss.at, loss.side))

@@ -18,7 +18,7 @@
 //! A failed flush drops pages. On the machine that serves, the loss of content may be visible at
 //! once. The loss of the log is visible when the process starts again.
 
-use super::{History, NodeEvent, Stop};
+use super::{NodeEvent, NodeRecord, Stop};
 use crate::world::Side;
 
 /// The reason why operations were lost.
@@ -159,7 +159,7 @@ impl Losses {
     }
 }
 
-impl History {
+impl NodeRecord {
     /// Returns all moments of loss, by time.
     pub fn losses(&self) -> Vec<Loss> {
         let mut losses = Losses {
@@ -181,6 +181,7 @@ impl History {
 
 #[cfg(test)]
 mod tests {
+    use super::super::History;
     use super::*;
 
     const POWER: NodeEvent = NodeEvent::Crashed(Stop::Power);
@@ -191,7 +192,7 @@ mod tests {
         for (at, (node, event)) in (1..).zip(events) {
             history.node(*node, *event, at);
         }
-        let losses = history.losses().into_iter();
+        let losses = history.nodes().losses().into_iter();
         losses
             .map(|loss| (loss.at, loss.side, loss.cause))
             .collect()

@@ -16,7 +16,7 @@ impl History {
     /// Returns the time after which a call has no effect. `u64::MAX`, for never, if nothing bounds it.
     pub fn deadline(&self, id: CallId) -> u64 {
         let of_killed = self.deadline_of_killed(id);
-        let call = self.call(id);
+        let call = self.calls.get(id);
         if !matches!(call.op, Op::Change(_)) || call.returned.is_some() {
             return of_killed;
         }
@@ -25,27 +25,35 @@ impl History {
     }
 
     fn deadline_of_killed(&self, id: CallId) -> u64 {
-        let Some(at) = self.killed.get(&id.0) else {
+        let Some(at) = self.calls.killed.get(&id.index()) else {
             return u64::MAX;
         };
-        let invoked = self.call(id).invoked;
-        let mut later = self.terms.iter().filter(|term| term.from > invoked);
-        let other = later.find(|term| term.primary != *at);
-        other.map_or(u64::MAX, |term| term.from)
+        let invoked = self.calls.get(id).invoked;
+        let mut later = self
+            .nodes
+            .answer_periods
+            .iter()
+            .filter(|period| period.from > invoked);
+        let other = later.find(|period| period.primary != *at);
+        other.map_or(u64::MAX, |period| period.from)
     }
 
     /// Returns the time at which the process ended that had a request.
     fn end_of_process(&self, id: CallId, call: &Call) -> Option<u64> {
-        let at = self.asked_at.get(&id.0)?;
+        let at = self.calls.asked_at.get(&id.index())?;
         let ends = |event| matches!(event, NodeEvent::Crashed(_) | NodeEvent::Closed);
-        let mut later = self.events.iter().filter(|event| event.0 > call.invoked);
+        let mut later = self
+            .nodes
+            .events
+            .iter()
+            .filter(|event| event.0 > call.invoked);
         let end = later.find(|(_, side, event)| side == at && ends(*event));
         end.map(|event| event.0)
     }
 
     /// Returns the time of the first answer to a call that was asked after `moment`.
     fn first_answer_after(&self, moment: u64) -> u64 {
-        let later = self.calls().filter(|(_, call)| call.invoked > moment);
+        let later = self.calls.iter().filter(|(_, call)| call.invoked > moment);
         let answered = later.filter(|(_, call)| call.fate() != Fate::Unsure);
         let answers = answered.map(|(_, call)| call.over());
         answers.min().unwrap_or(u64::MAX)

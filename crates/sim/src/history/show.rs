@@ -4,12 +4,12 @@ use std::fmt;
 
 use lockstep_types::Attr;
 
-use super::{Answer, Call, CallId, History, Outcome};
+use super::{Answer, Call, CallId, CallRecord, History, Outcome};
 
-impl History {
+impl CallRecord {
     /// Returns a call in one line.
     pub fn show(&self, id: CallId) -> String {
-        format!("{:>4} {}", id.0, self.call(id))
+        format!("{:>4} {}", id.index(), self.get(id))
     }
 }
 
@@ -77,12 +77,12 @@ fn show_attr(attr: &Attr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut events = self.events.iter().peekable();
-        for (id, call) in self.calls() {
+        let mut events = self.nodes.events.iter().peekable();
+        for (id, call) in self.calls.iter() {
             while let Some((at, node, event)) = events.next_if(|event| event.0 < call.invoked) {
                 writeln!(f, "     {at} {node:?}: {event:?}")?;
             }
-            writeln!(f, "{}", self.show(id))?;
+            writeln!(f, "{}", self.calls.show(id))?;
         }
         events.try_for_each(|(at, node, event)| writeln!(f, "     {at} {node:?}: {event:?}"))
     }

@@ -16,7 +16,7 @@ fn falsify(history: &History, id: CallId, outcome: &Outcome) -> History {
     }
     let mut falsified = History::new(history.is_always());
     let mut moments = Vec::new();
-    for (other, call) in history.calls() {
+    for (other, call) in history.calls().iter() {
         moments.push((call.invoked, What::Invoked(call)));
         if let Some((at, truth)) = &call.returned {
             let outcome = if other == id { outcome } else { truth };
@@ -24,7 +24,7 @@ fn falsify(history: &History, id: CallId, outcome: &Outcome) -> History {
         }
     }
     moments.sort_by_key(|moment| moment.0);
-    let mut events = history.events().iter().peekable();
+    let mut events = history.nodes().events().iter().peekable();
     for (at, what) in moments {
         while let Some((at, node, event)) = events.next_if(|event| event.0 < at) {
             falsified.node(*node, *event, *at);
@@ -42,6 +42,7 @@ fn falsify(history: &History, id: CallId, outcome: &Outcome) -> History {
 fn done_writes(history: &History, ino: Ino) -> Vec<(WriteOp, &Call)> {
     let done = history
         .calls()
+        .iter()
         .filter(|(_, call)| call.fate() == Fate::Done);
     let write = |call: &Call| match &call.op {
         Op::Write(write) if write.ino == ino => Some(*write),
@@ -96,7 +97,7 @@ fn a_byte_that_no_read_can_have_seen_is_caught() {
     for seed in 5000..5150 {
         let history = run(seed, 150, Faults::Crashes).history;
         let mut random = Random::new(seed);
-        for (id, call) in history.calls() {
+        for (id, call) in history.calls().iter() {
             let (Op::Read { ino, .. }, Some(Answer::Data { length, runs })) =
                 (&call.op, call.answer())
             else {
@@ -117,7 +118,7 @@ fn a_byte_that_no_read_can_have_seen_is_caught() {
             assert!(
                 judged.is_err(),
                 "seed {seed}, byte {offset} of {}",
-                history.show(id)
+                history.calls().show(id)
             );
             caught += 1;
         }
@@ -203,7 +204,7 @@ fn an_answer_that_no_order_gives_is_caught() {
     let mut caught = 0;
     for seed in 8000..8100 {
         let Run { history, last } = run(seed, 150, Faults::Crashes);
-        let answered = history.calls().filter_map(|(id, call)| {
+        let answered = history.calls().iter().filter_map(|(id, call)| {
             let Some(Answer::Attr(attr)) = call.answer() else {
                 return None;
             };
@@ -226,7 +227,7 @@ fn an_operation_that_never_happened_is_caught() {
     for seed in 9000..9100 {
         let Run { history, last } = run(seed, 150, Faults::Crashes);
         // Turns a refused removal into a successful one.
-        let refused = history.calls().find(|(_, call)| {
+        let refused = history.calls().iter().find(|(_, call)| {
             let removes = matches!(
                 call.op,
                 Op::Change(MetaRequest::RemoveXattr { .. } | MetaRequest::Rmdir { .. })
@@ -239,7 +240,7 @@ fn an_operation_that_never_happened_is_caught() {
             assert!(
                 judged.is_err(),
                 "seed {seed}: {judged:?}\n{}",
-                history.show(id)
+                history.calls().show(id)
             );
             caught += 1;
         }
@@ -254,6 +255,6 @@ fn is_alone(history: &History, call: &Call) -> bool {
             && other.invoked <= call.over()
             && call.invoked <= other.latest()
     };
-    let mut others = history.calls().map(|(_, other)| other);
+    let mut others = history.calls().iter().map(|(_, other)| other);
     !others.any(|other| matches!(other.op, Op::Change(_)) && beside(other))
 }

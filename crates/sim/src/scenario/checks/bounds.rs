@@ -94,16 +94,22 @@ impl Limits {
     /// Each client waits for one answer, a request of a killed program may be under way beside them, and each inode may be about
     /// to be freed.
     fn of_primary(clients: u32, history: &History) -> Self {
-        let clients = u64::from(clients) + history.killed_count() as u64;
+        let clients = u64::from(clients) + history.calls().killed_count() as u64;
         let made = history
             .calls()
+            .iter()
             .filter(|(_, call)| call.op.makes().is_some());
         Self {
             paw: clients * PAW_ENTRIES_OF_CLIENT,
             saw: 0,
             writes: clients,
             operations: clients + made.count() as u64 + INSPECTIONS,
-            write_bytes: history.calls().filter_map(written).max().unwrap_or(0),
+            write_bytes: history
+                .calls()
+                .iter()
+                .filter_map(written)
+                .max()
+                .unwrap_or(0),
         }
     }
 

@@ -31,7 +31,7 @@ pub fn check(history: &History, clients: u32, nodes: [FinalNode<'_>; 2]) -> Resu
     identical::check(&primary, &secondary)
         .map_err(|violation| format!("in sync but different: {violation}"))?;
     let text = |violation: Violation| violation.to_string();
-    verifier::check(history).map_err(text)?;
+    verifier::check(history.nodes()).map_err(text)?;
     let is_decided = check::history(history, &primary).map_err(text)?;
     for node in nodes {
         bounds::check(node.side, node.datastore, clients, history, true).map_err(text)?;

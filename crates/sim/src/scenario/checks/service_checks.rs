@@ -23,7 +23,7 @@ impl LiveChecks {
         if has_shown {
             check::reads::check(history).map_err(|violation| violation.to_string())?;
         }
-        let is_change = history.server() == Some(other);
+        let is_change = history.nodes().server() == Some(other);
         let has_failed = has_shown || nodes.of(other).is_poisoned();
         let is_from_failed_disk = is_change && has_failed;
         recorder.tally.from_failed_disks += u64::from(is_from_failed_disk);
@@ -56,7 +56,7 @@ impl LiveChecks {
     ) -> Result<(), String> {
         let mut recorder = self.recorder.lock();
         recorder.tally.forced += 1;
-        let judged = check::one_primary::check(recorder.history())
+        let judged = check::one_primary::check(recorder.history().nodes())
             .and_then(|()| check::reads::check(recorder.history()));
         judged.map_err(|violation| violation.to_string())?;
         recorder.go_on_with(side, behind_since, generation);

@@ -283,7 +283,7 @@ impl<'a> Runner<'a> {
             self.cluster.disk(side).digest().hash(&mut digest);
         }
         let recorder = self.cluster.recorder.lock();
-        for (_, call) in recorder.history().calls() {
+        for (_, call) in recorder.history().calls().iter() {
             call.to_string().hash(&mut digest);
         }
         let stopped = match fault {

@@ -13,7 +13,7 @@ use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, MetaRequest};
 
 use crate::disk::Disk;
-use crate::history::{Fate, History};
+use crate::history::{CallRecord, Fate, History};
 use crate::op::{Mark, Op, mark};
 
 /// Compares the tables of two nodes in sync with the content of their disks. `exists` says whether
@@ -37,7 +37,7 @@ pub fn check(
         paw: entries(primary, "tables/paw")?,
         saw: entries(secondary, "tables/saw")?,
     };
-    let uncertain = with_open_changes_of_content(history);
+    let uncertain = with_open_changes_of_content(history.calls());
     for (ino, ours, theirs) in differ {
         if !uncertain.contains(&ino) && exists(ino)? {
             tables.check_file(ino, ours, theirs, &open_marks(history, ino))?;
@@ -140,10 +140,8 @@ fn is_ahead(ino: Ino, offset: u64, ours: &[u8], theirs: &[u8], open: &BTreeSet<M
 
 /// Returns the files whose content an operation in progress may be changing: a truncation is in no
 /// table.
-fn with_open_changes_of_content(history: &History) -> BTreeSet<Ino> {
-    let open = history
-        .calls()
-        .filter(|(_, call)| call.fate() == Fate::Unsure);
+fn with_open_changes_of_content(calls: &CallRecord) -> BTreeSet<Ino> {
+    let open = calls.iter().filter(|(_, call)| call.fate() == Fate::Unsure);
     let changed = |op: &Op| match op {
         Op::Change(MetaRequest::Truncate { ino, .. } | MetaRequest::Allocate { ino, .. }) => {
             Some(*ino)
@@ -157,8 +155,11 @@ fn with_open_changes_of_content(history: &History) -> BTreeSet<Ino> {
 /// may have been overwritten on one side since: a write that ended with an error, or a write of an
 /// earlier process.
 fn open_marks(history: &History, ino: Ino) -> BTreeSet<Mark> {
-    let start = history.serving_since();
-    let recent = history.calls().filter(|(_, call)| call.invoked > start);
+    let start = history.nodes().serving_since();
+    let recent = history
+        .calls()
+        .iter()
+        .filter(|(_, call)| call.invoked > start);
     let open = recent.filter(|(_, call)| call.latest() == u64::MAX);
     open.filter_map(|(_, call)| match &call.op {
         Op::Write(write) if write.ino == ino => Some(write.mark),

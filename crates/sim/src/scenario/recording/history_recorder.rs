@@ -81,16 +81,16 @@ impl HistoryRecorder {
     /// Records the answer of a node to a request of `client`.
     pub fn answer(&mut self, from: Side, client: u32, call: CallId, outcome: Outcome) {
         self.answered += 1;
-        let op = self.history.call(call).op.clone();
+        let op = self.history.calls().get(call).op.clone();
         self.source.observe(client, &op, &outcome);
         let is_full = self.may_be_full && outcome == Err(Errno::NoSpace);
         let is_excused = is_full || *from.of(&self.disk_failed);
         let at = self.tick();
         self.history.returned(call, outcome, at);
-        if self.history.call(call).fate() == Fate::Unsure && !is_excused {
+        if self.history.calls().get(call).fate() == Fate::Unsure && !is_excused {
             self.wrong(format!(
                 "a client saw an error: {}",
-                self.history.show(call)
+                self.history.calls().show(call)
             ));
         }
     }
@@ -121,7 +121,7 @@ impl HistoryRecorder {
             op,
             invoked: requested,
             ..
-        } = self.history.call(call);
+        } = self.history.calls().get(call);
         let requested = *requested;
         if matches!(op, Op::Change(_) | Op::Write(_)) {
             self.changed_at = Some(primary);
@@ -208,7 +208,7 @@ impl HistoryRecorder {
 
     /// Returns the number of times that a process of a node has started.
     pub fn starts(&self) -> usize {
-        let events = self.history.events().iter();
+        let events = self.history.nodes().events().iter();
         events.filter(|event| event.2 == NodeEvent::Started).count()
     }
 
