@@ -1,5 +1,6 @@
 //! The checks of a history. Each file holds one invariant. Each check is a pure function of the
-//! evidence.
+//! evidence. The parts of a large check stand in a folder beside it: `check/exactly_once` searches for an order of
+//! the metadata operations, `check/content` judges the bytes of a file.
 //!
 //! No check may raise a false alarm. A check accepts every result that a legal order of operations
 //! can produce. Where a question is too costly to decide, the check leaves the question undecided.
@@ -16,24 +17,15 @@ pub mod closed;
 mod content;
 mod dump;
 pub mod durable;
-mod ending;
 pub mod exactly_once;
 pub mod identical;
 pub mod in_time;
 pub mod leaks;
-mod namespace;
 pub mod one_primary;
-mod order;
-mod prune;
 pub mod reads;
-mod register;
-mod search;
-mod situation;
-mod step;
 pub mod survives;
 mod synced;
 mod timeline;
-mod touches;
 mod untouched;
 pub mod verifier;
 mod violation;

@@ -2,7 +2,7 @@
 //! between.
 //!
 //! `check/synced.rs` says which changes had to be durable. The rules are direct. They do not use
-//! the reasoning about losses in `check/register.rs`:
+//! the reasoning about losses in `check/content/register.rs`:
 //!
 //! - The final content has the bytes of a durable change, or a value that is not wholly older than
 //!   the change. A value is wholly older if every call that can have produced it returned before

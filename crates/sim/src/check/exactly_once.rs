@@ -6,7 +6,7 @@
 //! - Each acknowledged operation stands in it once, between its invocation and its return.
 //! - Each open operation stands in it at most once, after its invocation. An operation of a process that has ended stands
 //!   before the next programs are let in (rule P4, [`History::deadline`]).
-//! - The model (`check/namespace.rs`) answers as the datastore did: with success or the same error,
+//! - The model (`check/exactly_once/namespace.rs`) answers as the datastore did: with success or the same error,
 //!   the same links, modes, owners, extended attributes and names.
 //!
 //! An operation done twice, or not at all, or in two orders, leaves a link count, a name or an
@@ -30,16 +30,24 @@
 //! The search is bounded ([`WORK_MAX`]). A history that is too complex to decide is not accused.
 //! One of 60,000 worlds of the tests was too complex.
 
+mod ending;
+mod namespace;
+mod prune;
+mod search;
+mod situation;
+mod step;
+mod touches;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockstep_types::{Errno, Ino, MetaRequest};
 
+use search::Search;
+use situation::Verdict;
+use step::{Expected, Sight, Step, What};
+
 use super::dump::Dump;
-use super::prune;
-use super::search::Search;
-use super::situation::Verdict;
-use super::step::{Expected, Sight, Step, What};
 use super::synced::Synced;
 use super::untouched;
 use super::violation::Violation;

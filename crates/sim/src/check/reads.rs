@@ -1,6 +1,6 @@
 //! No read returns a result that no legal order of operations can produce.
 //!
-//! Every byte that a client sees must obey these rules. The rule of `check/register.rs` says the
+//! Every byte that a client sees must obey these rules. The rule of `check/content/register.rs` says the
 //! same in one sentence. That file also says why the rule never accuses a correct run:
 //!
 //! - The byte comes from a write that was invoked before the read returned, or it was zero, or it

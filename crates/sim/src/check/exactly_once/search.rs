@@ -32,12 +32,12 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use lockstep_types::{Attr, Errno, Ino, MetaRequest, NodeKind};
 
-use super::dump::Dump;
 use super::ending;
 use super::namespace::{Namespace, mix};
 use super::situation::{Choice, Cut, Fork, Status, Stuck, Verdict};
 use super::step::{Expected, Sight, Step, What};
 use super::touches::Touches;
+use crate::check::dump::Dump;
 use crate::history::CallId;
 use crate::history::loss::Loss;
 

@@ -2,7 +2,7 @@
 //! nothing that the search would not decide itself.
 //!
 //! Some changes leave a trace that no other change can leave. The trace of a made inode is its
-//! number. The trace of a name that only one call touches (see [`untouched`](super::untouched)) is
+//! number. The trace of a name that only one call touches (see [`untouched`](crate::check::untouched)) is
 //! the inode to which it leads. A call that sees the trace after a loss proves that the loss did
 //! not undo the change. A call that should see the trace and does not proves that one of the losses
 //! since the change undid it.
@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 
 use lockstep_types::{FileName, Ino, MetaRequest};
 
-use super::dump::{Body, Dump};
 use super::step::{Expected, Sight, Step, What};
+use crate::check::dump::{Body, Dump};
 use crate::history::loss::Loss;
 
 /// The times at which a trace was seen and missed.

@@ -7,8 +7,8 @@ use std::fmt::Debug;
 
 use lockstep_types::Ino;
 
-use super::dump::{Body, Dump, Inode};
 use super::namespace::{Namespace, Node};
+use crate::check::dump::{Body, Dump, Inode};
 
 /// Returns the first inode whose state in the store differs from the model, and a description of
 /// the difference.

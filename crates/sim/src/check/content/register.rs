@@ -24,7 +24,7 @@
 //! From then on, the byte has one value. After a loss of power, this value also survives later
 //! losses.
 
-use super::timeline::Value;
+use crate::check::timeline::Value;
 use crate::history::CallId;
 use crate::history::loss::{Cause, Loss};
 use crate::op::Mark;
