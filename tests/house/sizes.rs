@@ -19,8 +19,15 @@ const FILE_LINES_MAX: usize = 620;
 const FOLDER_FILES_MAX: usize = 20;
 /// Most inherent methods of a type, over all files of its crate.
 const METHODS_MAX: usize = 50;
-/// Most fields of a struct or of a variant. The attributes of an inode have the most.
-const FIELDS_MAX: usize = 13;
+/// Most fields of a struct or of a variant.
+const FIELDS_MAX: usize = 12;
+/// Types with a form that is given from outside, each with its crate, the number of its fields and the reason.
+const GIVEN_FORMS: &[(&str, &str, usize, &str)] = &[(
+    "types",
+    "Attr",
+    13,
+    "the attributes that `stat` returns are one list, and each of them is named there",
+)];
 
 /// Files of any crate, tests included, that are too long.
 pub fn check_files(workspace: &Workspace) -> Vec<Finding> {
@@ -169,9 +176,12 @@ fn many_methods(krate: &Crate) -> Vec<Finding> {
 fn many_fields(krate: &Crate) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut measure = |position: usize, name: String, fields: &Fields| {
-        if fields.len() > FIELDS_MAX {
+        let mut given = GIVEN_FORMS.iter();
+        let given = given.find(|it| (it.0, it.1) == (&krate.folder, &name));
+        let most = given.map_or(FIELDS_MAX, |it| it.2);
+        if fields.len() > most {
             let (file, number) = (&krate.modules[position].file, fields.len());
-            let text = format!("{file} {name}: {number} fields, at most {FIELDS_MAX}");
+            let text = format!("{file} {name}: {number} fields, at most {most}");
             found.push(Finding::new(&krate.folder, text));
         }
     };

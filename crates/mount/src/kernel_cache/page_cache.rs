@@ -38,6 +38,7 @@ use changes::ChangeTable;
 pub(crate) use changes::{ChangeEnd, ChangeKind, ContentChange, StartChange};
 
 mod changes;
+mod growth;
 
 /// Most changes at a time that are answered only after their pages are dropped.
 const DROPS_MAX: usize = BACKGROUND_MAX as usize / 4;

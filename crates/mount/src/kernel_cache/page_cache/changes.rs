@@ -11,8 +11,7 @@
 //!   No write-back of the byte reaches the file in that time: the page was read before the change.
 //! - Two direct changes, or two write-backs, do not wait for each other here.
 //!
-//! The table knows besides which files may be longer than the kernel knows: the thread of a program takes the new size up
-//! some time after the answer to its write, and an answer with the old size may be on its way to another thread.
+//! The table knows besides which files may be longer than the kernel knows (`growth.rs`).
 //!
 //! This file does no input or output and parks no thread.
 
@@ -20,7 +19,6 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use lockstep_driver::client::RequestKind;
 use lockstep_types::Ino;
@@ -28,6 +26,7 @@ use parking_lot::Mutex;
 use rangemap::RangeSet;
 use smallvec::SmallVec;
 
+use super::growth::FileGrowth;
 use crate::kernel_cache::file_pages::pages_of;
 
 const SHARDS: usize = 16;
@@ -76,9 +75,6 @@ impl ChangeEnd {
         outcome.as_ref().map_or(Self::Failed, |_| Self::Changed)
     }
 }
-
-/// Within so long after the answer to a write, the thread of the program gives the kernel the size that the write has made.
-const SETTLING: Duration = Duration::from_secs(1);
 
 /// A change that is under way, until [`ChangeTable::finish`].
 #[derive(Debug)]
@@ -138,14 +134,7 @@ struct FileChanges {
     stale: RangeSet<u64>,
     /// Stale bytes of changes that ended before the drop of all pages of the file began.
     dropping: RangeSet<u64>,
-    /// The kernel shows no program a smaller size than this.
-    shown_size: u64,
-    /// Writes have made the file at least so long. A write that ends before this does not make the file longer.
-    written_to: u64,
-    /// The highest end of the changes that are over and may have made the file longer.
-    grown_to: u64,
-    /// The end of the last such change.
-    grown_at: Option<Instant>,
+    growth: FileGrowth,
 }
 
 /// Where the opens and cached pages of a file come from.
@@ -199,7 +188,7 @@ impl ChangeTable {
         }
         FileChanges {
             cached: true,
-            grown_to: u64::MAX,
+            growth: FileGrowth::unknown(),
             origin: FileOrigin::Unsettled,
             ..FileChanges::default()
         }
@@ -275,7 +264,7 @@ impl ChangeTable {
     /// [`Self::hides_growth`].
     pub fn size_shown(&self, ino: Ino, end: u64) {
         if let Some(file) = self.shard(ino).lock().get_mut(&ino) {
-            file.shown_size = file.shown_size.max(end);
+            file.growth.show(end);
         }
     }
 
@@ -436,7 +425,7 @@ impl FileChanges {
             id,
             kind,
             pages: pages_of(&bytes),
-            grows_to: (kind == ChangeKind::Direct && self.is_beyond(bytes.end))
+            grows_to: (kind == ChangeKind::Direct && self.growth.is_beyond(bytes.end))
                 .then_some(bytes.end),
             was_cut: false,
         });
@@ -454,22 +443,16 @@ impl FileChanges {
             return;
         };
         if let Some(grown_to) = ended.grows_to {
-            self.grown_to = self.grown_to.max(grown_to);
-            self.grown_at = Some(Instant::now());
+            self.growth.note_end(grown_to);
             if end == ChangeEnd::Written && !ended.was_cut {
-                self.written_to = self.written_to.max(grown_to);
+                self.growth.note_written(grown_to);
             }
         }
     }
 
-    /// Whether the file may be shorter than `end`.
-    fn is_beyond(&self, end: u64) -> bool {
-        end > self.shown_size.max(self.written_to)
-    }
-
     /// Forgets all sizes that the file has had.
     fn forget_sizes(&mut self) {
-        (self.shown_size, self.written_to) = (0, 0);
+        self.growth.forget_sizes();
         for running in &mut self.running {
             running.was_cut = true;
         }
@@ -477,18 +460,14 @@ impl FileChanges {
 
     /// See [`ChangeTable::grows`].
     fn grows(&self) -> bool {
-        let has_grown = |at: Instant| at.elapsed() < SETTLING;
-        self.running
-            .iter()
-            .any(|running| running.grows_to.is_some())
-            || self.grown_at.is_some_and(has_grown)
+        let mut running = self.running.iter();
+        running.any(|running| running.grows_to.is_some()) || self.growth.is_settling()
     }
 
     /// See [`ChangeTable::hides_growth`].
     fn hides(&self, end: u64) -> bool {
         let running = self.running.iter().filter_map(|running| running.grows_to);
-        let grown_to = running.fold(self.grown_to, u64::max);
-        self.shown_size < end && self.shown_size < grown_to
+        self.growth.hides(end, running.max())
     }
 
     /// Begins the queued changes that need not wait any longer, in the order of their arrival.

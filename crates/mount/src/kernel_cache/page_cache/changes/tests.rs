@@ -253,7 +253,15 @@ fn a_read_that_shows_an_append_first_tells_the_kernel_once() {
 #[test]
 fn an_overwrite_lets_no_file_grow() {
     let changes = open();
-    let settle = || changes.shard(FILE).lock().get_mut(&FILE).unwrap().grown_at = None;
+    let settle = || {
+        changes
+            .shard(FILE)
+            .lock()
+            .get_mut(&FILE)
+            .unwrap()
+            .growth
+            .settle()
+    };
     let is_growth = |bytes| {
         settle();
         let write = begin(&changes, ChangeKind::Direct, bytes);
