@@ -187,7 +187,7 @@ impl Report {
     }
 
     /// The systems to compare the mirrored mount with, in the order of the columns.
-    fn rivals(&self) -> impl Iterator<Item = &String> {
+    fn competitors(&self) -> impl Iterator<Item = &String> {
         let compared = self.column(MIRRORED).is_some();
         self.systems
             .iter()
@@ -201,8 +201,8 @@ impl Report {
             let _ = write!(head, " {system} |");
             line.push_str("---:|");
         }
-        for rival in self.rivals() {
-            let _ = write!(head, " mirrored / {rival} |");
+        for competitor in self.competitors() {
+            let _ = write!(head, " mirrored / {competitor} |");
             line.push_str("---:|");
         }
         format!("{head}\n{line}\n")
@@ -214,9 +214,9 @@ impl Report {
             let cell = median(rounds).map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
             let _ = write!(line, " {cell} |");
         }
-        for rival in self.rivals() {
+        for competitor in self.competitors() {
             let cell = self
-                .ratio(row, rival)
+                .ratio(row, competitor)
                 .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
             let _ = write!(line, " {cell} |");
         }

@@ -16,7 +16,7 @@ pub const NO_REPLICA: &str = "no replica";
 pub const MIRRORED: &str = "mirrored";
 /// Name of the mirrored playground of another build in tables.
 pub const OTHER_BUILD: &str = "other build";
-/// Name of the rival in tables.
+/// Name of the competitor in tables.
 pub const GLUSTER: &str = "GlusterFS";
 
 /// One system.

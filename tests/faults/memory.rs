@@ -20,7 +20,7 @@ use crate::slow::{
 };
 
 /// Programs that write the same bytes.
-const RIVALS: usize = 300;
+const RACERS: usize = 300;
 /// Programs that write a file each.
 const OWNERS: usize = 60;
 /// The largest write that is one request wherever its buffer begins in a page: two requests would have two positions
@@ -41,14 +41,14 @@ const BOUND_BYTES: u64 = SPILL_MEMORY_BYTES_MAX
     + SLACK_BYTES;
 
 /// Bytes on the disk when all writes wait: neither kept in memory nor in flight.
-const ON_DISK_BYTES: u64 = (RIVALS + OWNERS) as u64 * BYTES as u64
+const ON_DISK_BYTES: u64 = (RACERS + OWNERS) as u64 * BYTES as u64
     - SPILL_MEMORY_BYTES_MAX
     - BYTES_IN_FLIGHT_MAX
     - THREADS * WRITE_BYTES as u64;
 
 /// Free space that the first test needs: the space that stays available while the spill file grows to this size, as
 /// much for the content of all waiting writes, and the content of both nodes.
-const NEEDED_BYTES: u64 = SPILL_SPARE_BYTES + 3 * (RIVALS + OWNERS) as u64 * BYTES as u64;
+const NEEDED_BYTES: u64 = SPILL_SPARE_BYTES + 3 * (RACERS + OWNERS) as u64 * BYTES as u64;
 
 /// Memory that remains when no write waits any more.
 const REST_BYTES: u64 = 64 << 20;
@@ -63,7 +63,7 @@ fn write(file: File, writer: usize) -> thread::JoinHandle<io::Result<()>> {
     thread::spawn(move || file.write_all_at(&bytes_of(writer), 0))
 }
 
-/// The file of the rivals. Only one write at a time can extend a file, so the file has its final length from the
+/// The file of the racers. Only one write at a time can extend a file, so the file has its final length from the
 /// start.
 fn open_contended(pair: &Pair) -> File {
     let contended = open(pair, "contended", 0);
@@ -71,7 +71,7 @@ fn open_contended(pair: &Pair) -> File {
     contended
 }
 
-/// Rivals, which write to one file, and owners of a file each.
+/// Racers, which write to one file, and owners of a file each.
 struct Writers {
     contended: File,
     owned: Vec<File>,
@@ -89,27 +89,27 @@ impl Writers {
 
     /// Begins all writes.
     fn write(self) -> Changes {
-        let rival = |writer| write(self.contended.try_clone().unwrap(), writer);
-        let owner = |(number, file)| write(file, 1 + RIVALS + number);
-        let mut changes: Changes = (1..=RIVALS).map(rival).collect();
+        let racer = |writer| write(self.contended.try_clone().unwrap(), writer);
+        let owner = |(number, file)| write(file, 1 + RACERS + number);
+        let mut changes: Changes = (1..=RACERS).map(racer).collect();
         changes.extend(self.owned.into_iter().enumerate().map(owner));
         changes
     }
 
-    /// Checks that each owner's file below `root` holds the owner's bytes, and the contended file those of one rival.
-    /// Returns that rival.
+    /// Checks that each owner's file below `root` holds the owner's bytes, and the contended file those of one racer.
+    /// Returns that racer.
     fn check(root: &Path) -> usize {
         let content = |name: &str| std::fs::read(root.join(name)).unwrap();
         for number in 0..OWNERS {
             let owned = content(&format!("owned {number}"));
             assert!(
-                owned == bytes_of(1 + RIVALS + number),
+                owned == bytes_of(1 + RACERS + number),
                 "file of owner {number}"
             );
         }
         let contended = content("contended");
-        let winner = (1..=RIVALS).find(|rival| contended == bytes_of(*rival));
-        winner.expect("the bytes of one rival and no other")
+        let winner = (1..=RACERS).find(|racer| contended == bytes_of(*racer));
+        winner.expect("the bytes of one racer and no other")
     }
 }
 
@@ -164,8 +164,8 @@ pub fn of_writes_that_find_no_room_to_wait() {
     for end in [End::Thaw, End::Unmount, End::Stop] {
         let contended = open_contended(&pair);
         pair.node(Which::Secondary).freeze();
-        let rival = |rival| write(contended.try_clone().unwrap(), rival);
-        let changes: Changes = (1..=RIVALS).map(rival).collect();
+        let racer = |racer| write(contended.try_clone().unwrap(), racer);
+        let changes: Changes = (1..=RACERS).map(racer).collect();
         await_that(
             "memory to be full, and all threads of the mount to wait",
             || {

@@ -123,7 +123,7 @@ impl Conversation<'_> {
             version: PROTOCOL_VERSION,
             in_sync: self.chance.percent(50),
             durable: self.chance.percent(50),
-            carried_over: self.chance.percent(90),
+            was_resynced: self.chance.percent(90),
             store: messages::store(self.chance, &self.known),
             sync: messages::standing(self.chance, &self.known),
         });

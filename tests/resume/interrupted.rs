@@ -302,7 +302,7 @@ fn with_holder(run: impl FnOnce(&Path, &MountOptions)) {
     let directory = place.path().join("mount");
     fs::create_dir(&directory).unwrap();
     let control = place.path().join("a.sock");
-    let holder = DescriptorHolder::open(&socket_path(&control), HoldUntil::Told).unwrap();
+    let holder = DescriptorHolder::open(&socket_path(&control), HoldUntil::Stopped).unwrap();
     let (_going_on, stop) = UnixStream::pair().unwrap();
     thread::scope(|scope| {
         let held = scope.spawn(move || holder.run(&stop));

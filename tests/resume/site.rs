@@ -41,7 +41,7 @@ pub fn can_resume() -> bool {
 }
 
 /// The keeper of the mount.
-enum Keeping {
+enum HeldBy {
     Nothing,
     Holder(Holder),
     Manager(Manager),
@@ -59,7 +59,7 @@ struct Manager {
 pub struct Site {
     primary: Node,
     secondary: Option<Node>,
-    keeping: Keeping,
+    held_by: HeldBy,
     _dir: TempDir,
 }
 
@@ -170,14 +170,14 @@ impl Site {
         let dir = tempfile::tempdir().unwrap();
         let primary = alone(dir.path());
         let holder = Holder::start(&primary);
-        Self::start(dir, primary, None, Keeping::Holder(holder))
+        Self::start(dir, primary, None, HeldBy::Holder(holder))
     }
 
     /// A primary without a peer, and nothing that keeps its mount.
     pub fn unheld() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let primary = alone(dir.path());
-        Self::start(dir, primary, None, Keeping::Nothing)
+        Self::start(dir, primary, None, HeldBy::Nothing)
     }
 
     /// A primary without a peer, and a service manager with a descriptor store.
@@ -185,7 +185,7 @@ impl Site {
         let dir = tempfile::tempdir().unwrap();
         let primary = alone(dir.path());
         let manager = Manager::new(primary.dir());
-        Self::start(dir, primary, None, Keeping::Manager(manager))
+        Self::start(dir, primary, None, HeldBy::Manager(manager))
     }
 
     /// A primary and a secondary in sync, and a holder of the primary's mount.
@@ -194,16 +194,16 @@ impl Site {
         let [primary, mut secondary] = pair(dir.path());
         secondary.start();
         let holder = Holder::start(&primary);
-        let mut site = Self::start(dir, primary, Some(secondary), Keeping::Holder(holder));
+        let mut site = Self::start(dir, primary, Some(secondary), HeldBy::Holder(holder));
         site.primary.await_logged("state=\"synced and connected\"");
         site
     }
 
-    fn start(dir: TempDir, primary: Node, secondary: Option<Node>, keeping: Keeping) -> Self {
+    fn start(dir: TempDir, primary: Node, secondary: Option<Node>, held_by: HeldBy) -> Self {
         let mut site = Self {
             primary,
             secondary,
-            keeping,
+            held_by,
             _dir: dir,
         };
         site.begin_again();
@@ -243,8 +243,8 @@ impl Site {
 
     /// Ends the holder, while the primary is away.
     pub fn end_holder(&mut self) {
-        let holder = std::mem::replace(&mut self.keeping, Keeping::Nothing);
-        let Keeping::Holder(holder) = holder else {
+        let holder = std::mem::replace(&mut self.held_by, HeldBy::Nothing);
+        let HeldBy::Holder(holder) = holder else {
             panic!("there is no holder");
         };
         holder.end(&self.primary);
@@ -277,8 +277,8 @@ impl Site {
 
     /// Starts the primary again. Does not wait until it runs.
     pub fn begin_again(&mut self) {
-        match &mut self.keeping {
-            Keeping::Manager(manager) => {
+        match &mut self.held_by {
+            HeldBy::Manager(manager) => {
                 let log = self.primary.log();
                 self.primary
                     .start_by(|command| manager.start(command, &log));
@@ -300,7 +300,7 @@ impl Site {
         if let Some(secondary) = &mut self.secondary {
             secondary.stop();
         }
-        if let Keeping::Holder(holder) = self.keeping {
+        if let HeldBy::Holder(holder) = self.held_by {
             holder.stop();
         }
     }

@@ -236,8 +236,8 @@ impl Replication {
 
     /// The same over the connection of the moment, if there is one.
     pub fn send_current(&self, message: Message) {
-        if let Some(ActiveConnection { id, .. }) = self.peer.current() {
-            self.send(id, message, &[], Delivery::Post);
+        if let Some(connection) = self.peer.current() {
+            self.send(connection.id, message, &[], Delivery::Post);
         }
     }
 

@@ -8,7 +8,7 @@
 //! the lease is over.
 //!
 //! A restarted primary may see changes on its disk that no client may see yet: the gate lets nothing in while there is such a
-//! [`Doubt`] (rule P4).
+//! [`VisibilityHold`] (rule P4).
 //!
 //! A request belongs to the *tenure* in which it was asked: the time for which this node serves, or is undecided, without
 //! another node having served in between. A change runs in its own tenure or not at all (rule R13).
@@ -107,8 +107,8 @@ struct ServiceGateState {
     since: Duration,
     /// Requests and operations inside.
     inside: usize,
-    /// Doubts about the view of clients ([`Doubt`]).
-    doubts: usize,
+    /// Number of [`VisibilityHold`]s.
+    visibility_holds: usize,
     /// Jobs that wait for the service.
     waiting: Vec<Job>,
     shown: ShownLease,
@@ -149,12 +149,14 @@ impl ServiceGateState {
 
     /// Whether requests of programs are let in.
     fn serves(&self, host: &dyn Host) -> bool {
-        self.standing == Standing::Serving && self.doubts == 0 && !self.lease.is_over(host)
+        self.standing == Standing::Serving
+            && self.visibility_holds == 0
+            && !self.lease.is_over(host)
     }
 
-    /// Whether the node would serve, but for a doubt.
+    /// Whether the node would serve, but for a [`VisibilityHold`].
     fn is_in_doubt(&self) -> bool {
-        self.standing.serves() && self.doubts > 0
+        self.standing.serves() && self.visibility_holds > 0
     }
 
     /// Whether the node would serve, but for its lease.
@@ -213,18 +215,18 @@ impl Drop for Inside {
     }
 }
 
-/// A doubt about the view of clients: while there is one, the gate lets nothing in, with any standing. A drop ends the
-/// doubt.
+/// Hides the changes on the disk that no client may see yet: while there is a hold, the gate lets nothing in, with any standing.
+/// A drop ends the hold.
 #[must_use]
-pub(crate) struct Doubt {
+pub(crate) struct VisibilityHold {
     gate: Arc<ServiceGate>,
     host: Arc<dyn Host>,
 }
 
-impl Doubt {
-    /// Closes the gate for a doubt.
+impl VisibilityHold {
+    /// Closes the gate until the hold ends.
     pub fn of(gate: &Arc<ServiceGate>, host: &Arc<dyn Host>) -> Self {
-        gate.change(&**host, |state| state.doubts += 1);
+        gate.change(&**host, |state| state.visibility_holds += 1);
         Self {
             gate: Arc::clone(gate),
             host: Arc::clone(host),
@@ -232,9 +234,10 @@ impl Doubt {
     }
 }
 
-impl Drop for Doubt {
+impl Drop for VisibilityHold {
     fn drop(&mut self) {
-        self.gate.change(&*self.host, |state| state.doubts -= 1);
+        self.gate
+            .change(&*self.host, |state| state.visibility_holds -= 1);
     }
 }
 
@@ -246,7 +249,7 @@ impl ServiceGate {
             lease: Lease::default(),
             since: Duration::ZERO,
             inside: 0,
-            doubts: 0,
+            visibility_holds: 0,
             waiting: Vec::new(),
             shown: ShownLease::default(),
             is_stopped: false,
@@ -280,7 +283,7 @@ impl ServiceGate {
     }
 
     /// The standing of this moment, and the time at which this node last began or ceased to serve; zero before the first
-    /// such change. A node without a lease is undecided, and so is a node in doubt.
+    /// such change. A node without a lease is undecided, and so is a node with a hold.
     pub fn standing_and_since(&self, host: &dyn Host) -> (Standing, Duration) {
         let state = self.state.lock();
         if state.standing.serves() && state.lease.is_over(host) {
@@ -292,7 +295,7 @@ impl ServiceGate {
         }
     }
 
-    /// Lets a request in, or returns why not. A node without a lease is undecided, and so is a node in doubt.
+    /// Lets a request in, or returns why not. A node without a lease is undecided, and so is a node with a hold.
     pub fn enter(self: &Arc<Self>, host: &dyn Host, kind: RequestKind) -> Result<Inside, Standing> {
         let mut state = self.state.lock();
         if state.is_lapsed(host) || state.is_in_doubt() {
@@ -421,7 +424,7 @@ impl ServiceGate {
         self.state.lock().serves(host)
     }
 
-    /// Whether no other node can serve now, also while this node lets nothing in for a doubt.
+    /// Whether no other node can serve now, also while this node has a [`VisibilityHold`].
     pub fn excludes_other(&self, host: &dyn Host) -> bool {
         self.state.lock().excludes_other(host)
     }

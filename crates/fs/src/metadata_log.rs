@@ -452,7 +452,7 @@ impl MetadataLog {
     }
 
     /// Leaves numbers out that the other node may have given out since this copy has heard of it.
-    pub fn leave_out_inos(&self, tree: Tree<'_>, ranges: InoRanges) -> Result<(), StoreError> {
+    pub fn skip_inos(&self, tree: Tree<'_>, ranges: InoRanges) -> Result<(), StoreError> {
         let numbers = tree.namespace.numbers();
         numbers.leave_out(ranges);
         self.reserve_inos(tree, numbers.below())

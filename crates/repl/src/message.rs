@@ -139,7 +139,7 @@ pub struct Hello {
     /// Whether every answer of the primary is durable: the secondary's committed operations must be durable, too.
     pub durable: bool,
     /// Whether the primary's namespace was ever carried to a secondary. If not, no secondary has any part of it.
-    pub carried_over: bool,
+    pub was_resynced: bool,
     /// The primary's store (rule P17).
     pub store: StoreId,
     /// The sync that the primary's mark "in sync" concerns, and the name that it proposes for the sync over this connection

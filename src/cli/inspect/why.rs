@@ -1,12 +1,12 @@
 //! `lockstep why`: why a datastore is in its state, the event that it waits for, and the effect of a failure now.
 //!
 //! `explain` is a pure function of the status of this node, which knows the other node only by its connection and its last
-//! word. `situation` and `word` name the cases, `outlook` has the text of each, and `witnessed` what a witness changes.
+//! word. `situation` and `protection` name the cases, `outlook` has the text of each, and `witnessed` what a witness changes.
 
 mod outlook;
+mod protection;
 mod situation;
 mod witnessed;
-mod word;
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -22,9 +22,9 @@ use crate::cli::arguments::RunningNodeArgs;
 use crate::cli::inspect::status::{self, cluster_text, disk_text, witness_text};
 use crate::cli::terminal::{duration, say};
 use outlook::{FitCopies, Outlook};
+use protection::WitnessProtection;
 use situation::Situation;
 use witnessed::with_witness;
-use word::WitnessWord;
 
 /// Explain the state of a datastore, and the effect of a failure now
 ///
@@ -60,7 +60,7 @@ fn explain(node: &str, store: &DatastoreStatus) -> String {
     let policy = store.settings.on_peer_loss;
     let fit = FitCopies::of(store);
     let base = Outlook::without_witness(situation, policy, fit);
-    let outlook = with_witness(base, situation, WitnessWord::of(store), policy, fit);
+    let outlook = with_witness(base, situation, WitnessProtection::of(store), policy, fit);
     let peer = store.peer.as_ref();
     let outlook = if peer.is_some_and(|peer| peer.obstacle && !peer.connected) {
         outlook.behind_an_obstacle()

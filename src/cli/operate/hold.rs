@@ -58,7 +58,7 @@ pub(crate) fn run(args: &HoldArgs) -> Result<ExitCode> {
     let until = if args.until_unmounted {
         HoldUntil::Unmounted
     } else {
-        HoldUntil::Told
+        HoldUntil::Stopped
     };
     make_directory(&socket)?;
     let holder = DescriptorHolder::open(&socket, until)?;

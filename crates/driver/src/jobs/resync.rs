@@ -163,13 +163,18 @@ impl ResyncJobs {
         }
     }
 
-    fn remote_peer(&self, connection: ActiveConnection) -> RemotePeer {
+    fn remote_peer(&self, connection: Arc<ActiveConnection>) -> RemotePeer {
         let (replication, requests) = (Arc::clone(&self.replication), Arc::clone(&self.requests));
         RemotePeer::new(replication, requests, connection)
     }
 
     /// Runs a job on another thread, and gives its event to the core unless the connection is gone then.
-    fn spawn(self: &Arc<Self>, connection: ActiveConnection, name: &'static str, job: TransferJob) {
+    fn spawn(
+        self: &Arc<Self>,
+        connection: Arc<ActiveConnection>,
+        name: &'static str,
+        job: TransferJob,
+    ) {
         let jobs = Arc::clone(self);
         self.replication.spawn(move || {
             let peer = jobs.remote_peer(connection);
@@ -193,7 +198,7 @@ impl ResyncJobs {
 
     /// Sends the request on another thread by which the secondary hears of the sync, and then compares what a resync has
     /// touched. If the secondary cannot serve the request, the sync ends.
-    fn spawn_request(self: &Arc<Self>, connection: ActiveConnection, request: Request) {
+    fn spawn_request(self: &Arc<Self>, connection: Arc<ActiveConnection>, request: Request) {
         let jobs = Arc::clone(self);
         let makes_complete = matches!(request, Request::InSync { .. });
         self.replication.spawn(move || {

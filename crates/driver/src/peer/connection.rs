@@ -78,20 +78,15 @@ fn deliver_with(
 }
 
 /// One connection, established and greeted.
-#[derive(Clone)]
+///
+/// The marks `is_given_up` and `was_in_sync` are read after the connection is gone, too.
 pub(crate) struct ActiveConnection {
     pub sender: Arc<dyn SendFrames>,
     pub id: ConnectionId,
     /// The writes that may be on the peer only, from its greeting.
-    pub peer_waiting: Arc<Vec<InFlightEntry>>,
+    pub peer_waiting: Vec<InFlightEntry>,
     /// Primary: the state from which the peer's copy can be brought up to date, from its greeting.
     pub peer_base: Option<PeerBase>,
-    pub course: Arc<Course>,
-}
-
-/// The state of one connection. The first two marks outlive it.
-#[derive(Default)]
-pub(crate) struct Course {
     /// This node has ended the connection.
     is_given_up: AtomicBool,
     /// The nodes were in sync over this connection.
@@ -106,7 +101,7 @@ pub(crate) struct Course {
     has_complete_peer: AtomicBool,
 }
 
-impl Course {
+impl ActiveConnection {
     /// Whether this node has ended the connection.
     pub fn is_given_up(&self) -> bool {
         self.is_given_up.load(Ordering::Acquire)
@@ -116,42 +111,39 @@ impl Course {
     pub fn was_in_sync(&self) -> bool {
         self.was_in_sync.load(Ordering::Acquire)
     }
-}
 
-impl ActiveConnection {
     /// Hands a message to this connection.
     pub fn deliver(&self, envelope: &Envelope, payload: &[u8], delivery: Delivery<'_>) -> bool {
-        let coalescer = Some(&self.course.coalescer);
+        let coalescer = Some(&self.coalescer);
         deliver_with(&*self.sender, coalescer, envelope, payload, delivery)
     }
 
     /// Ends the connection for a reason that does not lie in the connection.
     pub fn give_up(&self, reason: &str) {
-        self.course.is_given_up.store(true, Ordering::Release);
+        self.is_given_up.store(true, Ordering::Release);
         self.sender.shutdown(reason);
     }
 
     /// Notes that a `Ping` goes out at the time `now`; returns whether the last one is still unanswered.
     pub fn begin_ping(&self, now: Duration) -> bool {
-        if self.course.awaits_pong.swap(true, Ordering::AcqRel) {
+        if self.awaits_pong.swap(true, Ordering::AcqRel) {
             return true;
         }
         let now = u64::try_from(now.as_nanos()).unwrap_or(0);
-        self.course.pinged_ns.store(now, Ordering::Release);
+        self.pinged_ns.store(now, Ordering::Release);
         false
     }
 
     /// Notes that the secondary has said over this connection that its copy is complete.
     pub fn note_complete_peer(&self) {
-        let course = &self.course;
-        course.has_complete_peer.store(true, Ordering::Release);
+        self.has_complete_peer.store(true, Ordering::Release);
     }
 }
 
 /// The connection of the moment, if there is one.
 #[derive(Default)]
 pub(crate) struct PeerConnection {
-    current: RwLock<Option<ActiveConnection>>,
+    current: RwLock<Option<Arc<ActiveConnection>>>,
     /// Number of connections so far.
     connections: AtomicU64,
 }
@@ -174,26 +166,31 @@ impl PeerConnection {
         sender: Arc<dyn SendFrames>,
         peer_waiting: Vec<InFlightEntry>,
         peer_base: Option<PeerBase>,
-    ) -> ActiveConnection {
-        let connection = ActiveConnection {
+    ) -> Arc<ActiveConnection> {
+        let connection = Arc::new(ActiveConnection {
             sender,
             id,
-            peer_waiting: Arc::new(peer_waiting),
+            peer_waiting,
             peer_base,
-            course: Arc::default(),
-        };
-        *self.current.write() = Some(connection.clone());
+            is_given_up: AtomicBool::default(),
+            was_in_sync: AtomicBool::default(),
+            coalescer: WriteCoalescer::default(),
+            awaits_pong: AtomicBool::default(),
+            pinged_ns: AtomicU64::default(),
+            has_complete_peer: AtomicBool::default(),
+        });
+        *self.current.write() = Some(Arc::clone(&connection));
         connection
     }
 
     /// The connection with this number, unless it is gone.
-    pub fn get(&self, id: ConnectionId) -> Option<ActiveConnection> {
+    pub fn get(&self, id: ConnectionId) -> Option<Arc<ActiveConnection>> {
         let current = self.current.read();
         current.as_ref().filter(|found| found.id == id).cloned()
     }
 
     /// The connection of the moment.
-    pub fn current(&self) -> Option<ActiveConnection> {
+    pub fn current(&self) -> Option<Arc<ActiveConnection>> {
         self.current.read().clone()
     }
 
@@ -205,9 +202,10 @@ impl PeerConnection {
     /// Whether the secondary has said over the connection of the moment that its copy is complete. Its record on the disk
     /// says so, too.
     pub fn is_complete(&self) -> bool {
-        let is_complete =
-            |found: &ActiveConnection| found.course.has_complete_peer.load(Ordering::Acquire);
-        self.current.read().as_ref().is_some_and(is_complete)
+        let current = self.current.read();
+        current
+            .as_ref()
+            .is_some_and(|found| found.has_complete_peer.load(Ordering::Acquire))
     }
 
     /// Ends the connection of the moment.
@@ -228,28 +226,28 @@ impl PeerConnection {
     /// The nodes are in sync over the connection of the moment.
     pub fn note_in_sync(&self) {
         if let Some(connection) = &*self.current.read() {
-            connection.course.was_in_sync.store(true, Ordering::Release);
+            connection.was_in_sync.store(true, Ordering::Release);
         }
     }
 
     /// The peer has answered the last `Ping`. Returns the moment of that `Ping`, or of an earlier one.
     pub fn note_pong(&self) -> Option<Duration> {
         let current = self.current.read();
-        let course = &current.as_ref()?.course;
+        let connection = current.as_ref()?;
         // Read first: the next `Ping` may go out as soon as this one is answered.
-        let pinged = course.pinged_ns.load(Ordering::Acquire);
-        course.awaits_pong.store(false, Ordering::Release);
+        let pinged = connection.pinged_ns.load(Ordering::Acquire);
+        connection.awaits_pong.store(false, Ordering::Release);
         Some(Duration::from_nanos(pinged))
     }
 
     /// Sends the write that was deferred, if there is one, and all frames that were queued meanwhile. Never
     /// waits for the peer: the caller may be a client that needs nothing from the peer.
     pub fn flush_deferred(&self) {
-        let has_deferred = |found: &&ActiveConnection| found.course.coalescer.take();
+        let has_deferred = |found: &&Arc<ActiveConnection>| found.coalescer.take();
         let connection = self.current.read().as_ref().filter(has_deferred).cloned();
         // The reader of the connection sees its loss.
-        if let Some(ActiveConnection { sender, .. }) = connection {
-            let _flushed = sender.flush_nowait();
+        if let Some(connection) = connection {
+            let _flushed = connection.sender.flush_nowait();
         }
     }
 }
@@ -259,7 +257,7 @@ mod tests {
     use super::*;
     use crate::peer::coalesce::tests::Recorder;
 
-    fn open(peer: &PeerConnection) -> ActiveConnection {
+    fn open(peer: &PeerConnection) -> Arc<ActiveConnection> {
         let sender = Arc::new(Recorder::default());
         peer.open(peer.next_id(), sender, Vec::new(), None)
     }
@@ -274,7 +272,7 @@ mod tests {
         assert!(peer.get(second.id).is_some());
         peer.close("the test ends it");
         assert!(!peer.is_connected());
-        assert!(second.course.is_given_up() && !first.course.is_given_up());
+        assert!(second.is_given_up() && !first.is_given_up());
     }
 
     #[test]

@@ -19,7 +19,7 @@ const WHOLE_STORE_FACTOR: u64 = 10;
 pub(crate) struct RemotePeer {
     replication: Arc<Replication>,
     requests: Arc<PendingRequests>,
-    pub connection: ActiveConnection,
+    pub connection: Arc<ActiveConnection>,
 }
 
 impl RemotePeer {
@@ -27,7 +27,7 @@ impl RemotePeer {
     pub const fn new(
         replication: Arc<Replication>,
         requests: Arc<PendingRequests>,
-        connection: ActiveConnection,
+        connection: Arc<ActiveConnection>,
     ) -> Self {
         Self {
             replication,

@@ -239,7 +239,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
         Ok(Hello {
             version: PROTOCOL_VERSION,
             in_sync: role.has_kept_sync(),
-            carried_over: role.lineage.was_resynced,
+            was_resynced: role.lineage.was_resynced,
             store: role.lineage.store.ok_or_else(no_name)?,
             sync: engine.standing(),
             durable: engine.is_always_durable(),
@@ -293,8 +293,8 @@ impl<'a, M: RolePeer> Connector<'a, M> {
             connection.note_complete_peer();
         }
         let ending = || Ending {
-            given_up: connection.course.is_given_up(),
-            was_in_sync: connection.course.was_in_sync(),
+            given_up: connection.is_given_up(),
+            was_in_sync: connection.was_in_sync(),
             lasted: engine.host.since(start),
         };
         if replication.is_over() || engine.disk.watch.is_stuck() {
@@ -330,7 +330,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
         session.jobs.release_tail(connection.id, false);
         if !replication.is_over() {
             // Read after the removal: a thread may have given the connection up until then.
-            let given_up = connection.course.is_given_up();
+            let given_up = connection.is_given_up();
             engine.notes.set_ending(reason, given_up);
         }
         let lost = Event::Trigger(Trigger::LinkLost);

@@ -40,7 +40,7 @@ use crate::ops::write_backpressure::{WriteBackpressure, write_locks, write_messa
 use crate::peer::connection::Delivery;
 use crate::peer::requests::PendingRequests;
 use crate::replication::{CoreDriver, Replication};
-use crate::service_gate::{Doubt, Inside, Tenure};
+use crate::service_gate::{Inside, Tenure, VisibilityHold};
 use crate::session::memory_return::MemoryReturn;
 use crate::session::usage::SessionUsage;
 
@@ -58,7 +58,7 @@ pub(crate) struct PrimarySession {
     pub requests: Arc<PendingRequests>,
     pub jobs: Arc<ResyncJobs>,
     /// Any byte here may be one that the other node lacks, until that node counts no more (rule P12).
-    doubt: Mutex<Option<Doubt>>,
+    visibility_hold: Mutex<Option<VisibilityHold>>,
 }
 
 impl PrimarySession {
@@ -120,7 +120,7 @@ impl PrimarySession {
                 memory: MemoryReturn::default(),
                 space,
                 requests,
-                doubt: Mutex::default(),
+                visibility_hold: Mutex::default(),
             }
         })
     }
@@ -256,11 +256,11 @@ impl PrimarySession {
     fn note_state(&self, state: State) {
         self.replication.note_state(state);
         if state.service_mode() != ServiceMode::Wait
-            && let Some(doubt) = self.doubt.lock().take()
+            && let Some(hold) = self.visibility_hold.lock().take()
         {
             // Operations that are committed now are there before a client looks.
             self.pipeline.commit(ThreadKind::Client);
-            drop(doubt);
+            drop(hold);
         }
         if state == State::Synced {
             self.space.ask_peer_later();
@@ -308,17 +308,18 @@ impl PrimarySession {
     /// writes under way, so this node's disk may show any of them (rule P12). Or metadata operations of the previous process are in
     /// doubt: an operation would take effect after clients had seen that it had not (rule P4).
     pub fn hide_everything(&self) {
-        *self.doubt.lock() = Some(Doubt::of(&self.engine.gate, &self.engine.host));
+        *self.visibility_hold.lock() =
+            Some(VisibilityHold::of(&self.engine.gate, &self.engine.host));
     }
 
     /// Lets no client in until a read of the write's range gets its locks.
     fn hide_until_equal(&self, entry: &InFlightEntry) {
-        let doubt = Doubt::of(&self.engine.gate, &self.engine.host);
+        let hold = VisibilityHold::of(&self.engine.gate, &self.engine.host);
         let read = PendingRead {
             ino: entry.ino,
             offset: entry.offset,
             length: 1,
-            done: Box::new(move |_| drop(doubt)),
+            done: Box::new(move |_| drop(hold)),
             inside: Inside::ungated(Tenure::FIRST),
         };
         let locks = lock_plan::read(entry.ino, entry.offset, u64::from(entry.length));

@@ -100,7 +100,7 @@ impl StandbySession {
             || mine.names.last.is_some() && mine.lineage(&hello.sync) == Lineage::Older;
         // Clients may have written into the primary's new store since. This copy came from a primary that had noted
         // first that it carries its namespace over.
-        let (found, cure) = if !hello.carried_over {
+        let (found, cure) = if !hello.was_resynced {
             (
                 "the primary's store is new, but the secondary's holds a datastore",
                 "mount the disk that the primary's store was on",

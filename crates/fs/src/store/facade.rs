@@ -70,8 +70,8 @@ impl Store {
 
     /// Leaves out the next 16 million numbers of inodes or more, and goes on in `ranges`: the other node may have given these
     /// numbers out since this copy has heard of it. So no number that a program has from that node names another inode here.
-    pub fn leave_out_inos(&self, ranges: InoRanges) -> Result<(), StoreError> {
-        self.metadata_log.leave_out_inos(self.tree(), ranges)
+    pub fn skip_inos(&self, ranges: InoRanges) -> Result<(), StoreError> {
+        self.metadata_log.skip_inos(self.tree(), ranges)
     }
 
     /// First OSN sequence that may be given out: higher than any sequence given out before (rule P13).

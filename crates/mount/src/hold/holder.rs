@@ -30,8 +30,8 @@ const BACKLOG: i32 = 64;
 /// When a holder ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldUntil {
-    /// Never.
-    Told,
+    /// Never: it ends when it is stopped.
+    Stopped,
     /// When it has kept descriptors and every mount behind them is gone.
     Unmounted,
 }
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn descriptors_come_back_until_they_are_discarded() {
-        let (directory, socket, holder) = holder(HoldUntil::Told);
+        let (directory, socket, holder) = holder(HoldUntil::Stopped);
         let (_running, stop) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
             let held = scope.spawn(|| holder.run(&stop));
@@ -277,7 +277,7 @@ mod tests {
             assert!(matches!(refused, HoldError::Refused { .. }), "{refused}");
             store.discard("x");
             assert!(store.give("x").unwrap().is_empty());
-            let second = DescriptorHolder::open(&socket, HoldUntil::Told).unwrap_err();
+            let second = DescriptorHolder::open(&socket, HoldUntil::Stopped).unwrap_err();
             assert!(matches!(second, HoldError::InUse { .. }), "{second}");
             DescriptorHolder::end(&socket).unwrap();
             held.join().unwrap().unwrap();

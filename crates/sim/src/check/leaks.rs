@@ -32,7 +32,7 @@ const FILES: [&str; 11] = [
 
 /// The releasable resources that a node has at rest.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept<'a> {
+pub struct RestingNode<'a> {
     /// The node.
     pub node: Side,
     /// All files on its disk.
@@ -50,16 +50,16 @@ pub struct Kept<'a> {
 }
 
 /// Judges the resources of a node at rest.
-pub fn check(kept: &Kept<'_>) -> Result<(), Violation> {
-    let unknown: Vec<_> = kept
+pub fn check(resting: &RestingNode<'_>) -> Result<(), Violation> {
+    let unknown: Vec<_> = resting
         .files
         .iter()
-        .filter(|path| !is_known(path, kept.inodes))
+        .filter(|path| !is_known(path, resting.inodes))
         .collect();
-    let empty = empty_directories(kept.directories, kept.files);
+    let empty = empty_directories(resting.directories, resting.files);
     let leaks = [
-        (kept.orphans > 0).then(|| format!("{} inodes without a name", kept.orphans)),
-        (kept.locks > kept.locks_max).then(|| format!("{} locks", kept.locks)),
+        (resting.orphans > 0).then(|| format!("{} inodes without a name", resting.orphans)),
+        (resting.locks > resting.locks_max).then(|| format!("{} locks", resting.locks)),
         (!unknown.is_empty()).then(|| format!("files without an owner: {unknown:?}")),
         (!empty.is_empty()).then(|| format!("directories with nothing in them: {empty:?}")),
     ];
@@ -67,7 +67,7 @@ pub fn check(kept: &Kept<'_>) -> Result<(), Violation> {
     if found.is_empty() {
         return Ok(());
     }
-    let what = format!("{:?} still has at rest {}", kept.node, found.join(", "));
+    let what = format!("{:?} still has at rest {}", resting.node, found.join(", "));
     Err(Violation::new(INVARIANT, what))
 }
 
@@ -106,7 +106,7 @@ mod tests {
         locks: usize,
     ) -> Result<(), String> {
         let owned = |paths: &[&str]| paths.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let kept = Kept {
+        let resting = RestingNode {
             node: Side::B,
             files: &owned(files),
             directories: &owned(directories),
@@ -115,7 +115,7 @@ mod tests {
             locks,
             locks_max: 1,
         };
-        check(&kept).map_err(|violation| violation.to_string())
+        check(&resting).map_err(|violation| violation.to_string())
     }
 
     #[test]

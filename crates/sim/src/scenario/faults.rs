@@ -113,7 +113,7 @@ pub enum OldDisk {
     /// The disk is lost, and a new one takes its place.
     Lost,
     /// The old primary starts again from its disk, and an operator demotes it.
-    Kept,
+    Reused,
 }
 
 /// A clean shutdown of a node, and the events after it.
@@ -268,7 +268,7 @@ impl Fault {
     pub fn of_force(random: &mut Random) -> Self {
         match random.below(10) {
             0..=2 => Self::PromoteByForce(stop(random), OldDisk::Lost),
-            3..=6 => Self::PromoteByForce(stop(random), OldDisk::Kept),
+            3..=6 => Self::PromoteByForce(stop(random), OldDisk::Reused),
             _ => Self::Demote,
         }
     }

@@ -14,10 +14,10 @@ use super::process::Process;
 
 /// The caches of the kernel of a machine.
 #[derive(Clone, Default)]
-pub struct KernelCaches(Arc<Mutex<Option<Kept>>>);
+pub struct KernelCaches(Arc<Mutex<Option<HeldCaches>>>);
 
 /// Caches that the guard will drop.
-struct Kept {
+struct HeldCaches {
     /// The end, by the clock of the machine.
     until: Duration,
     /// The process that has shown the end. It may be gone.
@@ -32,9 +32,9 @@ impl KernelCaches {
 
     /// Returns whether the kernel may answer from its caches.
     pub fn are_kept(&self) -> bool {
-        let kept = self.0.lock();
-        kept.as_ref()
-            .is_some_and(|kept| kept.process.machine_time() < kept.until)
+        let held = self.0.lock();
+        held.as_ref()
+            .is_some_and(|held| held.process.machine_time() < held.until)
     }
 
     /// Returns the place where a process shows the end of its lease.
@@ -58,7 +58,7 @@ impl LeaseBoard for Board {
 
     fn show(&self, end: Option<Duration>) {
         if !self.process.is_dead() {
-            *self.caches.0.lock() = end.map(|until| Kept {
+            *self.caches.0.lock() = end.map(|until| HeldCaches {
                 until,
                 process: Arc::clone(&self.process),
             });

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_model::{Body as Kept, Content, Model};
+use lockstep_model::{Body as ModelBody, Content, Model};
 use lockstep_sim::check::{Body, Dump, Entry as DumpEntry, Inode};
 use lockstep_sim::history::{Answer, Entry, Outcome};
 use lockstep_sim::op::{Op, WriteOp};
@@ -225,10 +225,10 @@ impl Fs {
             ctime: attr.ctime,
             xattrs: node.xattrs.clone(),
             body: match &node.body {
-                Kept::File(content) => Body::File(content.bytes()),
-                Kept::Directory(names) => Body::Directory(names.iter().map(entry).collect()),
-                Kept::Symlink(target) => Body::Symlink(target.clone()),
-                Kept::Nothing => Body::Nothing,
+                ModelBody::File(content) => Body::File(content.bytes()),
+                ModelBody::Directory(names) => Body::Directory(names.iter().map(entry).collect()),
+                ModelBody::Symlink(target) => Body::Symlink(target.clone()),
+                ModelBody::Nothing => Body::Nothing,
             },
         }
     }

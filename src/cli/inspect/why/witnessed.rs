@@ -6,8 +6,8 @@
 use lockstepfs::config::OnPeerLoss;
 
 use super::outlook::{FitCopies, NO_CHANGE, Outlook};
+use super::protection::WitnessProtection;
 use super::situation::{Situation, SituationPart};
-use super::word::WitnessWord;
 
 const OTHER_TAKES_OVER: &str = "nothing acknowledged is lost; the other node takes over by itself, TAKEOVER after it has lost the connection";
 const THIS_TAKES_OVER: &str = "nothing acknowledged is lost; this node takes over by itself, TAKEOVER after it has lost the connection";
@@ -62,129 +62,129 @@ const fn if_fit(fit: FitCopies, offer: &'static str, otherwise: &'static str) ->
 pub(super) const fn with_witness(
     base: Outlook,
     situation: Situation,
-    word: WitnessWord,
+    protection: WitnessProtection,
     policy: OnPeerLoss,
     fit: FitCopies,
 ) -> Outlook {
-    if matches!(word, WitnessWord::NoWitness) {
+    if matches!(protection, WitnessProtection::NoWitness) {
         return base;
     }
     match situation.part() {
-        SituationPart::Serving => serving(base, situation, word, policy, fit),
-        SituationPart::Following => following(base, situation, word, fit),
-        SituationPart::Other => not_serving(base, situation, word, policy, fit),
+        SituationPart::Serving => serving(base, situation, protection, policy, fit),
+        SituationPart::Following => following(base, situation, protection, fit),
+        SituationPart::Other => not_serving(base, situation, protection, policy, fit),
     }
 }
 
-const fn witness_fails(word: WitnessWord) -> &'static str {
-    match word {
-        WitnessWord::Silent => WITNESS_IS_SILENT,
-        WitnessWord::Empty => WITNESS_IS_EMPTY,
+const fn witness_fails(protection: WitnessProtection) -> &'static str {
+    match protection {
+        WitnessProtection::Silent => WITNESS_IS_SILENT,
+        WitnessProtection::Empty => WITNESS_IS_EMPTY,
         _ => WITNESS_IDLE,
     }
 }
 
 /// A primary of a complete secondary fails.
-const fn primary_fails(word: WitnessWord) -> &'static str {
-    match word {
-        WitnessWord::Protects => OTHER_TAKES_OVER,
-        WitnessWord::Silent => OTHER_IF_HEARD,
+const fn primary_fails(protection: WitnessProtection) -> &'static str {
+    match protection {
+        WitnessProtection::Protects => OTHER_TAKES_OVER,
+        WitnessProtection::Silent => OTHER_IF_HEARD,
         _ => OTHER_NOT_YET,
     }
 }
 
 /// The primary of this secondary, whose copy is complete, fails.
-const fn own_primary_fails(word: WitnessWord) -> &'static str {
-    match word {
-        WitnessWord::Protects => THIS_TAKES_OVER,
-        WitnessWord::Silent => THIS_IF_HEARD,
+const fn own_primary_fails(protection: WitnessProtection) -> &'static str {
+    match protection {
+        WitnessProtection::Protects => THIS_TAKES_OVER,
+        WitnessProtection::Silent => THIS_IF_HEARD,
         _ => THIS_NOT_YET,
     }
 }
 
 /// This primary loses its secondary.
-const fn secondary_fails(word: WitnessWord, policy: OnPeerLoss) -> &'static str {
+const fn secondary_fails(protection: WitnessProtection, policy: OnPeerLoss) -> &'static str {
     match policy {
         OnPeerLoss::Freeze => FROZEN,
-        OnPeerLoss::Continue if word.decides() => SERVES_ALONE,
+        OnPeerLoss::Continue if protection.decides() => SERVES_ALONE,
         OnPeerLoss::Continue => NOBODY_DECIDES,
     }
 }
 
 /// The link between this primary and a complete secondary fails.
-const fn link_fails(word: WitnessWord, policy: OnPeerLoss) -> &'static str {
-    match (word, policy) {
-        (WitnessWord::Protects, OnPeerLoss::Freeze) => FROZEN_CUT,
-        (WitnessWord::Protects, OnPeerLoss::Continue) => FIRST_HEARD,
-        (WitnessWord::Silent, _) => {
+const fn link_fails(protection: WitnessProtection, policy: OnPeerLoss) -> &'static str {
+    match (protection, policy) {
+        (WitnessProtection::Protects, OnPeerLoss::Freeze) => FROZEN_CUT,
+        (WitnessProtection::Protects, OnPeerLoss::Continue) => FIRST_HEARD,
+        (WitnessProtection::Silent, _) => {
             "nothing serves, unless the other node reaches the witness: then that node takes over, after TAKEOVER"
         }
-        _ => secondary_fails(word, policy),
+        _ => secondary_fails(protection, policy),
     }
 }
 
 const fn serving(
     base: Outlook,
     situation: Situation,
-    word: WitnessWord,
+    protection: WitnessProtection,
     policy: OnPeerLoss,
     fit: FitCopies,
 ) -> Outlook {
     let in_sync = Outlook {
-        this_fails: primary_fails(word),
-        other_fails: secondary_fails(word, policy),
-        link_fails: link_fails(word, policy),
-        witness_fails: witness_fails(word),
+        this_fails: primary_fails(protection),
+        other_fails: secondary_fails(protection, policy),
+        link_fails: link_fails(protection, policy),
+        witness_fails: witness_fails(protection),
         ..base
     };
     match situation {
         Situation::LeavingSync => Outlook {
-            waits_for: if word.decides() {
+            waits_for: if protection.decides() {
                 "the word of the witness that this node may go on alone"
             } else {
                 if_fit(fit, FORCE_PAST_SILENT, SYNC_OR_WITNESS)
             },
-            witness_fails: match word {
-                WitnessWord::Protects | WitnessWord::DoesNotProtect => {
+            witness_fails: match protection {
+                WitnessProtection::Protects | WitnessProtection::DoesNotProtect => {
                     "changes wait on until the nodes are in sync again, or the witness is back"
                 }
-                _ => witness_fails(word),
+                _ => witness_fails(protection),
             },
             ..in_sync
         },
         Situation::Paused => Outlook {
             waits_for: match policy {
-                _ if !word.decides() => if_fit(fit, FORCE, EITHER),
+                _ if !protection.decides() => if_fit(fit, FORCE, EITHER),
                 OnPeerLoss::Continue => {
                     "the other node, or the word of the witness, which this node asks ALONE after the loss of the connection"
                 }
-                OnPeerLoss::Freeze if matches!(word, WitnessWord::Protects) => {
+                OnPeerLoss::Freeze if matches!(protection, WitnessProtection::Protects) => {
                     "the other node, which takes over if it runs (on_peer_loss = \"freeze\")"
                 }
                 OnPeerLoss::Freeze => "the other node, without limit (on_peer_loss = \"freeze\")",
             },
             other_fails: base.other_fails,
             link_fails: base.link_fails,
-            witness_fails: if word.decides() {
+            witness_fails: if protection.decides() {
                 "nothing serves until the nodes are connected again, or the witness is back"
             } else {
-                witness_fails(word)
+                witness_fails(protection)
             },
             ..in_sync
         },
         Situation::Steadying | Situation::Resyncing | Situation::Alone => {
-            alone(base, situation, word)
+            alone(base, situation, protection)
         }
         _ => in_sync,
     }
 }
 
 /// A primary with the only complete copy.
-const fn alone(base: Outlook, situation: Situation, word: WitnessWord) -> Outlook {
+const fn alone(base: Outlook, situation: Situation, protection: WitnessProtection) -> Outlook {
     match situation {
         Situation::Steadying | Situation::Resyncing => Outlook {
-            witness_fails: match word {
-                WitnessWord::Silent => WITNESS_IS_SILENT,
+            witness_fails: match protection {
+                WitnessProtection::Silent => WITNESS_IS_SILENT,
                 _ => {
                     "nothing changes for programs; but no node takes over after the resync until the witness is back"
                 }
@@ -192,13 +192,13 @@ const fn alone(base: Outlook, situation: Situation, word: WitnessWord) -> Outloo
             ..base
         },
         _ => Outlook {
-            this_fails: if word.decides() {
+            this_fails: if protection.decides() {
                 base.this_fails
             } else {
                 "nothing serves until this node is back, and reaches the other node or a witness that decides; only its copy is complete"
             },
-            witness_fails: match word {
-                WitnessWord::Silent => WITNESS_IS_SILENT,
+            witness_fails: match protection {
+                WitnessProtection::Silent => WITNESS_IS_SILENT,
                 _ => {
                     "nothing changes for programs; but once this node ends, it serves again only when it reaches the witness or the other node"
                 }
@@ -211,7 +211,7 @@ const fn alone(base: Outlook, situation: Situation, word: WitnessWord) -> Outloo
 const fn following(
     base: Outlook,
     situation: Situation,
-    word: WitnessWord,
+    protection: WitnessProtection,
     fit: FitCopies,
 ) -> Outlook {
     match situation {
@@ -220,30 +220,30 @@ const fn following(
             ..base
         },
         Situation::CutOff => Outlook {
-            waits_for: match word {
-                WitnessWord::Protects => {
+            waits_for: match protection {
+                WitnessProtection::Protects => {
                     "the primary; otherwise this node takes over, TAKEOVER after the loss of the connection"
                 }
-                WitnessWord::Silent => {
+                WitnessProtection::Silent => {
                     if_fit(fit, FORCE_PAST_PRIMARY, "the primary or the witness")
                 }
                 _ => if_fit(fit, FORCE_PAST_REFUSAL, REFUSES),
             },
-            other_fails: own_primary_fails(word),
-            witness_fails: match word {
-                WitnessWord::Silent => WITNESS_IS_SILENT,
+            other_fails: own_primary_fails(protection),
+            witness_fails: match protection {
+                WitnessProtection::Silent => WITNESS_IS_SILENT,
                 _ => "this node does not take over until the witness is back",
             },
             ..base
         },
         _ => Outlook {
             this_fails: PRIMARY_LOSES,
-            other_fails: own_primary_fails(word),
-            link_fails: match word {
-                WitnessWord::Protects => FIRST_HEARD,
+            other_fails: own_primary_fails(protection),
+            link_fails: match protection {
+                WitnessProtection::Protects => FIRST_HEARD,
                 _ => PRIMARY_IF_HEARD,
             },
-            witness_fails: witness_fails(word),
+            witness_fails: witness_fails(protection),
             ..base
         },
     }
@@ -252,7 +252,7 @@ const fn following(
 const fn not_serving(
     base: Outlook,
     situation: Situation,
-    word: WitnessWord,
+    protection: WitnessProtection,
     policy: OnPeerLoss,
     fit: FitCopies,
 ) -> Outlook {
@@ -260,23 +260,25 @@ const fn not_serving(
         Situation::PrimaryFailedDisk {
             is_other_complete: true,
         } => Outlook {
-            waits_for: match word {
-                WitnessWord::Protects => {
+            waits_for: match protection {
+                WitnessProtection::Protects => {
                     "the other node, which takes over by itself; then an operator: see \"A disk has failed\" in docs/operations/disks.md"
                 }
                 _ => base.waits_for,
             },
-            this_fails: primary_fails(word),
+            this_fails: primary_fails(protection),
             other_fails: "reads go on here for LEASE, until the lease is over; then nothing serves until the other node is back",
-            link_fails: match word {
-                WitnessWord::Protects => "the other node takes over by itself; reads end here",
+            link_fails: match protection {
+                WitnessProtection::Protects => {
+                    "the other node takes over by itself; reads end here"
+                }
                 _ => {
                     "reads go on here for LEASE, until the lease is over; then nothing serves until the nodes are connected again, or the other \
                      node may take over"
                 }
             },
-            witness_fails: match word {
-                WitnessWord::Silent => WITNESS_IS_SILENT,
+            witness_fails: match protection {
+                WitnessProtection::Silent => WITNESS_IS_SILENT,
                 _ => "the other node does not take over until the witness is back",
             },
             ..base
@@ -285,34 +287,34 @@ const fn not_serving(
             witness_fails: NO_TAKEOVER,
             ..base
         },
-        Situation::Undecided => undecided(word, policy, fit),
+        Situation::Undecided => undecided(protection, policy, fit),
         Situation::NotStarted | Situation::PrimaryFailedDisk { .. } => Outlook {
             witness_fails: NO_CHANGE,
             ..base
         },
         _ => Outlook {
-            witness_fails: witness_fails(word),
+            witness_fails: witness_fails(protection),
             ..base
         },
     }
 }
 
 /// A primary whose lease is over, or which has just started.
-const fn undecided(word: WitnessWord, policy: OnPeerLoss, fit: FitCopies) -> Outlook {
+const fn undecided(protection: WitnessProtection, policy: OnPeerLoss, fit: FitCopies) -> Outlook {
     const NOBODY_SERVES: &str =
         "nothing serves until the other node is back, or the witness decides";
     Outlook {
         why: "the other node may have taken over: it has not answered this node for the time of the lease (LEASE), or since the start of \
               this node",
         waits_for: match policy {
-            _ if !word.decides() => if_fit(fit, FORCE, EITHER),
+            _ if !protection.decides() => if_fit(fit, FORCE, EITHER),
             OnPeerLoss::Continue => {
                 "an answer of the other node, or the word of the witness that no other node serves"
             }
             OnPeerLoss::Freeze => "an answer of the other node (on_peer_loss = \"freeze\")",
         },
-        this_fails: match word {
-            WitnessWord::Protects => {
+        this_fails: match protection {
+            WitnessProtection::Protects => {
                 "the other node takes over by itself, if it has not done so already"
             }
             _ => {
@@ -320,23 +322,23 @@ const fn undecided(word: WitnessWord, policy: OnPeerLoss, fit: FitCopies) -> Out
             }
         },
         other_fails: match policy {
-            OnPeerLoss::Continue if word.decides() => {
+            OnPeerLoss::Continue if protection.decides() => {
                 "this node serves alone by the word of the witness, unless the other node has taken over"
             }
             _ => NOBODY_SERVES,
         },
         link_fails: match policy {
-            OnPeerLoss::Continue if word.decides() => {
+            OnPeerLoss::Continue if protection.decides() => {
                 "the node that the witness hears first serves"
             }
-            OnPeerLoss::Freeze if matches!(word, WitnessWord::Protects) => {
+            OnPeerLoss::Freeze if matches!(protection, WitnessProtection::Protects) => {
                 "the other node takes over by itself"
             }
             _ => NOBODY_SERVES,
         },
-        witness_fails: match word {
-            WitnessWord::Silent => WITNESS_IS_SILENT,
-            WitnessWord::Empty => WITNESS_IS_EMPTY,
+        witness_fails: match protection {
+            WitnessProtection::Silent => WITNESS_IS_SILENT,
+            WitnessProtection::Empty => WITNESS_IS_EMPTY,
             _ => "nothing serves until the nodes are connected, or the witness is back",
         },
     }

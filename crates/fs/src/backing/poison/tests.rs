@@ -57,9 +57,9 @@ impl Backing for Failing {
 
 /// The last copy written.
 #[derive(Default)]
-struct Kept(Mutex<Option<Vec<u8>>>);
+struct MarkerCopy(Mutex<Option<Vec<u8>>>);
 
-impl MarkerStore for Kept {
+impl MarkerStore for MarkerCopy {
     fn read(&self) -> io::Result<Option<Vec<u8>>> {
         Ok(self.0.lock().clone())
     }
@@ -76,7 +76,7 @@ impl MarkerStore for Kept {
 struct Place {
     dir: tempfile::TempDir,
     errno: Arc<AtomicI32>,
-    copy: Arc<Kept>,
+    copy: Arc<MarkerCopy>,
 }
 
 impl Place {

@@ -4,7 +4,7 @@ use lockstep_driver::Datastore;
 use lockstep_fs::StoreView;
 
 use super::bounds;
-use crate::check::leaks::{self, Kept};
+use crate::check::leaks::{self, RestingNode};
 use crate::check::{self, Dump, Violation, identical, verifier};
 use crate::disk::Disk;
 use crate::history::History;
@@ -43,7 +43,7 @@ pub fn check(history: &History, clients: u32, nodes: [FinalNode<'_>; 2]) -> Resu
 fn check_leaks(node: FinalNode<'_>, inodes: &Dump) -> Result<(), String> {
     let orphans = node.datastore.store().tree().orphans();
     let orphans = orphans.map_err(|error| format!("{error:?}"))?;
-    let kept = Kept {
+    let resting = RestingNode {
         node: node.side,
         files: &node.disk.files(),
         directories: &node.disk.directories(),
@@ -52,5 +52,5 @@ fn check_leaks(node: FinalNode<'_>, inodes: &Dump) -> Result<(), String> {
         locks: node.datastore.usage().locks.taken,
         locks_max: 0,
     };
-    leaks::check(&kept).map_err(|violation| violation.to_string())
+    leaks::check(&resting).map_err(|violation| violation.to_string())
 }

@@ -1,15 +1,15 @@
-//! The explanation of each situation with a witness, by the word of the witness.
+//! The explanation of each situation with a witness, by the protection that the witness gives.
 
 use lockstep_driver::report::{FailoverTimesStatus, TimesStatus, WitnessStatus};
 
 use super::*;
 
 /// The words of a witness, in the order of the expected texts.
-const WORDS: [WitnessWord; 4] = [
-    WitnessWord::Protects,
-    WitnessWord::DoesNotProtect,
-    WitnessWord::Silent,
-    WitnessWord::Empty,
+const PROTECTIONS: [WitnessProtection; 4] = [
+    WitnessProtection::Protects,
+    WitnessProtection::DoesNotProtect,
+    WitnessProtection::Silent,
+    WitnessProtection::Empty,
 ];
 
 const TAKES_OVER: &str = "the other node takes over by itself, 1.5 s after";
@@ -20,17 +20,17 @@ const IDLE: &str = "nothing changes while the nodes are connected; but no node t
 const SILENT: &str = "does not answer this node already";
 const EMPTY: &str = "has no record";
 
-/// A status with a witness of which this node has this word.
-fn with(word: WitnessWord, mut store: DatastoreStatus) -> DatastoreStatus {
-    let trouble = match word {
-        WitnessWord::Silent => Some("the witness at 10.0.0.3:7400 does not answer: refused"),
-        WitnessWord::Empty => Some("the witness has no record of this datastore"),
+/// A status with a witness that gives this protection.
+fn with(protection: WitnessProtection, mut store: DatastoreStatus) -> DatastoreStatus {
+    let trouble = match protection {
+        WitnessProtection::Silent => Some("the witness at 10.0.0.3:7400 does not answer: refused"),
+        WitnessProtection::Empty => Some("the witness has no record of this datastore"),
         _ => None,
     };
     store.witness = Some(WitnessStatus {
         address: "10.0.0.3:7400".to_owned(),
-        answers: word != WitnessWord::Silent,
-        protects: word == WitnessWord::Protects,
+        answers: protection != WitnessProtection::Silent,
+        protects: protection == WitnessProtection::Protects,
         trouble: trouble.map(str::to_owned),
         unaware: false,
     });
@@ -47,7 +47,7 @@ fn with(word: WitnessWord, mut store: DatastoreStatus) -> DatastoreStatus {
             witness_call_ms: 750,
         }),
     });
-    assert_eq!(WitnessWord::of(&store), word);
+    assert_eq!(WitnessProtection::of(&store), protection);
     store
 }
 
@@ -56,14 +56,14 @@ fn frozen(mut store: DatastoreStatus) -> DatastoreStatus {
     store
 }
 
-/// Checks a row of the explanation for each word of the witness.
+/// Checks a row of the explanation for each protection.
 #[track_caller]
 fn assert_row(store: &DatastoreStatus, label: &str, expected: [&str; 4]) {
-    for (word, part) in WORDS.into_iter().zip(expected) {
-        let text = explain("a", &with(word, store.clone()));
+    for (protection, part) in PROTECTIONS.into_iter().zip(expected) {
+        let text = explain("a", &with(protection, store.clone()));
         assert!(
             row(&text, label).contains(part),
-            "{word:?}: {part:?} in {label:?} of\n{text}"
+            "{protection:?}: {part:?} in {label:?} of\n{text}"
         );
     }
 }
@@ -75,8 +75,8 @@ fn no_place_in_a_text_is_left_empty() {
             continue;
         }
         for store in [store.clone(), frozen(store)] {
-            for word in WORDS {
-                let text = explain("a", &with(word, store.clone()));
+            for protection in PROTECTIONS {
+                let text = explain("a", &with(protection, store.clone()));
                 for place in ["NAME", "TAKEOVER", "ALONE", "LEASE", "has no witness"] {
                     assert!(!text.contains(place), "{place}: {text}");
                 }
@@ -88,10 +88,16 @@ fn no_place_in_a_text_is_left_empty() {
 
 #[test]
 fn a_witness_that_was_not_asked_yet_protects_nobody() {
-    let mut unasked = with(WitnessWord::DoesNotProtect, store(true, true));
+    let mut unasked = with(WitnessProtection::DoesNotProtect, store(true, true));
     unasked.witness.as_mut().unwrap().answers = false;
-    assert_eq!(WitnessWord::of(&unasked), WitnessWord::DoesNotProtect);
-    assert_eq!(WitnessWord::of(&store(true, true)), WitnessWord::NoWitness);
+    assert_eq!(
+        WitnessProtection::of(&unasked),
+        WitnessProtection::DoesNotProtect
+    );
+    assert_eq!(
+        WitnessProtection::of(&store(true, true)),
+        WitnessProtection::NoWitness
+    );
 }
 
 /// The node refuses a promotion without the flag if a witness is configured.
@@ -101,10 +107,10 @@ fn no_promotion_is_offered_without_the_flag() {
         if store.peer.is_none() {
             continue;
         }
-        for word in WORDS {
-            let text = explain("a", &with(word, store.clone()));
+        for protection in PROTECTIONS {
+            let text = explain("a", &with(protection, store.clone()));
             let plain = text.replace("`lockstep promote alpha --force-data-loss`", "");
-            assert!(!plain.contains("promote"), "{word:?}:\n{text}");
+            assert!(!plain.contains("promote"), "{protection:?}:\n{text}");
         }
     }
 }

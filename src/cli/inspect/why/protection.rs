@@ -2,9 +2,9 @@
 
 use lockstep_driver::report::DatastoreStatus;
 
-/// The last word of the witness of a datastore.
+/// The protection that the witness of a datastore gives, as far as this node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WitnessWord {
+pub(super) enum WitnessProtection {
     /// The datastore has no witness.
     NoWitness,
     /// The witness answers, and lets the secondary take over.
@@ -17,8 +17,8 @@ pub(super) enum WitnessWord {
     Silent,
 }
 
-impl WitnessWord {
-    /// The word of the witness in a status.
+impl WitnessProtection {
+    /// The protection in a status.
     pub(super) const fn of(store: &DatastoreStatus) -> Self {
         let Some(witness) = &store.witness else {
             return Self::NoWitness;
