@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockstep_fs::store::DeltaWalk;
-use lockstep_fs::{OpError, Store, StoreError};
+use lockstep_fs::store::{DeltaAccess, DeltaWalk};
+use lockstep_fs::{OpError, StoreError};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, RequestFailure, Response};
 use lockstep_types::{Generation, Ino, Osn};
@@ -38,19 +38,19 @@ pub struct PeerBase {
 }
 
 impl PeerBase {
-    /// Whether the store of the primary has a delta since this base.
-    pub fn has_delta(self, store: &Store) -> bool {
-        store.delta().covers(self.generation, self.applied)
+    /// Whether the primary has a delta since this base.
+    pub fn has_delta(self, delta: DeltaAccess<'_>) -> bool {
+        delta.covers(self.generation, self.applied)
     }
 
-    /// The keys of the records that may differ, if the store of the primary has a delta since this base.
-    pub(crate) fn records(self, store: &Store) -> Option<BTreeSet<Vec<u8>>> {
-        store.delta().records(self.generation, self.applied)
+    /// The keys of the records that may differ, if the primary has a delta since this base.
+    pub(crate) fn records(self, delta: DeltaAccess<'_>) -> Option<BTreeSet<Vec<u8>>> {
+        delta.records(self.generation, self.applied)
     }
 
     /// Begins to make the content equal, under the same condition.
-    pub(crate) fn begin_walk(self, store: &Store) -> Option<DeltaWalk> {
-        store.delta().begin_walk(self.generation, self.applied)
+    pub(crate) fn begin_walk(self, delta: DeltaAccess<'_>) -> Option<DeltaWalk> {
+        delta.begin_walk(self.generation, self.applied)
     }
 }
 

@@ -29,7 +29,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use lockstep_fs::store::{ChangedContent, FileTimes};
-use lockstep_fs::{OpError, Store, StoreView};
+use lockstep_fs::{OpError, StoreView};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{Request, WireFileTimes};
@@ -46,6 +46,7 @@ use crate::limits::{HASHED_FILE_BYTES_MAX, RANGES_MAX};
 use crate::open_files::OpenFiles;
 use crate::pieces::{self, Piece};
 use crate::progress::JobProgress;
+use crate::source::ResyncSource;
 use crate::suspect::Suspect;
 
 /// Bytes of content hashed under the exclusive locks of one batch of files; files beyond this number of bytes are
@@ -79,16 +80,15 @@ const TIMES_COST: JobCost = JobCost {
 /// Makes the content of all regular files equal: all of it, or the part that the delta has since `base`. Every operation must
 /// already be mirrored. Returns the inodes that the delta had.
 pub fn send_content(
-    store: &Store,
+    source: ResyncSource<'_>,
     peer: &dyn Peer,
     locks: &dyn Locks,
     progress: &JobProgress,
     base: Option<PeerBase>,
 ) -> Result<BTreeSet<Ino>, ResyncError> {
-    let view = store.tree();
-    let (walk, touched) = FileWalk::begin(store, &view, base, progress)?;
+    let (walk, touched) = FileWalk::begin(source, base, progress)?;
     let sender = ContentSender {
-        view: &view,
+        view: source.view,
         peer,
         locks,
         progress,

@@ -10,7 +10,7 @@ use std::ops::Range;
 use lockstep_fs::store::{
     ChangedContent, ChangedRegions, DeltaAccess, DeltaJob, DeltaWalk, RestOfFiles,
 };
-use lockstep_fs::{OpError, Store, StoreView};
+use lockstep_fs::{OpError, StoreView};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, NodeKind};
 
@@ -18,6 +18,7 @@ use crate::api::{PeerBase, ResyncError};
 use crate::limits::FILES_MAX;
 use crate::pieces::Piece;
 use crate::progress::JobProgress;
+use crate::source::ResyncSource;
 
 /// A file, with the bytes that may differ; `None`: all.
 pub(crate) type WalkedFile = (Ino, Option<ChangedRegions>);
@@ -40,29 +41,27 @@ impl<'a> FileWalk<'a> {
     /// The walk over the changes that the delta has since `base`; without a delta, the walk over all files of now. Returns the inodes of the
     /// delta, too.
     pub fn begin(
-        store: &'a Store,
-        view: &'a dyn StoreView,
+        source: ResyncSource<'a>,
         base: Option<PeerBase>,
         progress: &JobProgress,
     ) -> Result<(Self, BTreeSet<Ino>), ResyncError> {
-        match base.and_then(|base| base.begin_walk(store)) {
-            Some(since) => Self::of(store, view, since, progress),
-            None => Ok((Self::all(store, view, None, progress)?, BTreeSet::new())),
+        match base.and_then(|base| base.begin_walk(source.delta)) {
+            Some(since) => Self::of(source, since, progress),
+            None => Ok((Self::all(source, None, progress)?, BTreeSet::new())),
         }
     }
 
     fn all(
-        store: &'a Store,
-        view: &'a dyn StoreView,
+        source: ResyncSource<'a>,
         job: Option<DeltaJob>,
         progress: &JobProgress,
     ) -> Result<Self, ResyncError> {
-        store.checkpoint()?;
-        let census = view.census(1, u64::MAX)?;
+        source.image.settle_records()?;
+        let census = source.view.census(1, u64::MAX)?;
         progress.start(census.files, census.bytes);
         Ok(Self {
-            view,
-            delta: store.delta(),
+            view: source.view,
+            delta: source.delta,
             changed: ChangedContent::new(),
             rest: 1..census.last.saturating_add(1),
             job,
@@ -70,18 +69,14 @@ impl<'a> FileWalk<'a> {
     }
 
     fn of(
-        store: &'a Store,
-        view: &'a dyn StoreView,
+        source: ResyncSource<'a>,
         since: DeltaWalk,
         progress: &JobProgress,
     ) -> Result<(Self, BTreeSet<Ino>), ResyncError> {
         let rest = match since.rest {
             None => 0..0,
             Some(RestOfFiles { last: None, .. }) => {
-                return Ok((
-                    Self::all(store, view, Some(since.job), progress)?,
-                    since.touched,
-                ));
+                return Ok((Self::all(source, Some(since.job), progress)?, since.touched));
             }
             Some(RestOfFiles {
                 next,
@@ -89,8 +84,8 @@ impl<'a> FileWalk<'a> {
             }) => next..last.saturating_add(1),
         };
         let mut walk = Self {
-            view,
-            delta: store.delta(),
+            view: source.view,
+            delta: source.delta,
             changed: ChangedContent::new(),
             rest,
             job: Some(since.job),
@@ -98,8 +93,8 @@ impl<'a> FileWalk<'a> {
         let mut bytes = walk.take_changed(since.content)?;
         let mut files = walk.changed.len() as u64;
         if !walk.rest.is_empty() {
-            store.checkpoint()?;
-            let census = view.census(walk.rest.start, walk.rest.end)?;
+            source.image.settle_records()?;
+            let census = source.view.census(walk.rest.start, walk.rest.end)?;
             files += census.files;
             bytes = bytes.saturating_add(census.bytes);
         }

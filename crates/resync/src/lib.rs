@@ -1,9 +1,9 @@
 //! Bringing a secondary up to date: resync after a long absence, distributed recovery after a
 //! short absence (paper, section 4.2).
 //!
-//! [`namespace`], [`content`] and [`recovery`] run on the primary and send requests; [`secondary`] answers. Both sides
-//! work on stores and on the traits of [`api`], and know of no connections, threads or protocol core. No code of this
-//! crate may change the primary's store.
+//! [`namespace`], [`content`] and [`recovery`] run on the primary, read a view of its store, and send requests; [`secondary`]
+//! answers, and changes its store. Both sides use the traits of [`api`], and know of no connections, threads or protocol core.
+//! No code of this crate may change the primary's store.
 
 pub mod api;
 pub mod bits;
@@ -18,6 +18,7 @@ mod pipeline;
 pub mod progress;
 pub mod recovery;
 pub mod secondary;
+mod source;
 mod suspect;
 
 pub use api::{
@@ -29,3 +30,4 @@ pub use namespace::{NewResync, SentImage, send_image, send_tail};
 pub use progress::JobProgress;
 pub use recovery::recover_ranges;
 pub use secondary::answer;
+pub use source::ResyncSource;

@@ -13,14 +13,15 @@
 //! directory an entry without an inode. No code reads that namespace before the tail has come, and the copy is marked
 //! out of sync until then and long after.
 
-use lockstep_fs::Store;
+use lockstep_fs::StoreView;
 use lockstep_fs::keys::REPLICATED;
-use lockstep_fs::store::{ChangeFeed, DeltaJob, ImageChunk, Tree};
+use lockstep_fs::store::{ChangeFeed, DeltaJob, ImageChunk};
 use lockstep_repl::message::Request;
 use lockstep_types::{Generation, SyncId};
 
 use crate::api::{Operations, Peer, PeerBase, ResyncError, execute};
 use crate::pipeline::RequestPipeline;
+use crate::source::ResyncSource;
 
 /// Bytes of records in one message, without the last record.
 const MESSAGE_BYTES: usize = 512 << 10;
@@ -64,33 +65,33 @@ pub struct SentImage<'a> {
 /// Carries the namespace over, except for the last changes: all of it, or the records of the delta since the base. The rest is
 /// for [`send_tail`].
 pub fn send_image<'a>(
-    store: &'a Store,
+    source: ResyncSource<'a>,
     peer: &dyn Peer,
     resync: NewResync,
     operations: &dyn Operations,
 ) -> Result<SentImage<'a>, ResyncError> {
-    let base = resync.base.filter(|base| base.has_delta(store));
+    let base = resync.base.filter(|base| base.has_delta(source.delta));
     let whole = base.is_none();
-    let job = store.delta().begin_image(whole);
+    let job = source.delta.begin_image(whole);
     let begin = Request::BeginResync {
         sync: resync.sync,
         whole,
     };
     execute(peer, "begin a resync", begin, &[])?;
     // Before the first record is read: no change may be missed.
-    let changes = store.image().follow_changes(RECORDS_MAX);
+    let changes = source.image.follow_changes(RECORDS_MAX);
     let mut sender = NamespaceSender {
-        view: store.tree(),
+        view: source.view,
         changes,
         limit: RECORDS_MAX,
         operations,
         requests: RequestPipeline::new(peer),
     };
     if let Some(base) = base {
-        let records = base.records(store).ok_or(ResyncError::DeltaEnded)?;
+        let records = base.records(source.delta).ok_or(ResyncError::DeltaEnded)?;
         sender.changes.extend(records);
     } else {
-        store.checkpoint()?;
+        source.image.settle_records()?;
         for table in REPLICATED {
             sender.send_table(table)?;
         }
@@ -110,24 +111,28 @@ pub fn send_image<'a>(
 }
 
 /// Carries the last changes over. No metadata operation may be under way before the end, unless the connection is lost.
-pub fn send_tail(store: &Store, peer: &dyn Peer, image: &SentImage<'_>) -> Result<(), ResyncError> {
+pub fn send_tail(
+    source: ResyncSource<'_>,
+    peer: &dyn Peer,
+    image: &SentImage<'_>,
+) -> Result<(), ResyncError> {
     // Before the last changes are taken: every record that the delta has now is among them, or was sent before.
-    store.delta().image_held(image.job, image.whole);
+    source.delta.image_held(image.job, image.whole);
     let mut requests = RequestPipeline::new(peer);
     send_changes(&mut requests, &image.changes, usize::MAX)?;
     let end = Request::EndImage {
-        applied: store.applied(),
-        inos_below: store.image().inos_below(),
+        applied: source.image.applied(),
+        inos_below: source.image.inos_below(),
     };
     requests.send("end the image", end, &[])?;
     requests.finish()?;
-    store.delta().image_arrived(image.job);
+    source.delta.image_arrived(image.job);
     Ok(())
 }
 
 /// The state of a transfer of the namespace.
 struct NamespaceSender<'a, 'p> {
-    view: Tree<'a>,
+    view: &'a dyn StoreView,
     changes: ChangeFeed<'a>,
     /// Most changed records left for which operations need not wait.
     limit: usize,
@@ -139,7 +144,7 @@ impl NamespaceSender<'_, '_> {
     fn send_table(&mut self, table: u8) -> Result<(), ResyncError> {
         let mut after = Vec::new();
         loop {
-            let chunk = ImageChunk::read(&self.view, table, &after, MESSAGE_BYTES)?;
+            let chunk = ImageChunk::read(self.view, table, &after, MESSAGE_BYTES)?;
             let bytes = postcard::to_allocvec(&chunk)?;
             self.requests
                 .send("load records", Request::ImageChunk, &bytes)?;

@@ -17,6 +17,7 @@ use lockstep_repl::message::Request;
 use lockstep_repl::state::Trigger;
 use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
+    ResyncSource,
 };
 use lockstep_types::Ino;
 use parking_lot::Mutex;
@@ -304,9 +305,11 @@ impl ResyncJobs {
             generation: self.replication.generation(),
             base: peer.connection.peer_base,
         };
-        let image = lockstep_resync::send_image(store, peer, resync, &operations)?;
+        let view = store.tree();
+        let source = ResyncSource::new(&view, store);
+        let image = lockstep_resync::send_image(source, peer, resync, &operations)?;
         self.hold_metadata(connection)?;
-        lockstep_resync::send_tail(store, peer, &image)?;
+        lockstep_resync::send_tail(source, peer, &image)?;
         Ok(Event::Trigger(Trigger::ImageDone))
     }
 
@@ -340,7 +343,9 @@ impl ResyncJobs {
         add_writes_to_delta(&self.engine.store, self.content.admitted_writes());
         let locks = self.core_locks();
         let (store, base) = (&self.engine.store, Some(self.base_of(peer)));
-        let touched = lockstep_resync::send_content(store, peer, &locks, &self.progress, base)?;
+        let view = store.tree();
+        let source = ResyncSource::new(&view, store);
+        let touched = lockstep_resync::send_content(source, peer, &locks, &self.progress, base)?;
         self.log_resync();
         if self.progress.is_whole() {
             self.touched.clear();
@@ -356,7 +361,7 @@ impl ResyncJobs {
     fn base_of(&self, peer: &RemotePeer) -> PeerBase {
         let store = &self.engine.store;
         let told = peer.connection.peer_base;
-        told.filter(|base| base.has_delta(store))
+        told.filter(|base| base.has_delta(store.delta()))
             .unwrap_or_else(|| PeerBase {
                 generation: self.replication.generation(),
                 applied: store.applied(),

@@ -109,6 +109,16 @@ impl<'a> ImageAccess<'a> {
         self.log.follow_changes(self.tree, limit)
     }
 
+    /// Takes sizes and times of files into their records, which are sent: makes a checkpoint.
+    pub fn settle_records(self) -> Result<(), StoreError> {
+        self.log.checkpoint(self.tree)
+    }
+
+    /// The last metadata operation that was applied.
+    pub fn applied(self) -> Osn {
+        self.log.applied()
+    }
+
     /// Whether more changes wait to be taken than the follower accepts.
     pub fn changes_exceed(self) -> bool {
         self.log.changes_exceed()

@@ -7,8 +7,8 @@ use lockstep_fs::StoreView;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
-    JobProgress, LockClaim, Locks, Peer, PeerError, ResyncError, send_content, send_image,
-    send_tail,
+    JobProgress, LockClaim, Locks, Peer, PeerError, ResyncError, ResyncSource, send_content,
+    send_image, send_tail,
 };
 use lockstep_types::{AllocateMode, Ino, MetaOp, MetaRequest, NodeKind};
 use lockstep_verify::compare;
@@ -24,7 +24,9 @@ pub fn resync(
 ) -> Result<JobProgress, ResyncError> {
     let progress = JobProgress::default();
     send_namespace(primary.store(), peer)?;
-    send_content(primary.store(), peer, locks, &progress, None)?;
+    let view = primary.store().tree();
+    let source = ResyncSource::new(&view, primary.store());
+    send_content(source, peer, locks, &progress, None)?;
     Ok(progress)
 }
 
@@ -249,12 +251,14 @@ proptest! {
             steps: &meanwhile,
             next: AtomicUsize::new(0),
         };
-        let changes = send_image(primary.store(), &busy, new_resync(None), &NoOperations).unwrap();
+        let view = primary.store().tree();
+        let source = ResyncSource::new(&view, primary.store());
+        let changes = send_image(source, &busy, new_resync(None), &NoOperations).unwrap();
         // From now on no operation begins.
         let peer = LocalPeer::new(&secondary);
-        send_tail(primary.store(), &peer, &changes).unwrap();
+        send_tail(source, &peer, &changes).unwrap();
         prop_assert_eq!(secondary.store().applied(), primary.store().applied());
-        send_content(primary.store(), &peer, &FreeLocks, &JobProgress::default(), None).unwrap();
+        send_content(source, &peer, &FreeLocks, &JobProgress::default(), None).unwrap();
         assert_equal(&primary, &secondary);
     }
 }

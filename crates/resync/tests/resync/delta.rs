@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
-    JobProgress, Locks, Peer, PeerBase, PeerError, ResyncError, send_content, send_image, send_tail,
+    JobProgress, Locks, Peer, PeerBase, PeerError, ResyncError, ResyncSource, send_content,
+    send_image, send_tail,
 };
 use lockstep_types::{Generation, Ino, MetaRequest, NodeKind};
 use proptest::prelude::*;
@@ -79,12 +80,14 @@ fn rejoin(
     locks: &dyn Locks,
 ) -> Result<JobProgress, ResyncError> {
     let base = Some(base(secondary));
-    let changes = send_image(primary.store(), peer, new_resync(base), &NoOperations)?;
+    let view = primary.store().tree();
+    let source = ResyncSource::new(&view, primary.store());
+    let changes = send_image(source, peer, new_resync(base), &NoOperations)?;
     // From now on no operation begins that is not mirrored.
     peer.next.store(usize::MAX / 2, Ordering::Relaxed);
-    send_tail(primary.store(), &peer.secondary, &changes)?;
+    send_tail(source, &peer.secondary, &changes)?;
     let progress = JobProgress::default();
-    send_content(primary.store(), peer, locks, &progress, base)?;
+    send_content(source, peer, locks, &progress, base)?;
     Ok(progress)
 }
 

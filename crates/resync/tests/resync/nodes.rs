@@ -13,8 +13,8 @@ use lockstep_intentlog::LogOptions;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
-    LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError, send_image,
-    send_tail,
+    LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError, ResyncSource,
+    send_image, send_tail,
 };
 use lockstep_types::backing::Backing;
 use lockstep_types::{
@@ -201,8 +201,10 @@ impl Operations for NoOperations {
 
 /// Carries the namespace over while no operation changes it.
 pub fn send_namespace(store: &Store, peer: &dyn Peer) -> Result<(), ResyncError> {
-    let image = send_image(store, peer, new_resync(None), &NoOperations)?;
-    send_tail(store, peer, &image)
+    let view = store.tree();
+    let source = ResyncSource::new(&view, store);
+    let image = send_image(source, peer, new_resync(None), &NoOperations)?;
+    send_tail(source, peer, &image)
 }
 
 /// A resync of a copy with this base.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
-    JobProgress, Peer, PeerError, ResyncError, send_content, send_image, send_tail,
+    JobProgress, Peer, PeerError, ResyncError, ResyncSource, send_content, send_image, send_tail,
 };
 use lockstep_types::{Ino, MetaRequest, NodeKind};
 
@@ -96,6 +96,8 @@ impl Drop for Stop<'_> {
 /// Carries namespace and content over; names come and go until the tail.
 fn resync_beside_changes(primary: &Node, secondary: &Node) -> Result<(), ResyncError> {
     let churn = Churn::default();
+    let view = primary.store().tree();
+    let source = ResyncSource::new(&view, primary.store());
     let changes = std::thread::scope(|scope| {
         let _stop = Stop(&churn);
         scope.spawn(|| churn.run(primary));
@@ -104,12 +106,12 @@ fn resync_beside_changes(primary: &Node, secondary: &Node) -> Result<(), ResyncE
             primary,
             churn: &churn,
         };
-        send_image(primary.store(), &peer, new_resync(None), &NoOperations)
+        send_image(source, &peer, new_resync(None), &NoOperations)
     })?;
     let peer = LocalPeer::new(secondary);
-    send_tail(primary.store(), &peer, &changes)?;
+    send_tail(source, &peer, &changes)?;
     let progress = JobProgress::default();
-    send_content(primary.store(), &peer, &FreeLocks, &progress, None).map(drop)
+    send_content(source, &peer, &FreeLocks, &progress, None).map(drop)
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use lockstep_fs::StoreView;
 use lockstep_paw_saw::InFlightEntry;
-use lockstep_resync::{JobProgress, recover_ranges, send_content};
+use lockstep_resync::{JobProgress, ResyncSource, recover_ranges, send_content};
 use lockstep_types::{Ino, MetaRequest};
 use lockstep_verify::compare;
 
@@ -15,7 +15,9 @@ fn in_sync() -> (Node, Node, Ino) {
     let progress = JobProgress::default();
     let peer = LocalPeer::new(&secondary);
     send_namespace(primary.store(), &peer).unwrap();
-    send_content(primary.store(), &peer, &FreeLocks, &progress, None).unwrap();
+    let view = primary.store().tree();
+    let source = ResyncSource::new(&view, primary.store());
+    send_content(source, &peer, &FreeLocks, &progress, None).unwrap();
     primary.later_than(100);
     (primary, secondary, ino)
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
-    JobProgress, Locks, Peer, PeerBase, PeerError, ResyncError, send_content, send_image, send_tail,
+    JobProgress, Locks, Peer, PeerBase, PeerError, ResyncError, ResyncSource, send_content,
+    send_image, send_tail,
 };
 use lockstep_types::Generation;
 use lockstep_types::limits::BLOCK_BYTES;
@@ -93,9 +94,11 @@ fn connect(
     progress: &JobProgress,
 ) -> Result<(), ResyncError> {
     let store = primary.store();
-    let image = send_image(store, peer, new_resync(peer.base()), &NoOperations)?;
-    send_tail(store, peer, &image)?;
-    send_content(store, peer, locks, progress, peer.base())?;
+    let view = store.tree();
+    let source = ResyncSource::new(&view, store);
+    let image = send_image(source, peer, new_resync(peer.base()), &NoOperations)?;
+    send_tail(source, peer, &image)?;
+    send_content(source, peer, locks, progress, peer.base())?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-use lockstep_resync::{JobProgress, send_content};
+use lockstep_resync::{JobProgress, ResyncSource, send_content};
 use lockstep_types::{Ino, MetaRequest, NodeKind};
 use lockstep_verify::report::LISTED_MAX;
 use lockstep_verify::{Report, compare};
@@ -37,7 +37,9 @@ impl Pair {
         let peer = LocalPeer::new(&secondary);
         let progress = JobProgress::default();
         send_namespace(primary.store(), &peer).unwrap();
-        send_content(primary.store(), &peer, &FreeLocks, &progress, None).unwrap();
+        let view = primary.store().tree();
+        let source = ResyncSource::new(&view, primary.store());
+        send_content(source, &peer, &FreeLocks, &progress, None).unwrap();
         // Closed and opened again, so that the store has no content open that the test damages, and
         // gives out inode numbers of its own.
         secondary.store().close().unwrap();
@@ -261,7 +263,9 @@ fn many_inodes_take_few_requests() {
     let peer = LocalPeer::new(&secondary);
     let progress = JobProgress::default();
     send_namespace(primary.store(), &peer).unwrap();
-    send_content(primary.store(), &peer, &FreeLocks, &progress, None).unwrap();
+    let view = primary.store().tree();
+    let source = ResyncSource::new(&view, primary.store());
+    send_content(source, &peer, &FreeLocks, &progress, None).unwrap();
     let peer = LocalPeer::new(&secondary);
     let report = compare(&primary.store().tree(), &peer, &FreeLocks, &progress).unwrap();
     assert!(report.is_identical());
