@@ -23,6 +23,7 @@
 pub mod before_change;
 mod dirty;
 mod file_table;
+pub mod freed;
 mod open_file;
 mod removal;
 mod reservation;

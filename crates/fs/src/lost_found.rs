@@ -33,7 +33,8 @@ use parking_lot::Mutex;
 use self::list::{Entry, Path, PreservedList};
 pub use self::progress::OwnBytes;
 use self::progress::ResyncProgress;
-use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver, ChangeOrigin, Removal};
+use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver, ChangeOrigin};
+use crate::content::freed::{MarkOwner, Removal};
 use crate::error::StoreError;
 use crate::namespace::{Namespace, record};
 use crate::paths::{content_path, lost_found_dir};
@@ -183,6 +184,10 @@ impl ByteObserver for LostFound {
         Ok(())
     }
 
+    fn mark_owner(&self) -> Option<MarkOwner> {
+        Some(MarkOwner::LOST_FOUND)
+    }
+
     /// The mark is the generation.
     fn freed(&self, ino: Ino, origin: ChangeOrigin) -> Option<Vec<u8>> {
         let whole = 0..u64::MAX;
@@ -195,10 +200,10 @@ impl ByteObserver for LostFound {
     }
 
     fn before_removal(&self, removal: &Removal<'_>) -> Result<Option<String>, StoreError> {
-        let Some(generation) = record::decode(removal.mark) else {
+        let Some(generation) = removal.mark.and_then(record::decode) else {
             return Ok(None);
         };
-        let moved = self.move_content(removal.disk, generation, removal.ino);
+        let moved = self.move_content(removal, generation);
         moved.map_err(StoreError::disk("keep", content_path(removal.ino)))
     }
 }
@@ -247,27 +252,26 @@ impl LostFound {
         preservation.list.add(&entry);
     }
 
-    /// Moves the content of a removed file out of the way. Returns the directory that has it now, whose names are to be
+    /// Takes the content of a removed file. Returns the directory that has it now, whose names are to be
     /// synced. The content of a file for which there is no room stays in place, for the caller to remove.
     ///
     /// # Errors
     /// If the disk cannot be asked for the file.
     pub fn move_content(
         &self,
-        disk: &StoreDisk,
+        removal: &Removal<'_>,
         generation: Generation,
-        ino: Ino,
     ) -> io::Result<Option<String>> {
         let mut preservation = self.preservation.lock();
         let mut other;
         let preservation = match &mut *preservation {
             Some(preservation) if preservation.generation == generation => preservation,
             _ => {
-                other = Preservation::open(disk, generation);
+                other = Preservation::open(removal.disk, generation);
                 &mut other
             }
         };
-        let (directory, moved) = preservation.move_content(ino)?;
+        let (directory, moved) = preservation.move_content(removal)?;
         self.add(generation, moved);
         Ok(directory)
     }
@@ -494,7 +498,11 @@ impl Preservation {
         Ok(())
     }
 
-    fn move_content(&mut self, ino: Ino) -> io::Result<(Option<String>, PreservedTotals)> {
+    fn move_content(
+        &mut self,
+        removal: &Removal<'_>,
+    ) -> io::Result<(Option<String>, PreservedTotals)> {
+        let ino = removal.ino;
         let nothing = (None, PreservedTotals::default());
         let from = content_path(ino);
         let stat = match self.backing.stat(&from) {
@@ -518,7 +526,7 @@ impl Preservation {
         }
         // Makes the directories.
         let made = self.backing.open_or_create(&place);
-        if let Err(error) = made.and_then(|_| self.backing.rename(&from, &place)) {
+        if let Err(error) = made.and_then(|_| removal.take(&place)) {
             self.list_failure(ino, &error);
             return Ok(nothing);
         }

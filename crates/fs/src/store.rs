@@ -25,6 +25,8 @@ mod delta_access;
 mod facade;
 mod image;
 mod lost_found_access;
+#[cfg(test)]
+mod needed_content;
 mod open;
 mod replica_access;
 

@@ -101,11 +101,13 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Marks the content of a freed inode if an observer needs that content.
+    /// Marks the content of a freed inode if observers need that content.
     fn mark_freed(self, ino: Ino) {
         let observers = self.content.observers();
-        if let Some(mark) = observers.freed(ino, ChangeOrigin::Operation) {
-            self.namespace.apply([(keys::garbage(ino), Some(mark))]);
+        let marks = observers.freed(ino, ChangeOrigin::Operation);
+        if !marks.is_empty() {
+            self.namespace
+                .apply([(keys::garbage(ino), Some(marks.encode()))]);
         }
     }
 

@@ -3,7 +3,8 @@
 //! A change is a value, [`ByteChange`]: [`Observers::carry_out`] tells each observer of it, in the order of their list,
 //! and then makes exactly that change. So no change can be made that was not announced, and none can be announced in
 //! other words than it is made. The content of a freed inode is announced twice: when the inode is freed
-//! ([`Observers::freed`]) and when its content is about to leave its place ([`Observers::before_removal`]).
+//! ([`Observers::freed`]) and when its content is about to leave its place ([`Observers::before_removal`]). Several observers
+//! may need that content ([`freed`](super::freed)).
 //!
 //! The order of the list is the order of the calls. Observers that only take notes come first. An observer that needs
 //! the old bytes reads them from the content file that it is given. An error of an observer stops the change: the later
@@ -32,6 +33,7 @@ use std::sync::Arc;
 use lockstep_types::Ino;
 use lockstep_types::backing::BackingFile;
 
+use super::freed::{FreedMarks, MarkOwner, Removal};
 use super::reservation::allocate_whole;
 use crate::error::StoreError;
 use crate::store_disk::StoreDisk;
@@ -148,17 +150,6 @@ impl ByteEdit<'_> {
     }
 }
 
-/// The content of a freed inode, which is about to leave its place.
-#[derive(Clone, Copy)]
-pub struct Removal<'a> {
-    /// The disk with the content.
-    pub disk: &'a StoreDisk,
-    /// The inode.
-    pub ino: Ino,
-    /// The mark that an observer has given the inode when it was freed; empty without one.
-    pub mark: &'a [u8],
-}
-
 /// One that is told before bytes change. See the head of this file for order and locks.
 pub trait ByteObserver: Send + Sync {
     /// Bytes of a file are about to change. `old` is the content with the old bytes: the file is new and empty if it had
@@ -172,14 +163,19 @@ pub trait ByteObserver: Send + Sync {
         old: &dyn BackingFile,
     ) -> Result<(), StoreError>;
 
+    /// The name of this observer in the marks of freed inodes, if it gives marks.
+    fn mark_owner(&self) -> Option<MarkOwner> {
+        None
+    }
+
     /// An inode was freed. Returns a mark if this observer needs the content: the store keeps the mark with the inode,
     /// over restarts too, until [`Self::before_removal`] gets it.
     fn freed(&self, _ino: Ino, _origin: ChangeOrigin) -> Option<Vec<u8>> {
         None
     }
 
-    /// The content of a freed inode is about to be removed. An observer that needs the content moves the file away, and
-    /// returns the directory that has it now: the names of that directory are then synced.
+    /// The content of a freed inode is about to be removed. An observer that needs the content takes it
+    /// ([`Removal::take`]), and returns the directory that has it now: the names of that directory are then synced.
     ///
     /// # Errors
     /// An error leaves the content in its place, for a later removal.
@@ -212,30 +208,55 @@ impl Observers {
         made.map_err(StoreError::content(change.edit.operation(), change.ino))
     }
 
-    /// Announces that an inode was freed. Returns the mark of the first observer that needs its content.
-    pub fn freed(&self, ino: Ino, origin: ChangeOrigin) -> Option<Vec<u8>> {
-        let mut marks = self.list.iter().map(|it| it.freed(ino, origin));
-        marks.find_map(|mark| mark)
-    }
-
-    /// Announces the removal of content. Returns the directory to which the first observer that needs the content has
-    /// moved it; no observer after that one is told.
-    pub(super) fn before_removal(
-        &self,
-        removal: &Removal<'_>,
-    ) -> Result<Option<String>, StoreError> {
+    /// Announces that an inode was freed. Returns the marks of the observers that need its content.
+    pub fn freed(&self, ino: Ino, origin: ChangeOrigin) -> FreedMarks {
+        let mut marks = FreedMarks::default();
         for observer in &self.list {
-            let moved = observer.before_removal(removal)?;
-            if moved.is_some() {
-                return Ok(moved);
+            let mark = observer.freed(ino, origin);
+            if let (Some(owner), Some(mark)) = (observer.mark_owner(), mark) {
+                marks.add(owner, mark);
             }
         }
-        Ok(None)
+        marks
+    }
+
+    /// Announces the removal of content with these marks. Returns the directory to which an observer has moved the content;
+    /// `None` if it is still in its place.
+    pub(super) fn before_removal(
+        &self,
+        disk: &StoreDisk,
+        ino: Ino,
+        marks: &FreedMarks,
+    ) -> Result<Option<String>, StoreError> {
+        let mark_of = |observer: &dyn ByteObserver| marks.of(observer.mark_owner()?);
+        let mut moved = None;
+        for (number, observer) in self.list.iter().enumerate() {
+            let mut later = self.list.iter().skip(number + 1);
+            let is_shared = later.any(|later| mark_of(&**later).is_some());
+            let taken = observer.before_removal(&Removal {
+                disk,
+                ino,
+                mark: mark_of(&**observer),
+                is_shared,
+            })?;
+            match taken {
+                Some(directory) if is_shared => disk.sync_dir(&directory)?,
+                Some(directory) => moved = Some(directory),
+                None => {}
+            }
+        }
+        Ok(moved)
     }
 
     /// Adds an observer before the others.
     #[cfg(test)]
     pub fn add_first(&mut self, observer: Arc<dyn ByteObserver>) {
         self.list.insert(0, observer);
+    }
+
+    /// Adds an observer after the others.
+    #[cfg(test)]
+    pub fn add_last(&mut self, observer: Arc<dyn ByteObserver>) {
+        self.list.push(observer);
     }
 }

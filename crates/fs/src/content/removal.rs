@@ -23,8 +23,9 @@ use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
-use super::before_change::{Observers, Removal};
+use super::before_change::Observers;
 use super::dirty::DirtySet;
+use super::freed::FreedMarks;
 use crate::error::StoreError;
 use crate::namespace::{Namespace, keys};
 use crate::paths::{CONTENT_DIR, content_dir, content_owner, content_path, is_content_dir};
@@ -233,12 +234,10 @@ fn announce(
     observers: &Observers,
     ino: Ino,
 ) -> Result<Option<String>, StoreError> {
-    let mark = namespace.get(&keys::garbage(ino))?.unwrap_or_default();
-    observers.before_removal(&Removal {
-        disk,
-        ino,
-        mark: &mark,
-    })
+    let key = keys::garbage(ino);
+    let record = namespace.get(&key)?.unwrap_or_default();
+    let marks = FreedMarks::decode(&record).ok_or_else(|| StoreError::unreadable(&key))?;
+    observers.before_removal(disk, ino, &marks)
 }
 
 fn remove_if_empty(disk: &StoreDisk, dirty: &DirtySet, path: &str) -> Result<bool, StoreError> {

@@ -38,6 +38,17 @@ impl Site {
         site
     }
 
+    /// The content of the file leaves its place.
+    fn move_content(&self) -> io::Result<Option<String>> {
+        let removal = Removal {
+            disk: &self.store,
+            ino: ino(),
+            mark: None,
+            is_shared: false,
+        };
+        self.lost_found.move_content(&removal, generation())
+    }
+
     fn content(&self) -> Arc<dyn BackingFile> {
         let path = content_path(ino());
         self.store.backing().open_or_create(&path).unwrap()
@@ -179,9 +190,7 @@ fn a_full_disk_stops_the_preservation_and_nothing_else_and_leaves_the_reserve() 
     for page in 1..40 {
         site.preserve(page * PAGE..(page + 1) * PAGE, None);
     }
-    let moved = site
-        .lost_found
-        .move_content(&site.store, generation(), ino());
+    let moved = site.move_content();
     assert!(moved.is_ok());
     assert_eq!(site.reserve.lacking(), 0, "the reserve is not used");
     assert_eq!(site.read("content/0/7.ranges").unwrap().len(), 4096);
@@ -226,15 +235,11 @@ fn moved_content_never_replaces_kept_content() {
     let site = Site::new(400);
     for round in 0..3 {
         site.content().write_at(0, &[round; 10]).unwrap();
-        let moved = site
-            .lost_found
-            .move_content(&site.store, generation(), ino());
+        let moved = site.move_content();
         let directory = moved.unwrap().unwrap();
         assert_eq!(directory, ".lockstep/lost+found/2/content/0");
     }
-    let gone = site
-        .lost_found
-        .move_content(&site.store, generation(), ino());
+    let gone = site.move_content();
     assert_eq!(gone.unwrap(), None);
     for (name, first) in [("7", 0), ("7.1", 1), ("7.2", 2)] {
         let kept = site.read(&format!("content/0/{name}")).unwrap();

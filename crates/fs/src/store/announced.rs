@@ -20,7 +20,8 @@ use lockstep_types::{
 use parking_lot::Mutex;
 
 use super::{Access, ImageChunk, OpenOptions, Store};
-use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver, ChangeOrigin, Removal};
+use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver, ChangeOrigin};
+use crate::content::freed::Removal;
 use crate::error::StoreError;
 use crate::namespace::keys;
 use crate::namespace::record::{self, Body, Inode};
@@ -135,18 +136,9 @@ impl Site {
             ino,
             count: 0,
         };
-        site.commit(MetaRequest::Create {
-            parent: Ino::ROOT,
-            name: FileName::new(b"f").unwrap(),
-            ino,
-            kind: NodeKind::File,
-            mode: 0o644,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            target: Vec::new(),
-        });
+        let name = FileName::new(b"f").unwrap();
+        let create = MetaRequest::creation(Ino::ROOT, name, ino, NodeKind::File);
+        site.commit(create.request());
         let (osn, time) = site.next();
         let bytes = vec![1; usize::try_from(BLOCKS * BLOCK).unwrap()];
         site.store.write(ino, 0, &bytes, osn, time).unwrap();
@@ -370,9 +362,10 @@ const CALLS: [&str; 5] = [
 ];
 
 /// The files of the product that may make such calls, and their objects.
-const CALLERS: [(&str, &str); 9] = [
+const CALLERS: [(&str, &str); 10] = [
     ("backing", "below the store"),
     ("content/before_change.rs", "the one place"),
+    ("content/freed.rs", "a copy of freed content"),
     ("content/open_file.rs", "the cut of a failed write"),
     ("content/reservation.rs", "a reservation, for the one place"),
     ("export.rs", "a file of the exported tree"),

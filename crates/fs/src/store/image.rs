@@ -239,8 +239,8 @@ impl ImageAccess<'_> {
             .collect();
         let observers = self.tree.content.observers();
         for ino in &freed {
-            let mark = observers.freed(*ino, ChangeOrigin::Resync);
-            changes.insert(keys::garbage(*ino), Some(mark.unwrap_or_default()));
+            let marks = observers.freed(*ino, ChangeOrigin::Resync);
+            changes.insert(keys::garbage(*ino), Some(marks.encode()));
         }
         self.tree.content.removal().note_freed(freed);
     }

@@ -1,4 +1,4 @@
-//! The calls of the clients, and what is known of their effects.
+//! The calls of the clients, and their known effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
