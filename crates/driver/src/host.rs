@@ -3,11 +3,16 @@
 //! A node uses the operating system ([`OsHost`]). The simulator runs the same code in a seeded world with one thread. So
 //! no other module of the driver may read a clock, start a thread, sleep, or wait for another thread by any other way.
 //! Every module may take a short lock, as long as the holder does not wait.
+//!
+//! There is one way to wait: at a [`Gate`]. A thread that waits for a state waits for the signal of its owner (`signal.rs`), which is
+//! made of gates.
 
 pub(crate) mod exclusive;
 pub mod memory;
 pub(crate) mod oneshot;
 mod os;
+#[cfg_attr(not(test), expect(dead_code))]
+pub(crate) mod signal;
 pub mod threads;
 
 use std::sync::Arc;
@@ -132,8 +137,13 @@ pub trait Gate: Send + Sync {
     /// Opens the gate for all threads, now and later.
     fn open(&self);
 
+    /// Waits until the gate is open, but for no longer than `limit`.
+    fn wait_for(&self, limit: Option<Duration>);
+
     /// Waits until the gate is open.
-    fn wait(&self);
+    fn wait(&self) {
+        self.wait_for(None);
+    }
 }
 
 /// The kind of the thread that executes effects.

@@ -123,10 +123,16 @@ impl Gate for ThreadGate {
         self.opened.notify_all();
     }
 
-    fn wait(&self) {
+    fn wait_for(&self, limit: Option<Duration>) {
+        // A limit beyond the end of the clock is none.
+        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut open = self.open.lock();
         while !*open {
-            self.opened.wait(&mut open);
+            match end {
+                Some(end) if self.opened.wait_until(&mut open, end).timed_out() => return,
+                Some(_) => {}
+                None => self.opened.wait(&mut open),
+            }
         }
     }
 }

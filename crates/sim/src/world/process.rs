@@ -176,6 +176,21 @@ impl Process {
         self.machine_time() + self.clock_ahead
     }
 
+    /// Returns the time of the world at which the monotonic clock of the process will have gone on by `time`, or a moment later.
+    fn world_time_after(&self, time: Duration) -> Duration {
+        let excess = self.clock_excess.load(Ordering::Relaxed);
+        if excess == 0 {
+            return self.shared.now().saturating_add(time);
+        }
+        let rate = u128::try_from(1000 + excess).unwrap_or(1);
+        // The clock moves in steps of a few hundred nanoseconds.
+        let nanos = time.as_nanos().saturating_mul(1000) / rate.max(1) + 1000;
+        let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
+        self.shared
+            .now()
+            .saturating_add(Duration::from_nanos(nanos))
+    }
+
     /// Marks the process as dead: nothing that the process does has an effect any more.
     pub fn die(&self) {
         self.dead.store(true, Ordering::Relaxed);
@@ -304,7 +319,10 @@ impl Host for ProcessHost {
     }
 
     fn gate(&self) -> Arc<dyn Gate> {
-        Arc::new(FiberGate(Arc::default()))
+        Arc::new(FiberGate {
+            latch: Arc::default(),
+            process: Arc::clone(&self.0),
+        })
     }
 
     fn spawn(&self, job: Job) {
@@ -367,8 +385,11 @@ fn run_courier(process: &Process) {
     }
 }
 
-/// A gate between fibers.
-struct FiberGate(Arc<Latch>);
+/// A gate between fibers of a process.
+struct FiberGate {
+    latch: Arc<Latch>,
+    process: Arc<Process>,
+}
 
 /// An event that happens once.
 #[derive(Default)]
@@ -389,12 +410,15 @@ impl Event for Latch {
 
 impl Gate for FiberGate {
     fn open(&self) {
-        self.0.open();
+        self.latch.open();
     }
 
-    fn wait(&self) {
-        if !self.0.has_happened(Duration::ZERO) {
-            fibers::wait(Wait::For(Arc::clone(&self.0) as Arc<dyn Event>, None));
+    fn wait_for(&self, limit: Option<Duration>) {
+        if self.latch.has_happened(Duration::ZERO) {
+            return;
         }
+        let end = limit.map(|limit| self.process.world_time_after(limit));
+        self.process
+            .wait_for(Arc::clone(&self.latch) as Arc<dyn Event>, end);
     }
 }
