@@ -546,7 +546,7 @@ fn the_configuration_of_a_witness_is_told_from_that_of_a_node() {
 
 #[test]
 fn the_reference_describes_every_key() {
-    let reference = include_str!("../../docs/reference-config.md");
+    let reference = include_str!("../../../docs/reference-config.md");
     let keys = [
         sections::NODE_KEYS,
         sections::DATASTORE_KEYS,
