@@ -8,9 +8,7 @@ use clap::Args;
 use lockstep_driver::RESTART_WITHOUT_LEASE;
 use lockstep_link::Identity;
 use lockstep_witness::WitnessOperator;
-use lockstepfs::config::{
-    self, DatastoreConfig, FAILOVER_AFTER_BOUNDS_MS, NodeConfig, WitnessServerConfig,
-};
+use lockstepfs::config::{self, DatastoreConfig, NodeConfig, WitnessServerConfig, settings};
 
 /// Default path of a node's configuration.
 pub(super) const CONFIG_DEFAULT: &str = "/etc/lockstep/node.toml";
@@ -89,8 +87,7 @@ pub(super) struct RunningNodeArgs {
 impl RunningNodeArgs {
     /// The longest time for which a restart of the node's process may be no failover.
     pub(super) fn longest_restart(&self, name: &str) -> Duration {
-        let (_, longest_ms) = FAILOVER_AFTER_BOUNDS_MS;
-        let longest = Duration::from_millis(longest_ms);
+        let longest = Duration::from_millis(settings::FAILOVER_AFTER.most);
         if self.control.is_some() {
             return longest;
         }

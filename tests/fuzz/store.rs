@@ -48,21 +48,14 @@ pub fn config(
     peer: Fingerprint,
     encryption: Encryption,
 ) -> DatastoreConfig {
+    let places = [dir, Path::new("/nonexistent/mount")].map(Path::to_owned);
     DatastoreConfig {
-        name: "data".to_owned(),
-        uuid: UUID,
-        store: dir.to_owned(),
-        mount: "/nonexistent/mount".into(),
-        role,
         policies: Policies {
             on_power_loss: OnPowerLoss::Serve,
             ..Policies::default()
         },
         pause_limit: Duration::from_millis(50),
-        peer_timeout: Duration::from_secs(3),
-        answer_limit: Duration::from_secs(60),
         fuse_threads: 1,
-        failover_after: None,
         peer: Some(PeerConfig {
             address: "127.0.0.1:1".parse().unwrap(),
             fingerprint: peer,
@@ -70,6 +63,7 @@ pub fn config(
             ino_ranges: lockstep_fs::InoRanges::default(),
             witness: None,
         }),
+        ..DatastoreConfig::new("data", UUID, places, role)
     }
 }
 

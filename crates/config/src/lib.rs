@@ -3,7 +3,7 @@
 //! A configuration file is TOML. It is read whole, checked whole and refused whole: all mistakes are reported at
 //! once, each with its line, key, cause and cure, up to [`LISTED_MAX`] of them. An unknown key is never ignored. If
 //! the syntax is wrong, only mistakes of syntax are reported. `docs/reference-config.md` describes each key for
-//! operators.
+//! operators. [`settings`] is the one description of the keys of a datastore, with which a test compares that page.
 //!
 //! The types of this module are plain values, which touch neither disks nor sockets. Only [`load`] and [`load_witness`]
 //! read a file.
@@ -32,14 +32,13 @@ use std::io::{self, Read};
 use std::path::Path;
 
 pub use lockstep_driver::config::{
-    ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DatastoreConfig, FAILOVER_AFTER_BOUNDS_MS,
-    FAILOVER_AFTER_DEFAULT, FUSE_THREADS_BOUNDS, FUSE_THREADS_DEFAULT, NotAnAddress,
-    PAUSE_LIMIT_BOUNDS_MS, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT,
-    PeerAddress, PeerConfig, Policies,
+    DatastoreConfig, FUSE_THREADS_DEFAULT, NotAnAddress, PeerAddress, PeerConfig, Policies,
+    settings,
 };
 pub use lockstep_types::settings::{
     Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby,
 };
+pub use lockstep_witness::WitnessConfig;
 pub use node_config::{LinkConfig, NAME_BYTES_MAX, NodeConfig, SOCKET_PATH_BYTES_MAX};
 pub use problem::{ConfigError, LISTED_MAX, Problem};
 pub use template::{ConfigDraft, DraftPeer, NodeDraft, draft_text, witness_section_text};

@@ -3,11 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lockstep_driver::config::settings::{self, NumberSetting};
 use lockstep_driver::config::{
-    ANSWER_LIMIT_BOUNDS_MS, ANSWER_LIMIT_DEFAULT, DISK_STALL_LIMIT_BOUNDS_MS, DatastoreConfig,
-    DiskStallLimit, FAILOVER_AFTER_BOUNDS_MS, FAILOVER_AFTER_DEFAULT, FLAP_WAIT_MAX_BOUNDS_MS,
-    FUSE_THREADS_BOUNDS, FUSE_THREADS_DEFAULT, FlapWait, PAUSE_LIMIT_BOUNDS_MS,
-    PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_BOUNDS_MS, PEER_TIMEOUT_DEFAULT, PeerConfig, Policies,
+    DatastoreConfig, DiskStallLimit, FlapWait, PeerConfig, Policies, peer_timeout_default,
 };
 use lockstep_fs::InoRanges;
 use lockstep_types::DatastoreUuid;
@@ -27,30 +25,6 @@ use super::witness_section;
 pub(super) const DOCUMENT_KEYS: &[&str] = &["node", "datastore"];
 /// Keys of `[node]`.
 pub(super) const NODE_KEYS: &[&str] = &["name", "identity", "listen", "control"];
-/// Keys of `[[datastore]]`.
-pub(super) const DATASTORE_KEYS: &[&str] = &[
-    "name",
-    "uuid",
-    "store",
-    "mount",
-    "role",
-    "durability",
-    "on_peer_loss",
-    "on_power_loss",
-    "standby",
-    "pause_limit_ms",
-    "peer_timeout_ms",
-    "answer_limit_ms",
-    "disk_stall_limit_ms",
-    "flap_wait_max_ms",
-    "failover_after_ms",
-    "fuse_threads",
-    "peer",
-    "witness",
-];
-/// Keys of `[datastore.peer]`.
-pub(super) const PEER_KEYS: &[&str] = &["address", "fingerprint", "encryption"];
-
 /// Reads and checks the whole file of a node.
 pub(super) fn read(text: &str) -> Result<NodeConfig, Listed> {
     read_with(text, read_document)
@@ -164,16 +138,20 @@ fn read_datastore(
     problems: &mut Problems<'_>,
     mut section: Section<'_>,
 ) -> Option<LocatedDatastore> {
-    let name = section.required(problems, "name", "name = \"alpha\"", value::name);
+    let name = section.required(
+        problems,
+        "name",
+        settings::example(settings::DATASTORE, "name"),
+        value::name,
+    );
     if let Some(name) = &name {
         section.set_title(format!("[[datastore]] {name:?}"));
     }
-    section.refuse_unknown(problems, DATASTORE_KEYS);
+    section.refuse_unknown(problems, &settings::keys(settings::DATASTORE));
     let policies = read_policies(problems, &section);
     let failover_after = read_failover(problems, &section);
     let (pause_limit, peer_timeout, answer_limit) = read_limits(problems, &section, failover_after);
-    let (witness, witness_lines) =
-        witness_section::read(problems, &section, DATASTORE_KEYS).unzip();
+    let (witness, witness_lines) = witness_section::read(problems, &section).unzip();
     let fuse_threads = read_fuse_threads(problems, &section);
     let lines = section.key_lines(problems);
     let (peer, peer_lines) = read_peer(problems, &section).unzip();
@@ -216,15 +194,12 @@ type Required = (
 );
 
 fn read_required(problems: &mut Problems<'_>, section: &Section<'_>) -> Required {
-    let uuid = "uuid = \"…\", as printed by `lockstep init`, the same on both nodes";
-    let store = "store = \"/var/lib/lockstep/alpha\", where this node keeps the data";
-    let mount = "mount = \"/srv/alpha\", where programs find the directory";
-    let role = "role = \"primary\" on one node and role = \"secondary\" on the other";
+    let example = |key| settings::example(settings::DATASTORE, key);
     (
-        section.required(problems, "uuid", uuid, value::uuid),
-        section.required(problems, "store", store, value::path),
-        section.required(problems, "mount", mount, value::path),
-        section.required(problems, "role", role, value::choice),
+        section.required(problems, "uuid", example("uuid"), value::uuid),
+        section.required(problems, "store", example("store"), value::path),
+        section.required(problems, "mount", example("mount"), value::path),
+        section.required(problems, "role", example("role"), value::choice),
     )
 }
 
@@ -241,7 +216,7 @@ fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> Policies
 
 fn read_stall_limit(problems: &mut Problems<'_>, section: &Section<'_>) -> DiskStallLimit {
     let limit = |value: &DeValue<'_>| {
-        let limit = value::millis_or_off(value, DISK_STALL_LIMIT_BOUNDS_MS)?;
+        let limit = value::millis_or_off(value, &settings::DISK_STALL_LIMIT)?;
         Ok(DiskStallLimit::new(limit))
     };
     let default = DiskStallLimit::default();
@@ -250,7 +225,7 @@ fn read_stall_limit(problems: &mut Problems<'_>, section: &Section<'_>) -> DiskS
 
 fn read_flap_wait(problems: &mut Problems<'_>, section: &Section<'_>) -> FlapWait {
     let longest = |value: &DeValue<'_>| {
-        let longest = value::millis_or_off(value, FLAP_WAIT_MAX_BOUNDS_MS)?;
+        let longest = value::millis_or_off(value, &settings::FLAP_WAIT_MAX)?;
         Ok(FlapWait::new(longest))
     };
     section.optional(problems, "flap_wait_max_ms", FlapWait::default(), longest)
@@ -268,8 +243,7 @@ fn read_choice<T: Choice + Default>(
 fn read_failover(problems: &mut Problems<'_>, section: &Section<'_>) -> Option<Duration> {
     const KEY: &str = "failover_after_ms";
     if witness_section::is_named(section) {
-        let millis = |value: &DeValue<'_>| value::millis(value, FAILOVER_AFTER_BOUNDS_MS);
-        return Some(section.optional(problems, KEY, FAILOVER_AFTER_DEFAULT, millis));
+        return Some(read_time(problems, section, KEY, &settings::FAILOVER_AFTER));
     }
     let no_witness = |_: &DeValue<'_>| {
         Err::<Duration, _>(Rejection::new(
@@ -296,27 +270,34 @@ fn read_limits(
         };
         let _none = section.read(problems, "pause_limit_ms", follows).value();
     }
-    let (least, most) = PEER_TIMEOUT_BOUNDS_MS;
-    let timeout_default = failover_after.map_or(PEER_TIMEOUT_DEFAULT, |after| {
-        (after * 2).clamp(Duration::from_millis(least), Duration::from_millis(most))
-    });
-    let mut millis = |key, default, bounds| {
-        section.optional(problems, key, default, |value| value::millis(value, bounds))
-    };
+    let peer_timeout = |value: &DeValue<'_>| value::millis(value, &settings::PEER_TIMEOUT);
+    let timeout_default = peer_timeout_default(failover_after);
     (
-        millis("pause_limit_ms", PAUSE_LIMIT_DEFAULT, PAUSE_LIMIT_BOUNDS_MS),
-        millis("peer_timeout_ms", timeout_default, PEER_TIMEOUT_BOUNDS_MS),
-        millis(
+        read_time(problems, section, "pause_limit_ms", &settings::PAUSE_LIMIT),
+        section.optional(problems, "peer_timeout_ms", timeout_default, peer_timeout),
+        read_time(
+            problems,
+            section,
             "answer_limit_ms",
-            ANSWER_LIMIT_DEFAULT,
-            ANSWER_LIMIT_BOUNDS_MS,
+            &settings::ANSWER_LIMIT,
         ),
     )
 }
 
+fn read_time(
+    problems: &mut Problems<'_>,
+    section: &Section<'_>,
+    key: &str,
+    setting: &NumberSetting,
+) -> Duration {
+    let millis = |value: &DeValue<'_>| value::millis(value, setting);
+    section.optional(problems, key, setting.default_time(), millis)
+}
+
 fn read_fuse_threads(problems: &mut Problems<'_>, section: &Section<'_>) -> usize {
-    section.optional(problems, "fuse_threads", FUSE_THREADS_DEFAULT, |value| {
-        value::count(value, FUSE_THREADS_BOUNDS)
+    let setting = &settings::FUSE_THREADS;
+    section.optional(problems, "fuse_threads", setting.default_count(), |value| {
+        value::count(value, setting)
     })
 }
 
@@ -331,10 +312,11 @@ fn read_peer(
 }
 
 fn read_peer_keys(problems: &mut Problems<'_>, section: &Section<'_>) -> Option<PeerConfig> {
-    section.refuse_unknown_below(problems, PEER_KEYS, ("[[datastore]]", DATASTORE_KEYS));
-    let address = "address = \"10.0.0.2:7400\", the `listen` of the other node";
-    let fingerprint = "fingerprint = \"SHA256:…\", as `lockstep init` printed on the other node";
-    let address = section.required(problems, "address", address, value::peer_address);
+    let above = ("[[datastore]]", &*settings::keys(settings::DATASTORE));
+    section.refuse_unknown_below(problems, &settings::keys(settings::PEER), above);
+    let example = |key| settings::example(settings::PEER, key);
+    let address = section.required(problems, "address", example("address"), value::peer_address);
+    let fingerprint = example("fingerprint");
     let fingerprint = section.required(problems, "fingerprint", fingerprint, value::fingerprint);
     let encryption = section.optional(problems, "encryption", Encryption::default(), value::choice);
     Some(PeerConfig {

@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockstep_driver::config::{FAILOVER_AFTER_DEFAULT, PAUSE_LIMIT_DEFAULT, PeerAddress, Policies};
+use lockstep_driver::config::settings::{self, Setting, Values};
+use lockstep_driver::config::{DatastoreConfig, PeerAddress, peer_timeout_default};
 use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
 use lockstep_types::settings::{Choice, Encryption, Role};
@@ -20,20 +21,8 @@ use super::problem::ConfigError;
 pub struct ConfigDraft {
     /// The node.
     pub node: NodeDraft,
-    /// Name of the datastore.
-    pub datastore: String,
-    /// UUID of the datastore.
-    pub uuid: DatastoreUuid,
-    /// Directory of the store.
-    pub store: PathBuf,
-    /// Mount point.
-    pub mount: PathBuf,
-    /// Role with which a new store begins.
-    pub role: Role,
-    /// The settings that are one word of a list.
-    pub policies: Policies,
-    /// How long acknowledgements wait for a lost peer. Without effect if there is a witness.
-    pub pause_limit: Duration,
+    /// The datastore. Its peer, which is not checked yet, stands beside it.
+    pub datastore: DatastoreConfig,
     /// The witness of the datastore, if it is known and there is a peer.
     pub witness: Option<WitnessConfig>,
     /// The other node; `None` for a datastore that is not mirrored.
@@ -76,13 +65,12 @@ impl ConfigDraft {
                 listen,
                 control: control.to_owned(),
             },
-            datastore: "data".to_owned(),
-            uuid: DatastoreUuid::random(),
-            store: PathBuf::from("/var/lib/lockstep/data"),
-            mount: PathBuf::from("/srv/data"),
-            role: Role::Primary,
-            policies: Policies::default(),
-            pause_limit: PAUSE_LIMIT_DEFAULT,
+            datastore: DatastoreConfig::new(
+                "data",
+                DatastoreUuid::random(),
+                ["/var/lib/lockstep/data", "/srv/data"].map(PathBuf::from),
+                Role::Primary,
+            ),
             witness: None,
             peer: Some(DraftPeer::default()),
         }
@@ -127,68 +115,96 @@ control = {control}
     ))
 }
 
+/// The keys that every file has. A file has any other key if the value is not the default.
+const SHOWN: &[&str] = &[
+    "name",
+    "uuid",
+    "store",
+    "mount",
+    "role",
+    "durability",
+    "on_peer_loss",
+    "on_power_loss",
+    "standby",
+];
+
 fn datastore_text(draft: &ConfigDraft) -> Result<String, ConfigError> {
-    Ok(format!(
-        "\
-[[datastore]]
-name = {name}
-# Identity of the datastore: the same on both nodes, never changed.
-uuid = {uuid}
-# Directory where this node keeps the data. Programs must not touch it.
-store = {store}
-# Directory where programs find the data. Both nodes mount it; the primary serves it.
-mount = {mount}
-# How a new store begins: \"primary\" on one node, \"secondary\" on the other. Later the store knows its role:
-# `lockstep failover`, `promote` and `demote` change it, and `lockstep status` shows it.
-role = {role}
-# \"posix\": on stable storage on both nodes when a program asks (fsync, O_SYNC). \"always\": every operation.
-durability = {durability}
-# When the peer stays away: \"continue\" with one copy (status shows that), or \"freeze\" until the peer is back.
-on_peer_loss = {on_peer_loss}
-# When this node starts as the primary of a complete secondary: \"wait\" serves nothing until it has met that node, or
-# until `lockstep promote`. \"serve\" serves at once: a power loss may lose changes that were never synced, and if the
-# other node was promoted meanwhile, both serve until they meet.
-on_power_loss = {on_power_loss}
-# What programs get here while the other node serves: the error \"erofs\". With \"wait\" only changes get the error, and all else
-# waits until this node serves. For an NFS server set \"eagain\".
-standby = {standby}
-{times}",
-        name = toml_text(&draft.datastore),
-        uuid = toml_text(&draft.uuid.to_string()),
-        store = toml_path(&draft.store)?,
-        mount = toml_path(&draft.mount)?,
-        role = toml_text(draft.role.word()),
-        durability = toml_text(draft.policies.durability.word()),
-        on_peer_loss = toml_text(draft.policies.on_peer_loss.word()),
-        on_power_loss = toml_text(draft.policies.on_power_loss.word()),
-        standby = toml_text(draft.policies.standby.word()),
-        times = times_text(draft),
-    ))
+    let mut text = "[[datastore]]\n".to_owned();
+    for setting in settings::DATASTORE {
+        if let Some(line) = setting_line(draft, setting)? {
+            text.push_str(&lines(setting, &line));
+        }
+    }
+    Ok(text)
 }
 
-fn times_text(draft: &ConfigDraft) -> String {
-    if draft.witness.is_some() && draft.peer.is_some() {
-        return format!(
-            "\
-# The secondary takes over this long after it has lost the primary. The same on both nodes.
-failover_after_ms = {}
-",
-            FAILOVER_AFTER_DEFAULT.as_millis()
-        );
-    }
+/// The line of a setting; `None` for a section, and for a default that needs no line.
+fn setting_line(draft: &ConfigDraft, setting: &Setting) -> Result<Option<String>, ConfigError> {
+    let (datastore, key) = (&draft.datastore, setting.key);
+    let has_witness = draft.witness.is_some() && draft.peer.is_some();
+    let Some(value) = value_text(datastore, key)? else {
+        return Ok(None);
+    };
+    let is_default = default_text(datastore, setting).is_some_and(|default| default == value);
+    let is_written = match key {
+        "pause_limit_ms" => !has_witness,
+        "failover_after_ms" => has_witness,
+        _ => SHOWN.contains(&key) || !is_default,
+    };
     // A default is a comment, so that a witness can be added without a change of this line.
-    let mark = if draft.pause_limit == PAUSE_LIMIT_DEFAULT {
+    let mark = if key == "pause_limit_ms" && is_default {
         "# "
     } else {
         ""
     };
-    format!(
-        "\
-# Without a witness: how long writes wait for a lost peer before on_peer_loss decides.
-{mark}pause_limit_ms = {}
-",
-        draft.pause_limit.as_millis()
-    )
+    Ok(is_written.then(|| format!("{mark}{key} = {value}")))
+}
+
+/// The value of a key, as TOML; `None` for a section.
+fn value_text(datastore: &DatastoreConfig, key: &str) -> Result<Option<String>, ConfigError> {
+    let policies = &datastore.policies;
+    let ms = |time: Duration| time.as_millis().to_string();
+    Ok(Some(match key {
+        "name" => toml_text(&datastore.name),
+        "uuid" => toml_text(&datastore.uuid.to_string()),
+        "store" => toml_path(&datastore.store)?,
+        "mount" => toml_path(&datastore.mount)?,
+        "role" => toml_text(datastore.role.word()),
+        "durability" => toml_text(policies.durability.word()),
+        "on_peer_loss" => toml_text(policies.on_peer_loss.word()),
+        "on_power_loss" => toml_text(policies.on_power_loss.word()),
+        "standby" => toml_text(policies.standby.word()),
+        "pause_limit_ms" => ms(datastore.pause_limit),
+        "flap_wait_max_ms" => ms(policies.flap_wait_max.get()),
+        "peer_timeout_ms" => ms(datastore.peer_timeout),
+        "failover_after_ms" => {
+            let default = settings::FAILOVER_AFTER.default_time();
+            ms(datastore.failover_after.unwrap_or(default))
+        }
+        "answer_limit_ms" => ms(datastore.answer_limit),
+        "disk_stall_limit_ms" => ms(policies.disk_stall_limit.get().unwrap_or_default()),
+        "fuse_threads" => datastore.fuse_threads.to_string(),
+        _ => return Ok(None),
+    }))
+}
+
+/// The value that a missing key has, as TOML; `None` if the key must be there.
+fn default_text(datastore: &DatastoreConfig, setting: &Setting) -> Option<String> {
+    match setting.values {
+        Values::Number(_) if setting.key == "peer_timeout_ms" => {
+            let default = peer_timeout_default(datastore.failover_after);
+            Some(default.as_millis().to_string())
+        }
+        Values::Number(number) => Some(number.default.to_string()),
+        Values::Word { default, .. } => Some(toml_text(default())),
+        Values::Required { .. } | Values::Optional | Values::Section => None,
+    }
+}
+
+/// A line of the file below the comment of its key.
+fn lines(setting: &Setting, line: &str) -> String {
+    let comment = setting.about.replace('\n', "\n# ");
+    format!("# {comment}\n{line}\n")
 }
 
 const NO_WITNESS_TEXT: &str = "\
@@ -200,9 +216,8 @@ fn witness_text(witness: Option<&WitnessConfig>) -> String {
         return NO_WITNESS_TEXT.to_owned();
     };
     let lines = witness_section_text(witness);
-    format!(
-        "# The third party, which decides when the nodes lose each other. The same on both nodes.\n{lines}"
-    )
+    let about = settings::find(settings::DATASTORE, "witness").map_or("", |it| it.about);
+    format!("# {about}\n{lines}")
 }
 
 /// Returns the section `[datastore.witness]` for a witness, without comments.
@@ -228,30 +243,23 @@ pub fn witness_section_text(witness: &WitnessConfig) -> String {
 }
 
 fn peer_text(peer: &DraftPeer) -> String {
-    let address = peer.address.as_ref().map(ToString::to_string);
-    let fingerprint = peer.fingerprint.as_ref().map(ToString::to_string);
-    format!(
-        "\
-[datastore.peer]
-# The `listen` of the other node, as seen from here.
-address = {address}
-# Printed by `lockstep init` on the other node.
-fingerprint = {fingerprint}
-# \"off\" sends the data in the clear, for a dedicated link. Authentication is never off.
-encryption = {encryption}
-",
-        address = toml_text(
-            address
-                .as_deref()
-                .unwrap_or("FILL IN: address:port of the other node")
-        ),
-        fingerprint = toml_text(
-            fingerprint
-                .as_deref()
-                .unwrap_or("FILL IN: fingerprint of the other node")
-        ),
-        encryption = toml_text(peer.encryption.word()),
-    )
+    let value = |key: &str| match key {
+        "address" => match &peer.address {
+            Some(address) => address.to_string(),
+            None => "FILL IN: address:port of the other node".to_owned(),
+        },
+        "fingerprint" => match &peer.fingerprint {
+            Some(fingerprint) => fingerprint.to_string(),
+            None => "FILL IN: fingerprint of the other node".to_owned(),
+        },
+        _ => peer.encryption.word().to_owned(),
+    };
+    let line = |setting: &Setting| {
+        let value = toml_text(&value(setting.key));
+        lines(setting, &format!("{} = {value}", setting.key))
+    };
+    let lines: String = settings::PEER.iter().map(line).collect();
+    format!("[datastore.peer]\n{lines}")
 }
 
 pub(super) fn toml_text(text: &str) -> String {

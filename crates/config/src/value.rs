@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use lockstep_driver::config::PeerAddress;
+use lockstep_driver::config::settings::NumberSetting;
 use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
 use lockstep_types::settings::Choice;
@@ -180,9 +181,17 @@ fn quoted(words: &[&str]) -> String {
     quoted.join(" or ")
 }
 
-/// Reads a whole number within bounds, both included.
-pub(super) fn number(value: &DeValue<'_>, (least, most): (u64, u64)) -> Read<u64> {
-    let cure = || format!("write a whole number from {least} to {most}, without quotes");
+/// Reads a whole number within the bounds of a setting, both included. Zero is one if the setting can be off.
+pub(super) fn number(value: &DeValue<'_>, setting: &NumberSetting) -> Read<u64> {
+    let (least, most) = (setting.least, setting.most);
+    let cure = || {
+        let off = if setting.has_off {
+            ", or 0 for none"
+        } else {
+            ""
+        };
+        format!("write a whole number from {least} to {most}, without quotes{off}")
+    };
     let Some(written) = value.as_integer() else {
         let cause = format!(
             "this must be a whole number, but is {}",
@@ -193,6 +202,7 @@ pub(super) fn number(value: &DeValue<'_>, (least, most): (u64, u64)) -> Read<u64
     let parsed = i128::from_str_radix(written.as_str(), written.radix());
     match parsed.map(u64::try_from) {
         Ok(Ok(number)) if (least..=most).contains(&number) => Ok(number),
+        Ok(Ok(0)) if setting.has_off => Ok(0),
         _ => Err(Rejection::new(
             format!("{} is out of bounds", written.as_str()),
             cure(),
@@ -201,24 +211,20 @@ pub(super) fn number(value: &DeValue<'_>, (least, most): (u64, u64)) -> Read<u64
 }
 
 /// Reads a number of milliseconds within bounds.
-pub(super) fn millis(value: &DeValue<'_>, bounds: (u64, u64)) -> Read<Duration> {
-    number(value, bounds).map(Duration::from_millis)
+pub(super) fn millis(value: &DeValue<'_>, setting: &NumberSetting) -> Read<Duration> {
+    number(value, setting).map(Duration::from_millis)
 }
 
 /// Reads a number of milliseconds within bounds, or zero: then there is no limit.
-pub(super) fn millis_or_off(value: &DeValue<'_>, bounds: (u64, u64)) -> Read<Option<Duration>> {
-    let (least, most) = bounds;
-    match number(value, (0, most))? {
-        0 => Ok(None),
-        millis if millis < least => Err(Rejection::new(
-            format!("{millis} is out of bounds"),
-            format!("write a whole number from {least} to {most}, without quotes, or 0 for none"),
-        )),
-        millis => Ok(Some(Duration::from_millis(millis))),
-    }
+pub(super) fn millis_or_off(
+    value: &DeValue<'_>,
+    setting: &NumberSetting,
+) -> Read<Option<Duration>> {
+    let millis = number(value, setting)?;
+    Ok((millis > 0).then(|| Duration::from_millis(millis)))
 }
 
 /// Reads a count within bounds.
-pub(super) fn count(value: &DeValue<'_>, bounds: (u64, u64)) -> Read<usize> {
-    number(value, bounds).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
+pub(super) fn count(value: &DeValue<'_>, setting: &NumberSetting) -> Read<usize> {
+    number(value, setting).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
 }

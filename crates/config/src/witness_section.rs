@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use lockstep_driver::config::settings;
 use lockstep_witness::{EtcdEndpoint, WitnessAddress, WitnessConfig};
 use toml::de::DeValue;
 
@@ -9,35 +10,26 @@ use super::problem::{Problems, Rejection};
 use super::section::{KeyLines, Section};
 use super::value;
 
-/// Keys of `[datastore.witness]`.
-pub(super) const WITNESS_KEYS: &[&str] = &["address", "fingerprint", "etcd"];
-
-const ADDRESS: &str = "address = \"10.0.0.3:7400\", the `listen` of the witness";
-const FINGERPRINT: &str =
-    "fingerprint = \"SHA256:…\", as `lockstep init --witness` printed on the witness";
-
 /// Reads the witness of a datastore, if there is a section for it. The result has no witness if it is refused, but always
-/// the lines of its keys. `of_datastore`: the keys of the datastore's own section.
+/// the lines of its keys.
 pub(super) fn read(
     problems: &mut Problems<'_>,
     datastore: &Section<'_>,
-    of_datastore: &[&str],
 ) -> Option<(Option<WitnessConfig>, KeyLines)> {
     let section = datastore.table(problems, "witness", "[datastore.witness]")?;
     let lines = section.key_lines(problems);
-    Some((read_keys(problems, &section, of_datastore), lines))
+    Some((read_keys(problems, &section), lines))
 }
 
-fn read_keys(
-    problems: &mut Problems<'_>,
-    section: &Section<'_>,
-    of_datastore: &[&str],
-) -> Option<WitnessConfig> {
-    section.refuse_unknown_below(problems, WITNESS_KEYS, ("[[datastore]]", of_datastore));
+fn read_keys(problems: &mut Problems<'_>, section: &Section<'_>) -> Option<WitnessConfig> {
+    let above = ("[[datastore]]", &*settings::keys(settings::DATASTORE));
+    section.refuse_unknown_below(problems, &settings::keys(settings::WITNESS), above);
+    let example = |key| settings::example(settings::WITNESS, key);
     if !section.has("etcd") {
-        let address = section.required(problems, "address", ADDRESS, address);
+        let address = section.required(problems, "address", example("address"), address);
+        let fingerprint = example("fingerprint");
         let fingerprint =
-            section.required(problems, "fingerprint", FINGERPRINT, value::fingerprint);
+            section.required(problems, "fingerprint", fingerprint, value::fingerprint);
         return Some(WitnessConfig::Own {
             address: address?,
             fingerprint: fingerprint?,

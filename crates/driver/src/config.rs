@@ -2,6 +2,7 @@
 //! makes them itself.
 
 mod address;
+pub mod settings;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,36 +16,10 @@ use lockstep_types::{DatastoreUuid, WitnessId};
 
 pub use address::{NotAnAddress, PeerAddress};
 
-/// Default of [`DatastoreConfig::pause_limit`].
-pub const PAUSE_LIMIT_DEFAULT: Duration = Duration::from_secs(10);
-/// Bounds of `pause_limit_ms`, in milliseconds.
-pub const PAUSE_LIMIT_BOUNDS_MS: (u64, u64) = (0, 600_000);
-/// Default of [`DatastoreConfig::peer_timeout`].
-pub const PEER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
-/// Bounds of `peer_timeout_ms`, in milliseconds.
-pub const PEER_TIMEOUT_BOUNDS_MS: (u64, u64) = (200, 60_000);
-/// Default of [`DatastoreConfig::answer_limit`]. It is longer than a flush of a slow but healthy disk.
-pub const ANSWER_LIMIT_DEFAULT: Duration = Duration::from_secs(60);
-/// Bounds of `answer_limit_ms`, in milliseconds.
-pub const ANSWER_LIMIT_BOUNDS_MS: (u64, u64) = (1000, 600_000);
-/// Default of [`DiskStallLimit`]. It is longer than a small flush of a slow, busy disk.
-const DISK_STALL_LIMIT_DEFAULT: Duration = Duration::from_secs(30);
-/// Bounds of `disk_stall_limit_ms`, in milliseconds. Zero is allowed, too: it ends the watch.
-pub const DISK_STALL_LIMIT_BOUNDS_MS: (u64, u64) = (1000, 600_000);
-/// Default of [`FlapWait`].
-const FLAP_WAIT_MAX_DEFAULT: Duration = Duration::from_secs(60);
-/// Bounds of `flap_wait_max_ms`, in milliseconds. Zero is allowed, too: no connection must stand for a time.
-pub const FLAP_WAIT_MAX_BOUNDS_MS: (u64, u64) = (1000, 600_000);
 /// The longest time between two pings.
 const BEAT_MAX: Duration = Duration::from_millis(500);
-/// Default of [`DatastoreConfig::fuse_threads`]: the fastest number for eight jobs on two cores.
-pub const FUSE_THREADS_DEFAULT: usize = 8;
-/// Bounds of `fuse_threads`.
-pub const FUSE_THREADS_BOUNDS: (u64, u64) = (1, 64);
-/// Default of [`DatastoreConfig::failover_after`] with a witness.
-pub const FAILOVER_AFTER_DEFAULT: Duration = Duration::from_millis(1500);
-/// Bounds of `failover_after_ms`, in milliseconds.
-pub const FAILOVER_AFTER_BOUNDS_MS: (u64, u64) = (300, 60_000);
+/// Default of [`DatastoreConfig::fuse_threads`].
+pub const FUSE_THREADS_DEFAULT: usize = settings::FUSE_THREADS.default_count();
 
 /// One datastore of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,27 +36,24 @@ pub struct DatastoreConfig {
     pub role: Role,
     /// The promise to clients, and the behaviour in trouble.
     pub policies: Policies,
-    /// The time that acknowledgements wait for a lost peer before [`Policies::on_peer_loss`] decides. Default
-    /// [`PAUSE_LIMIT_DEFAULT`], bounds [`PAUSE_LIMIT_BOUNDS_MS`].
+    /// The time that acknowledgements wait for a lost peer before [`Policies::on_peer_loss`] decides
+    /// ([`settings::PAUSE_LIMIT`]).
     pub pause_limit: Duration,
-    /// The time that the peer may be silent before the connection is treated as lost. Default
-    /// [`PEER_TIMEOUT_DEFAULT`], bounds [`PEER_TIMEOUT_BOUNDS_MS`].
+    /// The time that the peer may be silent before the connection is treated as lost ([`settings::PEER_TIMEOUT`]).
     pub peer_timeout: Duration,
-    /// The time that an operation waits for the answer of a connected peer before [`Policies::on_peer_loss`] decides.
-    /// Default [`ANSWER_LIMIT_DEFAULT`], bounds [`ANSWER_LIMIT_BOUNDS_MS`].
+    /// The time that an operation waits for the answer of a connected peer before [`Policies::on_peer_loss`] decides
+    /// ([`settings::ANSWER_LIMIT`]).
     pub answer_limit: Duration,
-    /// Threads that serve the mount. Default [`FUSE_THREADS_DEFAULT`], bounds
-    /// [`FUSE_THREADS_BOUNDS`].
+    /// Threads that serve the mount ([`settings::FUSE_THREADS`]).
     pub fuse_threads: usize,
     /// With a witness: the time from the loss of the connection to the takeover by the secondary. All times of a failover
-    /// follow from this one ([`FailoverTimes`]). `None` without a witness. Bounds [`FAILOVER_AFTER_BOUNDS_MS`].
+    /// follow from this one ([`FailoverTimes`]). `None` without a witness. Bounds [`settings::FAILOVER_AFTER`].
     pub failover_after: Option<Duration>,
     /// The other node; `None` for a datastore that is deliberately not mirrored.
     pub peer: Option<PeerConfig>,
 }
 
-/// The time after which a disk that has not answered a probe hangs (rule R12). Default 30 s, bounds
-/// [`DISK_STALL_LIMIT_BOUNDS_MS`].
+/// The time after which a disk that has not answered a probe hangs (rule R12; [`settings::DISK_STALL_LIMIT`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskStallLimit(Option<Duration>);
 
@@ -102,12 +74,12 @@ impl DiskStallLimit {
 
 impl Default for DiskStallLimit {
     fn default() -> Self {
-        Self(Some(DISK_STALL_LIMIT_DEFAULT))
+        Self(Some(settings::DISK_STALL_LIMIT.default_time()))
     }
 }
 
 /// The longest time for which a connection must stand before it ends the time alone of a primary whose link comes and goes
-/// (rule P23). Default 60 s, bounds [`FLAP_WAIT_MAX_BOUNDS_MS`].
+/// (rule P23; [`settings::FLAP_WAIT_MAX`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlapWait(Option<Duration>);
 
@@ -128,7 +100,7 @@ impl FlapWait {
 
 impl Default for FlapWait {
     fn default() -> Self {
-        Self(Some(FLAP_WAIT_MAX_DEFAULT))
+        Self(Some(settings::FLAP_WAIT_MAX.default_time()))
     }
 }
 
@@ -150,6 +122,34 @@ pub struct Policies {
 }
 
 impl DatastoreConfig {
+    /// A datastore without a peer, in these places. Every other setting has its default.
+    pub fn new(name: &str, uuid: DatastoreUuid, [store, mount]: [PathBuf; 2], role: Role) -> Self {
+        Self {
+            name: name.to_owned(),
+            uuid,
+            store,
+            mount,
+            role,
+            policies: Policies::default(),
+            pause_limit: settings::PAUSE_LIMIT.default_time(),
+            peer_timeout: peer_timeout_default(None),
+            answer_limit: settings::ANSWER_LIMIT.default_time(),
+            fuse_threads: FUSE_THREADS_DEFAULT,
+            failover_after: None,
+            peer: None,
+        }
+    }
+
+    /// The same datastore with that [`Self::failover_after`], and the default of [`Self::peer_timeout`] that follows from it.
+    #[must_use]
+    pub fn with_failover_after(self, after: Duration) -> Self {
+        Self {
+            failover_after: Some(after),
+            peer_timeout: peer_timeout_default(Some(after)),
+            ..self
+        }
+    }
+
     /// Time between two pings.
     pub fn beat(&self) -> Duration {
         let beat = BEAT_MAX.min(self.peer_timeout / 4);
@@ -216,6 +216,12 @@ impl DatastoreConfig {
         let beats = self.answer_limit.as_nanos() / self.beat().as_nanos().max(1);
         u64::try_from(beats).unwrap_or(u64::MAX).saturating_add(1)
     }
+}
+
+/// The default of [`DatastoreConfig::peer_timeout`]: with a witness, twice [`DatastoreConfig::failover_after`].
+pub fn peer_timeout_default(failover_after: Option<Duration>) -> Duration {
+    let limit = settings::PEER_TIMEOUT;
+    failover_after.map_or(limit.default_time(), |after| limit.clamp(after * 2))
 }
 
 /// The times of a failover through the witness. Each follows from the time `F` from the loss of the connection to the

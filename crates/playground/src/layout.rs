@@ -16,12 +16,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use lockstep_config::{ConfigDraft, DatastoreConfig, DraftPeer, Policies, WitnessConfig};
 use lockstep_link::{Fingerprint, Identity};
 use lockstep_types::{DatastoreUuid, Role};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::config::{DATASTORE, DatastoreTable, NodeFile, NodeTable, PeerTable, WitnessTable};
+use crate::config::{self, DATASTORE};
 use crate::network::{PlaygroundNetwork, Way};
 use crate::options::{NODE_NAMES, PlaygroundOptions};
 use crate::program::Program;
@@ -73,8 +74,8 @@ impl PlaygroundLayout {
         let layout = Self::plan(dir, lock, options)?;
         layout.refuse_running()?;
         layout.unmount()?;
-        let uuid = earlier.unwrap_or_else(|| DatastoreUuid::random().to_string());
-        layout.write_configs(&uuid, options)?;
+        let uuid = earlier.unwrap_or_else(DatastoreUuid::random);
+        layout.write_configs(uuid, options)?;
         Ok(layout)
     }
 
@@ -130,7 +131,7 @@ impl PlaygroundLayout {
         Ok(())
     }
 
-    fn write_configs(&self, uuid: &str, options: &PlaygroundOptions) -> Result<()> {
+    fn write_configs(&self, uuid: DatastoreUuid, options: &PlaygroundOptions) -> Result<()> {
         let fingerprints = self.nodes.iter().map(NodePlan::fingerprint);
         let fingerprints: Vec<Fingerprint> = fingerprints.collect::<Result<_>>()?;
         let known = || self.nodes.iter().map(|node| node.name).zip(&fingerprints);
@@ -141,19 +142,24 @@ impl PlaygroundLayout {
         for node in &self.nodes {
             let mut nodes = self.nodes.iter().zip(&fingerprints);
             let peer = nodes.find(|(other, _)| other.name != node.name);
-            let peer = peer.map(|(peer, fingerprint)| PeerTable {
-                address: peer.reached_at,
-                fingerprint: *fingerprint,
-                encryption: options.encryption.clone(),
-            });
-            let asked = node.witness_at.zip(witness);
-            let asked = asked.map(|(address, fingerprint)| WitnessTable {
-                address,
-                fingerprint,
-            });
+            let peer = match peer {
+                Some((peer, fingerprint)) => Some(DraftPeer {
+                    address: Some(peer.reached_at.to_string().parse()?),
+                    fingerprint: Some(*fingerprint),
+                    encryption: options.encryption,
+                }),
+                None => None,
+            };
+            let asked = match node.witness_at.zip(witness) {
+                Some((address, fingerprint)) => Some(WitnessConfig::Own {
+                    address: address.to_string().parse()?,
+                    fingerprint,
+                }),
+                None => None,
+            };
             fs::create_dir_all(&node.mount)
                 .with_context(|| format!("cannot make {}", node.mount.display()))?;
-            node.file(uuid, options, peer, asked).write(&node.config)?;
+            config::write(&node.draft(uuid, options, peer, asked), &node.config)?;
         }
         Ok(())
     }
@@ -265,7 +271,7 @@ fn lock(dir: &Path) -> Result<OwnedFd> {
 }
 
 /// The identity of the datastore of an earlier playground in `dir`; an error if `dir` holds foreign files.
-fn earlier_uuid(dir: &Path, options: &PlaygroundOptions) -> Result<Option<String>> {
+fn earlier_uuid(dir: &Path, options: &PlaygroundOptions) -> Result<Option<DatastoreUuid>> {
     let config = dir.join("a/node.toml");
     if !config.exists() {
         let mut entries =
@@ -277,15 +283,15 @@ fn earlier_uuid(dir: &Path, options: &PlaygroundOptions) -> Result<Option<String
         );
         return Ok(None);
     }
-    let earlier = NodeFile::read(&config)?.datastore.into_iter().next();
-    let mirrored = earlier.as_ref().is_some_and(|store| store.peer.is_some());
+    let earlier = config::read(&config)?;
+    let mirrored = earlier.peer.is_some();
     ensure!(
         mirrored == options.replica,
         "{} holds a playground {} a replica\n  cure: choose another --dir",
         dir.display(),
         if mirrored { "with" } else { "without" }
     );
-    Ok(earlier.map(|store| store.uuid))
+    Ok(Some(earlier.uuid))
 }
 
 impl NodePlan {
@@ -331,35 +337,32 @@ impl NodePlan {
         Ok(identity.fingerprint())
     }
 
-    fn file(
+    fn draft(
         &self,
-        uuid: &str,
+        uuid: DatastoreUuid,
         options: &PlaygroundOptions,
-        peer: Option<PeerTable>,
-        witness: Option<WitnessTable>,
-    ) -> NodeFile {
-        let cluster = options.cluster;
-        let datastore = DatastoreTable {
-            name: DATASTORE.to_owned(),
-            uuid: uuid.to_owned(),
-            store: self.store.clone(),
-            mount: self.mount.clone(),
-            role: self.role,
-            durability: options.durability.clone(),
-            on_peer_loss: options.on_peer_loss.clone(),
-            pause_limit_ms: cluster.is_none().then_some(options.pause_limit_ms),
-            failover_after_ms: cluster.map(|cluster| cluster.failover_after_ms),
-            peer,
-            witness,
-        };
-        NodeFile {
-            node: NodeTable {
-                name: self.name.to_owned(),
-                identity: self.identity.clone(),
-                listen: self.listen,
-                control: self.control.clone(),
+        peer: Option<DraftPeer>,
+        witness: Option<WitnessConfig>,
+    ) -> ConfigDraft {
+        let places = [self.store.clone(), self.mount.clone()];
+        let datastore = DatastoreConfig {
+            policies: Policies {
+                durability: options.durability,
+                on_peer_loss: options.on_peer_loss,
+                ..Policies::default()
             },
-            datastore: vec![datastore],
+            pause_limit: Duration::from_millis(options.pause_limit_ms),
+            ..DatastoreConfig::new(DATASTORE, uuid, places, self.role)
+        };
+        let after = options.cluster.map(|cluster| cluster.failover_after_ms);
+        ConfigDraft {
+            datastore: match after {
+                Some(after) => datastore.with_failover_after(Duration::from_millis(after)),
+                None => datastore,
+            },
+            witness,
+            peer,
+            ..ConfigDraft::new(self.name, &self.identity, &self.control, self.listen)
         }
     }
 
@@ -386,9 +389,8 @@ mod tests {
         PlaygroundOptions::new(dir).unwrap()
     }
 
-    fn load(layout: &PlaygroundLayout, index: usize) -> DatastoreTable {
-        let mut file = NodeFile::read(&layout.nodes[index].config).unwrap();
-        file.datastore.remove(0)
+    fn load(layout: &PlaygroundLayout, index: usize) -> DatastoreConfig {
+        config::read(&layout.nodes[index].config).unwrap()
     }
 
     #[test]
@@ -399,7 +401,7 @@ mod tests {
         assert_eq!(a.uuid, b.uuid);
         assert_eq!((a.role, b.role), (Role::Primary, Role::Secondary));
         let (to_b, to_a) = (a.peer.unwrap(), b.peer.unwrap());
-        assert_eq!(to_b.address, layout.nodes[1].listen);
+        assert_eq!(to_b.address.to_string(), layout.nodes[1].listen.to_string());
         assert_eq!(to_a.fingerprint, layout.nodes[0].fingerprint().unwrap());
         assert_eq!(to_b.fingerprint, layout.nodes[1].fingerprint().unwrap());
     }
@@ -412,9 +414,9 @@ mod tests {
             ..options(dir.path())
         };
         let layout = PlaygroundLayout::prepare(&delayed).unwrap();
-        let to_b = load(&layout, 0).peer.unwrap().address;
-        assert_eq!(to_b, layout.nodes[1].reached_at);
-        assert_ne!(to_b, layout.nodes[1].listen);
+        let to_b = load(&layout, 0).peer.unwrap().address.to_string();
+        assert_eq!(to_b, layout.nodes[1].reached_at.to_string());
+        assert_ne!(to_b, layout.nodes[1].listen.to_string());
         assert_eq!(
             layout.start_network(delayed.round_trip).unwrap().proxies(),
             2
@@ -426,8 +428,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let layout = PlaygroundLayout::prepare(&options(dir.path())).unwrap();
         let a = load(&layout, 0);
-        assert_eq!(a.peer.unwrap().address, layout.nodes[1].listen);
-        assert!(a.witness.is_none() && a.failover_after_ms.is_none());
+        assert!(!a.has_witness());
+        let to_b = a.peer.unwrap().address.to_string();
+        assert_eq!(to_b, layout.nodes[1].listen.to_string());
         assert_eq!(layout.start_network(Duration::ZERO).unwrap().proxies(), 0);
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use lockstep_config::settings;
 use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss};
 
 use crate::program::Program;
@@ -43,9 +44,6 @@ impl ServerName {
     }
 }
 
-/// How long acknowledgements wait for a lost peer unless the command line says otherwise.
-const PAUSE_LIMIT_DEFAULT_MS: u64 = 10_000;
-
 /// Run both nodes on this machine, to try things out
 ///
 /// Starts a primary and a secondary as two processes on loopback addresses, mounts the datastore,
@@ -80,22 +78,22 @@ struct TuningArgs {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = PAUSE_LIMIT_DEFAULT_MS,
+        default_value_t = settings::PAUSE_LIMIT.default,
         hide_short_help = true
     )]
     pause_limit_ms: u64,
 
     /// When acknowledged writes are on stable storage
     #[arg(long, value_parser = words::<Durability>(), default_value = Durability::default().word(), hide_short_help = true)]
-    durability: String,
+    durability: Durability,
 
     /// Behaviour when the peer stays away
     #[arg(long, value_parser = words::<OnPeerLoss>(), default_value = OnPeerLoss::default().word(), hide_short_help = true)]
-    on_peer_loss: String,
+    on_peer_loss: OnPeerLoss,
 
     /// Whether the bytes between the nodes are encrypted
     #[arg(long, value_parser = words::<Encryption>(), default_value = Encryption::default().word(), hide_short_help = true)]
-    encryption: String,
+    encryption: Encryption,
 
     /// Processors each node runs on, such as `a=0,b=1`
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_cpu, hide_short_help = true)]
@@ -124,8 +122,10 @@ Examples:
 Exit codes: 0 stopped as asked, 2 could not start (then everything is cleaned up).";
 
 /// Takes the words of a setting.
-fn words<T: Choice>() -> PossibleValuesParser {
-    PossibleValuesParser::new(T::ALL.iter().map(|(_, word)| *word))
+fn words<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    let words = T::ALL.iter().map(|(_, word)| *word);
+    // The first parser rejects all other words.
+    PossibleValuesParser::new(words).try_map(|word| T::find(&word).ok_or("no such word"))
 }
 
 fn parse_cpu(text: &str) -> Result<(String, usize), String> {
@@ -162,12 +162,12 @@ pub(crate) struct PlaygroundOptions {
     pub(crate) pause_limit_ms: u64,
     /// The parts of a cluster that fails over by itself, if this is one.
     pub(crate) cluster: Option<ClusterOptions>,
-    /// When acknowledged writes are on stable storage: a word of [`Durability`].
-    pub(crate) durability: String,
-    /// Behaviour when the peer stays away: a word of [`OnPeerLoss`].
-    pub(crate) on_peer_loss: String,
-    /// Whether the bytes between the nodes are encrypted: a word of [`Encryption`].
-    pub(crate) encryption: String,
+    /// When acknowledged writes are on stable storage.
+    pub(crate) durability: Durability,
+    /// Behaviour when the peer stays away.
+    pub(crate) on_peer_loss: OnPeerLoss,
+    /// Whether the bytes between the nodes are encrypted.
+    pub(crate) encryption: Encryption,
     /// The processors of each node that is bound to some.
     pub(crate) cpus: BTreeMap<String, Vec<usize>>,
     /// Log filter of the nodes.
@@ -190,11 +190,11 @@ impl PlaygroundOptions {
             dir: dir.to_owned(),
             replica: true,
             round_trip: Duration::ZERO,
-            pause_limit_ms: PAUSE_LIMIT_DEFAULT_MS,
+            pause_limit_ms: settings::PAUSE_LIMIT.default,
             cluster: None,
-            durability: Durability::default().word().to_owned(),
-            on_peer_loss: OnPeerLoss::default().word().to_owned(),
-            encryption: Encryption::default().word().to_owned(),
+            durability: Durability::default(),
+            on_peer_loss: OnPeerLoss::default(),
+            encryption: Encryption::default(),
             cpus: BTreeMap::new(),
             log: "info".to_owned(),
             node_program: program.path().to_owned(),
@@ -208,9 +208,9 @@ impl PlaygroundOptions {
             replica: !args.no_replica,
             round_trip: Duration::from_millis(args.peer_delay_ms),
             pause_limit_ms: tuning.pause_limit_ms,
-            durability: tuning.durability.clone(),
-            on_peer_loss: tuning.on_peer_loss.clone(),
-            encryption: tuning.encryption.clone(),
+            durability: tuning.durability,
+            on_peer_loss: tuning.on_peer_loss,
+            encryption: tuning.encryption,
             log: tuning.node_log.clone(),
             ..Self::new(&args.dir)?
         };

@@ -14,7 +14,8 @@ use lockstep_driver::{Place, make_store_on_this_machine, prepare};
 use lockstep_link::{Fingerprint, Identity};
 use lockstep_types::DatastoreUuid;
 use lockstepfs::config::{
-    self, Choice, ConfigDraft, DraftPeer, NodeConfig, PeerAddress, Role, draft_text,
+    self, Choice, ConfigDraft, DatastoreConfig, DraftPeer, NodeConfig, PeerAddress, Role,
+    draft_text,
 };
 
 use crate::cli::arguments::absolute;
@@ -179,18 +180,18 @@ impl InitPlan {
             ..DraftPeer::default()
         };
         let second = args.uuid.is_some();
+        let role = args.role.unwrap_or(if second {
+            Role::Secondary
+        } else {
+            Role::Primary
+        });
+        let uuid = args.uuid.unwrap_or_else(DatastoreUuid::random);
+        let store = or_default(args.store, format!("/var/lib/lockstep/{name}"))?;
+        let mount = or_default(args.mount, format!("/srv/{name}"))?;
         let draft = ConfigDraft {
-            role: args.role.unwrap_or(if second {
-                Role::Secondary
-            } else {
-                Role::Primary
-            }),
-            uuid: args.uuid.unwrap_or_else(DatastoreUuid::random),
-            mount: or_default(args.mount, format!("/srv/{name}"))?,
-            store: or_default(args.store, format!("/var/lib/lockstep/{name}"))?,
+            datastore: DatastoreConfig::new(name, uuid, [store, mount], role),
             peer: (!args.peer.unmirrored).then_some(known),
             witness: args.peer.witness.witness(),
-            datastore: args.datastore,
             ..ConfigDraft::new(&args.name, &directory, &control, args.listen)
         };
         Ok(Self { directory, draft })
@@ -220,16 +221,16 @@ impl InitPlan {
     fn make(&self, text: &str) -> Result<InitOutcome> {
         let mut directories = NewDirectories::default();
         directories.make(&self.directory)?;
-        directories.make(&self.draft.mount)?;
-        let had_store = self.draft.store.exists();
+        directories.make(&self.draft.datastore.mount)?;
+        let had_store = self.draft.datastore.store.exists();
         let store = self.make_store().inspect_err(|_| {
             if !had_store {
                 // The store did not exist before, so its files are all new.
-                let _ = std::fs::remove_dir_all(&self.draft.store);
+                let _ = std::fs::remove_dir_all(&self.draft.datastore.store);
             }
         })?;
         let store = NewStore {
-            path: store.then(|| self.draft.store.clone()),
+            path: store.then(|| self.draft.datastore.store.clone()),
             had_directory: had_store,
         };
         let config = self.config_path();
@@ -241,7 +242,7 @@ impl InitPlan {
             fingerprint: identity.fingerprint(),
             store_made: store.keep(),
             // Last: an immutable directory could not be removed after a failure.
-            protection: mount_directory::protect(&self.draft.mount),
+            protection: mount_directory::protect(&self.draft.datastore.mount),
         })
     }
 
@@ -262,13 +263,13 @@ impl InitPlan {
             "node": self.draft.node.name,
             "fingerprint": made.fingerprint.to_string(),
             "config": self.config_path(),
-            "store": self.draft.store,
+            "store": self.draft.datastore.store,
             "store_made": made.store_made,
-            "mount": self.draft.mount,
+            "mount": self.draft.datastore.mount,
             "mount_protection": made.protection.word(),
-            "datastore": self.draft.datastore,
-            "uuid": self.draft.uuid.to_string(),
-            "role": self.draft.role,
+            "datastore": self.draft.datastore.name,
+            "uuid": self.draft.datastore.uuid.to_string(),
+            "role": self.draft.datastore.role,
             "ready": self.missing_keys().is_empty(),
         })
     }
@@ -298,11 +299,11 @@ impl InitPlan {
              store        {}\n  mount        {}\n\nNext:\n\n",
             self.draft.node.name,
             self.directory.display(),
-            self.draft.datastore,
-            self.draft.uuid,
-            self.draft.role.word(),
+            self.draft.datastore.name,
+            self.draft.datastore.uuid,
+            self.draft.datastore.role.word(),
             self.store_text(made.store_made),
-            made.protection.text(&self.draft.mount),
+            made.protection.text(&self.draft.datastore.mount),
         );
         let mut steps = self.pairing_steps(fingerprint, text);
         steps.extend(self.allow_step(fingerprint));
@@ -318,7 +319,7 @@ impl InitPlan {
             "Check it (exit code 0: {healthy}):\n\n       \
              lockstep status --config {config}\n\n   \
              Programs find the directory at {}{standby}.",
-            self.draft.mount.display()
+            self.draft.datastore.mount.display()
         ));
         steps.extend(self.offer_step(fingerprint));
         for (number, step) in steps.iter().enumerate() {
@@ -354,7 +355,7 @@ impl InitPlan {
     }
 
     fn store_text(&self, made: bool) -> String {
-        let store = self.draft.store.display();
+        let store = self.draft.datastore.store.display();
         if made {
             format!("{store}, made: empty, 194 MiB")
         } else {
@@ -415,7 +416,7 @@ impl InitPlan {
                 || "ADDRESS-OF-THAT-SERVER:7400".to_owned(),
                 ToString::to_string,
             );
-        let role = match draft.role {
+        let role = match draft.datastore.role {
             Role::Primary => Role::Secondary,
             Role::Secondary => Role::Primary,
         };
@@ -428,11 +429,11 @@ impl InitPlan {
              --datastore {} --uuid {} --role {} \\\n         \
              --mount {} --store {}{witness}",
             shell(&self.directory),
-            draft.datastore,
-            draft.uuid,
+            draft.datastore.name,
+            draft.datastore.uuid,
             role.word(),
-            shell(&draft.mount),
-            shell(&draft.store),
+            shell(&draft.datastore.mount),
+            shell(&draft.datastore.store),
         )
     }
 
@@ -545,7 +546,7 @@ mod tests {
         let printed = plan
             .next_steps(&made, &plan.config_text().unwrap())
             .replace(&made.fingerprint.to_string(), "SHA256:…")
-            .replace(&plan.draft.uuid.to_string(), "…");
+            .replace(&plan.draft.datastore.uuid.to_string(), "…");
         let first_step = printed.split("\n2. ").next().unwrap();
         assert!(
             page.contains(first_step),

@@ -49,8 +49,14 @@ fn a_witness_of_lockstep_and_an_etcd_are_read() {
         panic!("{witness:?}");
     };
     assert_eq!(address.to_string(), "10.0.0.3:7400");
-    assert_eq!(datastore.failover_after, Some(FAILOVER_AFTER_DEFAULT));
-    assert_eq!(datastore.peer_timeout, FAILOVER_AFTER_DEFAULT * 2);
+    assert_eq!(
+        datastore.failover_after,
+        Some(settings::FAILOVER_AFTER.default_time())
+    );
+    assert_eq!(
+        datastore.peer_timeout,
+        settings::FAILOVER_AFTER.default_time() * 2
+    );
     let (datastore, witness) = alpha(ETCD, "failover_after_ms = 60000");
     let Some(WitnessConfig::Etcd { endpoints }) = witness else {
         panic!("{witness:?}");
@@ -58,7 +64,7 @@ fn a_witness_of_lockstep_and_an_etcd_are_read() {
     assert_eq!(endpoints.len(), 2);
     assert_eq!(datastore.failover_after, Some(Duration::from_mins(1)));
     // Twice as long would be out of bounds.
-    let (_, most) = PEER_TIMEOUT_BOUNDS_MS;
+    let most = settings::PEER_TIMEOUT.most;
     assert_eq!(datastore.peer_timeout, Duration::from_millis(most));
     let beta = read(&witnessed(OWN, "")).unwrap();
     let beta = beta.datastore("beta").unwrap();

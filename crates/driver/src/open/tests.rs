@@ -15,10 +15,7 @@ use lockstep_types::{
 };
 
 use super::*;
-use crate::config::{
-    ANSWER_LIMIT_DEFAULT, FUSE_THREADS_DEFAULT, PAUSE_LIMIT_DEFAULT, PEER_TIMEOUT_DEFAULT,
-    PeerConfig, Policies,
-};
+use crate::config::{PeerConfig, Policies};
 use crate::host::ThreadKind;
 use crate::service_gate::{RequestKind, Standing};
 use crate::session::Session;
@@ -72,22 +69,14 @@ impl Place {
             ino_ranges: InoRanges::default(),
             witness: None,
         };
+        let places = [dir.path().to_owned(), PathBuf::from("/nonexistent/mount")];
         let config = DatastoreConfig {
-            name: "alpha".to_owned(),
-            uuid: DatastoreUuid::random(),
-            store: dir.path().to_owned(),
-            mount: PathBuf::from("/nonexistent/mount"),
-            role: Role::Primary,
             policies: Policies {
                 on_power_loss: OnPowerLoss::Serve,
                 ..Policies::default()
             },
-            pause_limit: PAUSE_LIMIT_DEFAULT,
-            peer_timeout: PEER_TIMEOUT_DEFAULT,
-            answer_limit: ANSWER_LIMIT_DEFAULT,
-            fuse_threads: FUSE_THREADS_DEFAULT,
-            failover_after: None,
             peer: Some(peer),
+            ..DatastoreConfig::new("alpha", DatastoreUuid::random(), places, Role::Primary)
         };
         Self { dir, config }
     }

@@ -1,0 +1,323 @@
+//! The settings of a datastore: the one description of each key, its default, its bounds and its unit.
+//!
+//! The parser of the configuration file, the text of a new file and the defaults of [`DatastoreConfig`] take them from here,
+//! and a test compares `docs/reference-config.md` with them.
+//!
+//! [`DatastoreConfig`]: super::DatastoreConfig
+
+use std::time::Duration;
+
+use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, Standby};
+
+/// One key in the configuration of a datastore.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The key in its section.
+    pub key: &'static str,
+    /// The values that the key takes.
+    pub values: Values,
+    /// The meaning in a sentence or two, for the comment above the key in a new file. Lines end where the comment has to.
+    pub about: &'static str,
+}
+
+/// The values that a key takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Values {
+    /// A text that the file must have.
+    Required {
+        /// The missing line, as an error message shows it.
+        example: &'static str,
+    },
+    /// A text, or a list, that the file may have.
+    Optional,
+    /// One word of a list.
+    Word {
+        /// All words, in the order of error messages.
+        words: fn() -> Vec<&'static str>,
+        /// The word if the file has none.
+        default: fn() -> &'static str,
+    },
+    /// A whole number.
+    Number(NumberSetting),
+    /// A section below.
+    Section,
+}
+
+/// A whole number with its bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct NumberSetting {
+    /// The number if the file has none.
+    pub default: u64,
+    /// The least number.
+    pub least: u64,
+    /// The largest number.
+    pub most: u64,
+    /// Whether zero is allowed below the least number: the limit is off.
+    pub has_off: bool,
+    /// The unit: `ms`, or nothing for a count.
+    pub unit: &'static str,
+}
+
+impl NumberSetting {
+    /// The default as a time.
+    pub const fn default_time(&self) -> Duration {
+        Duration::from_millis(self.default)
+    }
+
+    /// The default as a count.
+    #[allow(clippy::cast_possible_truncation)] // a count is small
+    pub const fn default_count(&self) -> usize {
+        self.default as usize
+    }
+
+    /// The nearest time within the bounds.
+    pub fn clamp(&self, time: Duration) -> Duration {
+        let [least, most] = [self.least, self.most].map(Duration::from_millis);
+        time.clamp(least, most)
+    }
+
+    const fn setting(self, key: &'static str, about: &'static str) -> Setting {
+        Setting {
+            key,
+            values: Values::Number(self),
+            about,
+        }
+    }
+}
+
+const fn millis(default: u64, least: u64, most: u64) -> NumberSetting {
+    NumberSetting {
+        default,
+        least,
+        most,
+        has_off: false,
+        unit: "ms",
+    }
+}
+
+const fn millis_or_off(default: u64, least: u64, most: u64) -> NumberSetting {
+    NumberSetting {
+        has_off: true,
+        ..millis(default, least, most)
+    }
+}
+
+const fn required(key: &'static str, example: &'static str, about: &'static str) -> Setting {
+    Setting {
+        key,
+        values: Values::Required { example },
+        about,
+    }
+}
+
+const fn word<T: Choice + Default>(key: &'static str, about: &'static str) -> Setting {
+    Setting {
+        key,
+        values: Values::Word {
+            words: words::<T>,
+            default: || T::default().word(),
+        },
+        about,
+    }
+}
+
+const fn section(key: &'static str, about: &'static str) -> Setting {
+    Setting {
+        key,
+        values: Values::Section,
+        about,
+    }
+}
+
+fn words<T: Choice>() -> Vec<&'static str> {
+    T::ALL.iter().map(|(_, word)| *word).collect()
+}
+
+/// `pause_limit_ms`.
+pub const PAUSE_LIMIT: NumberSetting = millis(10_000, 0, 600_000);
+/// `flap_wait_max_ms`.
+pub const FLAP_WAIT_MAX: NumberSetting = millis_or_off(60_000, 1000, 600_000);
+/// `peer_timeout_ms`. With a witness the default is twice `failover_after_ms`, within these bounds.
+pub const PEER_TIMEOUT: NumberSetting = millis(3000, 200, 60_000);
+/// `failover_after_ms`, with a witness.
+pub const FAILOVER_AFTER: NumberSetting = millis(1500, 300, 60_000);
+/// `answer_limit_ms`. The default is longer than a flush of a slow but healthy disk.
+pub const ANSWER_LIMIT: NumberSetting = millis(60_000, 1000, 600_000);
+/// `disk_stall_limit_ms`. The default is longer than a small flush of a slow, busy disk.
+pub const DISK_STALL_LIMIT: NumberSetting = millis_or_off(30_000, 1000, 600_000);
+/// `fuse_threads`. The default is the fastest number for eight jobs on two cores.
+pub const FUSE_THREADS: NumberSetting = NumberSetting {
+    default: 8,
+    least: 1,
+    most: 64,
+    has_off: false,
+    unit: "",
+};
+
+/// The keys of `[[datastore]]`, in the order of a new file and of `docs/reference-config.md`.
+pub const DATASTORE: &[Setting] = &[
+    required(
+        "name",
+        "name = \"alpha\"",
+        "Name of the datastore in commands and logs.",
+    ),
+    required(
+        "uuid",
+        "uuid = \"…\", as printed by `lockstep init`, the same on both nodes",
+        "Identity of the datastore: the same on both nodes, never changed.",
+    ),
+    required(
+        "store",
+        "store = \"/var/lib/lockstep/alpha\", where this node keeps the data",
+        "Directory where this node keeps the data. Programs must not touch it.",
+    ),
+    required(
+        "mount",
+        "mount = \"/srv/alpha\", where programs find the directory",
+        "Directory where programs find the data. Both nodes mount it; the primary serves it.",
+    ),
+    required(
+        "role",
+        "role = \"primary\" on one node and role = \"secondary\" on the other",
+        "How a new store begins: \"primary\" on one node, \"secondary\" on the other. Later the store knows its role:\n\
+         `lockstep failover`, `promote` and `demote` change it, and `lockstep status` shows it.",
+    ),
+    word::<Durability>(
+        "durability",
+        "\"posix\": on stable storage on both nodes when a program asks (fsync, O_SYNC). \"always\": every operation.",
+    ),
+    word::<OnPeerLoss>(
+        "on_peer_loss",
+        "When the peer stays away: \"continue\" with one copy (status shows that), or \"freeze\" until the peer is back.",
+    ),
+    word::<OnPowerLoss>(
+        "on_power_loss",
+        "When this node starts as the primary of a complete secondary: \"wait\" serves nothing until it has met that node, or\n\
+         until `lockstep promote`. \"serve\" serves at once: a power loss may lose changes that were never synced, and if the\n\
+         other node was promoted meanwhile, both serve until they meet.",
+    ),
+    word::<Standby>(
+        "standby",
+        "What programs get here while the other node serves: the error \"erofs\". With \"wait\" only changes get the error, and all else\n\
+         waits until this node serves. For an NFS server set \"eagain\".",
+    ),
+    PAUSE_LIMIT.setting(
+        "pause_limit_ms",
+        "Without a witness: how long writes wait for a lost peer before on_peer_loss decides.",
+    ),
+    FLAP_WAIT_MAX.setting(
+        "flap_wait_max_ms",
+        "How long a link that comes and goes must stand, at most, before the other node is taken back. 0: not at all.",
+    ),
+    PEER_TIMEOUT.setting(
+        "peer_timeout_ms",
+        "How long the peer may be silent before the connection counts as lost.",
+    ),
+    FAILOVER_AFTER.setting(
+        "failover_after_ms",
+        "The secondary takes over this long after it has lost the primary. The same on both nodes.",
+    ),
+    ANSWER_LIMIT.setting(
+        "answer_limit_ms",
+        "How long an operation waits for a peer that is connected but does not answer.",
+    ),
+    DISK_STALL_LIMIT.setting(
+        "disk_stall_limit_ms",
+        "How long this node's own disk may give no answer. 0: no one watches the disk.",
+    ),
+    FUSE_THREADS.setting("fuse_threads", "Threads that serve the mount."),
+    section("peer", "The other node."),
+    section(
+        "witness",
+        "The third party, which decides when the nodes lose each other. The same on both nodes.",
+    ),
+];
+
+/// The keys of `[datastore.peer]`.
+pub const PEER: &[Setting] = &[
+    required(
+        "address",
+        "address = \"10.0.0.2:7400\", the `listen` of the other node",
+        "The `listen` of the other node, as seen from here.",
+    ),
+    required(
+        "fingerprint",
+        "fingerprint = \"SHA256:…\", as `lockstep init` printed on the other node",
+        "Printed by `lockstep init` on the other node.",
+    ),
+    word::<Encryption>(
+        "encryption",
+        "\"off\" sends the data in the clear, for a dedicated link. Authentication is never off.",
+    ),
+];
+
+/// The keys of `[datastore.witness]`: either `etcd`, or both others.
+pub const WITNESS: &[Setting] = &[
+    required(
+        "address",
+        "address = \"10.0.0.3:7400\", the `listen` of the witness",
+        "The `listen` of the witness, as seen from here.",
+    ),
+    required(
+        "fingerprint",
+        "fingerprint = \"SHA256:…\", as `lockstep init --witness` printed on the witness",
+        "Printed by `lockstep init --witness` on the witness.",
+    ),
+    Setting {
+        key: "etcd",
+        values: Values::Optional,
+        about: "Instead of the other two: the endpoints of one etcd cluster.",
+    },
+];
+
+/// The setting of that key in a section; `None` for an unknown key.
+pub fn find<'s>(section: &'s [Setting], key: &str) -> Option<&'s Setting> {
+    section.iter().find(|setting| setting.key == key)
+}
+
+/// The line that an error message shows for a required key of a section.
+pub fn example(section: &[Setting], key: &str) -> &'static str {
+    match find(section, key).map(|setting| setting.values) {
+        Some(Values::Required { example }) => example,
+        _ => "",
+    }
+}
+
+/// All keys of a section.
+pub fn keys(section: &[Setting]) -> Vec<&'static str> {
+    section.iter().map(|setting| setting.key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_key_is_there_once_and_says_what_it_is() {
+        for section in [DATASTORE, PEER, WITNESS] {
+            let distinct: BTreeSet<_> = keys(section).into_iter().collect();
+            assert_eq!(distinct.len(), section.len());
+            for setting in section {
+                assert!(setting.about.ends_with('.'), "{}", setting.key);
+            }
+        }
+        assert!(find(DATASTORE, "fuse_threads").is_some());
+        assert!(find(DATASTORE, "fuse_thread").is_none());
+    }
+
+    #[test]
+    fn each_default_lies_within_its_bounds() {
+        for setting in [DATASTORE, PEER, WITNESS].concat() {
+            match setting.values {
+                Values::Number(number) => {
+                    assert!((number.least..=number.most).contains(&number.default));
+                }
+                Values::Word { words, default } => assert!(words().contains(&default())),
+                Values::Required { example } => assert!(example.starts_with(setting.key)),
+                Values::Optional | Values::Section => {}
+            }
+        }
+    }
+}
