@@ -213,7 +213,8 @@ impl DatastoreSlot {
         running.start_thread("maintenance", move || maintained.run_maintenance())?;
         let watched = Arc::clone(&running.datastore);
         running.start_thread("disk-watch", move || watched.role().watch_disk())?;
-        let dialer = identity.and_then(|identity| Dialer::new(&self.config, Arc::clone(identity)));
+        let dialer = identity
+            .and_then(|identity| Dialer::new(running.datastore.config(), Arc::clone(identity)));
         if let Some(dialer) = dialer {
             let datastore = Arc::clone(&running.datastore);
             running.start_thread("dialer", move || datastore.role().run_dialer(&dialer))?;

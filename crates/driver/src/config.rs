@@ -2,6 +2,8 @@
 //! makes them itself.
 
 mod address;
+mod changes;
+mod handle;
 pub mod settings;
 
 use std::path::PathBuf;
@@ -15,6 +17,8 @@ use lockstep_types::time::millis;
 use lockstep_types::{DatastoreUuid, WitnessId};
 
 pub use address::{NotAnAddress, PeerAddress};
+pub use changes::{ConfigRefused, RefusedSetting};
+pub use handle::ConfigHandle;
 
 /// The longest time between two pings.
 const BEAT_MAX: Duration = Duration::from_millis(500);

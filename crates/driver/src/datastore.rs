@@ -10,7 +10,8 @@ use lockstep_roles::ServicePart;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{DatastoreUuid, Errno, Generation};
 
-use crate::config::DatastoreConfig;
+use crate::config::settings::Setting;
+use crate::config::{ConfigHandle, ConfigRefused, DatastoreConfig};
 use crate::durable::{DatastoreError, failed, refused, tables};
 use crate::engine::Engine;
 use crate::jobs::resync::verify_report;
@@ -51,9 +52,20 @@ impl Datastore {
         self.engine.name()
     }
 
-    /// Configuration of the datastore.
-    pub fn config(&self) -> &DatastoreConfig {
+    /// The configuration of the datastore, as a handle.
+    pub fn config(&self) -> &Arc<ConfigHandle> {
         &self.engine.config
+    }
+
+    /// Changes the configuration while the datastore runs. Returns the settings that differ from before.
+    ///
+    /// # Errors
+    /// If a setting differs that cannot change now ([`ConfigHandle`]): then nothing changes.
+    pub fn reconfigure(
+        &self,
+        new: DatastoreConfig,
+    ) -> Result<Vec<&'static Setting>, ConfigRefused> {
+        self.keeper.reconfigure(new)
     }
 
     /// The store of this node, for checks from outside. A change behind the protocol makes the nodes differ.
@@ -197,6 +209,7 @@ impl Datastore {
             role_file,
             ..
         } = &*self.engine;
+        let config = &*config.current();
         if role_file.was_killed() && !is_active(Mutant::ClosedTooEarly) {
             store.sync_everything().map_err(refused(config))?;
         }

@@ -23,7 +23,7 @@ use lockstep_types::settings::{Choice, Durability, Standby};
 use lockstep_types::time::millis;
 use lockstep_types::{Errno, SyncStanding};
 
-use crate::config::DatastoreConfig;
+use crate::config::ConfigHandle;
 use crate::durable::role_file::RoleFile;
 use crate::engine::disk_watch::DiskWatch;
 use crate::engine::failure_log::FailureLog;
@@ -54,7 +54,8 @@ pub(crate) struct EngineDisk {
 
 /// See the head of this file.
 pub(crate) struct Engine {
-    pub config: DatastoreConfig,
+    /// The configuration, which can change: each reader takes the present value.
+    pub config: Arc<ConfigHandle>,
     pub store: Store,
     pub host: Arc<dyn Host>,
     pub role_file: RoleFile,
@@ -78,7 +79,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// Name of the datastore.
     pub fn name(&self) -> &str {
-        &self.config.name
+        self.config.name()
     }
 
     /// The knowledge that this copy has of its sync (rule P17).
@@ -98,13 +99,13 @@ impl Engine {
 
     /// Whether the configuration demands stable storage for every operation.
     pub fn is_always_durable(&self) -> bool {
-        self.config.policies.durability == Durability::Always
+        self.config.current().policies.durability == Durability::Always
     }
 
     /// The answer to a request that a change of the role, or the end of the datastore, leaves without an outcome: either
     /// node may have done it, or none.
     pub fn unknown_outcome(&self) -> Errno {
-        match self.config.policies.standby {
+        match self.config.current().policies.standby {
             Standby::Wait | Standby::Erofs => Errno::Io,
             Standby::Eagain => Errno::Again,
         }

@@ -56,7 +56,7 @@ impl Maintenance {
             let session = present();
             session.notice_failed_disk();
             session.tick();
-            if host.since(beaten) >= engine.config.beat() {
+            if host.since(beaten) >= engine.config.current().beat() {
                 beaten = host.now();
                 session.beat();
             }

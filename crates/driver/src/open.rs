@@ -25,7 +25,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::{Durability, OnPowerLoss};
 use lockstep_types::{BootId, StoreId};
 
-use crate::config::DatastoreConfig;
+use crate::config::{ConfigHandle, DatastoreConfig};
 use crate::datastore::Datastore;
 use crate::durable::copy_status::CopyLoss;
 use crate::durable::poison_marker::RunDirMarker;
@@ -383,7 +383,7 @@ impl Prepared {
         if let Some(lost @ CopyLoss::Older) = lost {
             engine.notes.set_reason(&lost.to_string());
         }
-        let part = engine.config.first_part(record);
+        let part = engine.config.current().first_part(record);
         let session = build::session(&engine, part)?;
         Ok(Arc::new(Datastore::new(engine, session, part)))
     }
@@ -409,7 +409,7 @@ fn open_poisoned(
     };
     let engine = engine(config, parts, host);
     let session = build::poisoned(&engine)?;
-    let part = engine.config.first_part(role.record);
+    let part = engine.config.current().first_part(role.record);
     Ok(Arc::new(Datastore::new(engine, session, part)))
 }
 
@@ -462,21 +462,22 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
         poison,
         reserve,
     } = parts;
+    let config = Arc::new(ConfigHandle::new(config));
     let role_identity = crate::jobs::store_place::identity_of(store.backing().as_ref());
     Arc::new(Engine {
         notes: StatusNotes::new(
-            config.name.clone(),
+            config.name().to_owned(),
             host.now(),
             Contact::of(store.backing()),
         ),
-        role: SharedMachine::new(config.has_witness(), host.now()),
+        role: SharedMachine::new(config.current().has_witness(), host.now()),
         store,
         host,
         role_file,
         poison,
         disk: EngineDisk {
             reserve,
-            watch: DiskWatch::new(config.policies.disk_stall_limit.get()),
+            watch: DiskWatch::new(&config),
             failures: FailureLog::default(),
             role_file: role_identity,
             is_moved: AtomicBool::new(false),

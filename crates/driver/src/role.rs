@@ -24,5 +24,6 @@ mod exchange;
 mod facts;
 pub(crate) mod keeper;
 pub(crate) mod lease_expiry;
+mod reconfigure;
 mod switch;
 pub(crate) mod witness_loop;

@@ -57,10 +57,10 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         reason: failure.reason,
         time: failure.time,
     });
-    let mut status = DatastoreStatus::of_configuration(&engine.config);
+    let mut status = DatastoreStatus::of_configuration(&engine.config.current());
     let marks = engine.role_file.state();
     status.settings.role = marks.record.role;
-    status.settings.mount = Some(engine.config.mount.display().to_string());
+    status.settings.mount = Some(engine.config.current().mount.display().to_string());
     let now = engine.host.now();
     let (standing, since) = engine.gate.standing_and_since(&*engine.host);
     status.sync = SyncStatus {
@@ -115,7 +115,11 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
 fn lost_found(engine: &Engine) -> Vec<LostFoundStatus> {
     let totals = engine.store.lost_found().totals();
     let status = totals.into_iter().map(|(generation, kept)| {
-        let directory = engine.config.store.join(lost_found_dir(generation));
+        let directory = engine
+            .config
+            .current()
+            .store
+            .join(lost_found_dir(generation));
         LostFoundStatus {
             generation: generation.get(),
             files: kept.files,

@@ -148,6 +148,22 @@ impl Core {
         }
     }
 
+    /// Takes other decisions of an operator, which count from the next event on. The bounds of the operations in flight stay as
+    /// they were at the beginning.
+    pub const fn reconfigure(&mut self, config: CoreConfig) {
+        let CoreConfig {
+            writes_max,
+            bytes_max,
+            ..
+        } = self.config;
+        self.config = CoreConfig {
+            writes_max,
+            bytes_max,
+            ..config
+        };
+        self.link.set_wait_max(config.flap_wait_max_ms);
+    }
+
     /// The present state.
     pub const fn state(&self) -> State {
         self.state

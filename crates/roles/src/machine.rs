@@ -22,7 +22,7 @@ use lockstep_types::Generation;
 use crate::event::{Asker, RoleEffect, RoleEvent, SessionEvent};
 use crate::facts::{RoleFacts, SessionState};
 use crate::forced::ForcedPromotion;
-use crate::query::{PeerWitness, WitnessAuthority};
+use crate::query::{PeerWitness, WitnessAuthority, WitnessQuery};
 use crate::question::Question;
 use crate::record::RoleRecord;
 use crate::solo::{SoloEnds, SoloGrant};
@@ -167,6 +167,12 @@ impl RoleMachine {
         }
     }
 
+    /// Whether a claim may be under way after which the witness lets nobody take over.
+    fn asks_alone(&self) -> bool {
+        let question = self.question.as_ref();
+        question.is_some_and(|question| question.query == WitnessQuery::Alone)
+    }
+
     /// A primary whose disk hangs gives way if the secondary can take over at once, as far as this node knows (rule R12).
     fn disk_hangs(&self, facts: &RoleFacts, may_peer_hang: bool) -> RoleEffects {
         let can_be_replaced = facts.settings.has_witness
@@ -175,7 +181,8 @@ impl RoleMachine {
             && facts.unrecorded.is_none()
             && facts.is_serving
             && !may_peer_hang
-            && facts.session.is_recorded_in_sync();
+            && facts.session.is_recorded_in_sync()
+            && !self.asks_alone();
         if can_be_replaced {
             vec![RoleEffect::GiveWay]
         } else {

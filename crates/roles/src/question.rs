@@ -210,8 +210,9 @@ impl Question {
     }
 
     /// Tells of a promotion by force, unless the witness has made the other node the primary of a generation that this node did
-    /// not know of: then both nodes may have served, and an operator decides. An empty witness gets a record, too: an earlier
-    /// claim that is late on its way finds it, and lets no node take over (rules R5 and R10).
+    /// not know of: then both nodes may have served, and an operator decides. The witness knows once it has granted a claim of
+    /// this question. An equal record of an earlier claim, or an empty witness, is not enough: a claim that is late on its way
+    /// would find the record that it expects, and let the other node take over (rules R5 and R10).
     fn tell(
         &mut self,
         me: Member,
@@ -223,10 +224,9 @@ impl Question {
             if promotion.is_overtaken_by(now, me) {
                 return Step::Over(Conclusion::Nothing);
             }
-            let change = now.change;
             // A witness of an earlier version keeps no name.
             let is_granted = claimed.is_some_and(|new| now == new || now == forgotten(new));
-            if is_granted || now == (WitnessRecord { change, ..new }) {
+            if is_granted {
                 return Step::Over(Conclusion::Recorded);
             }
         }

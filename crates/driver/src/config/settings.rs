@@ -16,8 +16,45 @@ pub struct Setting {
     pub key: &'static str,
     /// The values that the key takes.
     pub values: Values,
+    /// Whether a running datastore can follow a change.
+    pub change: Change,
     /// The meaning in a sentence or two, for the comment above the key in a new file. Lines end where the comment has to.
     pub about: &'static str,
+}
+
+/// Whether a running datastore can follow a change of a setting, and when the new value is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// At once.
+    AtOnce,
+    /// At once, unless the change switches the setting on or off: that is refused.
+    UnlessSwitched {
+        /// Why it is refused.
+        cause: &'static str,
+        /// How the operator gets the new value all the same.
+        cure: &'static str,
+    },
+    /// From the next connection with the peer on.
+    NextConnection,
+    /// At the next start of the datastore: nothing else reads the setting.
+    NextStart,
+    /// Refused while the datastore runs.
+    Refused {
+        /// Why it is refused.
+        cause: &'static str,
+        /// How the operator gets the new value all the same.
+        cure: &'static str,
+    },
+}
+
+/// The usual way to a value that a running datastore cannot take.
+const RESTART: &str = "start the node again with the new value";
+
+const fn refused(cause: &'static str) -> Change {
+    Change::Refused {
+        cause,
+        cure: RESTART,
+    }
 }
 
 /// The values that a key takes.
@@ -76,10 +113,11 @@ impl NumberSetting {
         time.clamp(least, most)
     }
 
-    const fn setting(self, key: &'static str, about: &'static str) -> Setting {
+    const fn setting(self, key: &'static str, change: Change, about: &'static str) -> Setting {
         Setting {
             key,
             values: Values::Number(self),
+            change,
             about,
         }
     }
@@ -102,29 +140,41 @@ const fn millis_or_off(default: u64, least: u64, most: u64) -> NumberSetting {
     }
 }
 
-const fn required(key: &'static str, example: &'static str, about: &'static str) -> Setting {
+const fn required(
+    key: &'static str,
+    example: &'static str,
+    change: Change,
+    about: &'static str,
+) -> Setting {
     Setting {
         key,
         values: Values::Required { example },
+        change,
         about,
     }
 }
 
-const fn word<T: Choice + Default>(key: &'static str, about: &'static str) -> Setting {
+const fn word<T: Choice + Default>(
+    key: &'static str,
+    change: Change,
+    about: &'static str,
+) -> Setting {
     Setting {
         key,
         values: Values::Word {
             words: words::<T>,
             default: || T::default().word(),
         },
+        change,
         about,
     }
 }
 
-const fn section(key: &'static str, about: &'static str) -> Setting {
+const fn section(key: &'static str, change: Change, about: &'static str) -> Setting {
     Setting {
         key,
         values: Values::Section,
+        change,
         about,
     }
 }
@@ -154,81 +204,124 @@ pub const FUSE_THREADS: NumberSetting = NumberSetting {
     unit: "",
 };
 
+/// Another witness.
+const WITNESS_CHANGE: Change = Change::Refused {
+    cause: "both nodes must ask one witness, and know its answers since their start",
+    cure: "change both files and start one node after the other, as \"Change or remove the witness\" in \
+           docs/operations/witness.md says",
+};
+
 /// The keys of `[[datastore]]`, in the order of a new file and of `docs/reference-config.md`.
 pub const DATASTORE: &[Setting] = &[
     required(
         "name",
         "name = \"alpha\"",
+        refused("the datastore is known by its name to the mount, to its threads and in the log"),
         "Name of the datastore in commands and logs.",
     ),
     required(
         "uuid",
         "uuid = \"…\", as printed by `lockstep init`, the same on both nodes",
+        Change::Refused {
+            cause: "another uuid is another datastore",
+            cure: "give a new datastore a section of its own, with its own name, store and mount",
+        },
         "Identity of the datastore: the same on both nodes, never changed.",
     ),
     required(
         "store",
         "store = \"/var/lib/lockstep/alpha\", where this node keeps the data",
+        Change::Refused {
+            cause: "the datastore works in this directory",
+            cure: "stop the node, move the directory, and start the node with the new value",
+        },
         "Directory where this node keeps the data. Programs must not touch it.",
     ),
     required(
         "mount",
         "mount = \"/srv/alpha\", where programs find the directory",
+        refused("programs use the mount"),
         "Directory where programs find the data. Both nodes mount it; the primary serves it.",
     ),
     required(
         "role",
         "role = \"primary\" on one node and role = \"secondary\" on the other",
+        Change::NextStart,
         "How a new store begins: \"primary\" on one node, \"secondary\" on the other. Later the store knows its role:\n\
          `lockstep failover`, `promote` and `demote` change it, and `lockstep status` shows it.",
     ),
     word::<Durability>(
         "durability",
+        refused("the marks on the disk of a session follow from the value at its beginning"),
         "\"posix\": on stable storage on both nodes when a program asks (fsync, O_SYNC). \"always\": every operation.",
     ),
     word::<OnPeerLoss>(
         "on_peer_loss",
+        Change::AtOnce,
         "When the peer stays away: \"continue\" with one copy (status shows that), or \"freeze\" until the peer is back.",
     ),
     word::<OnPowerLoss>(
         "on_power_loss",
+        Change::NextStart,
         "When this node starts as the primary of a complete secondary: \"wait\" serves nothing until it has met that node, or\n\
          until `lockstep promote`. \"serve\" serves at once: a power loss may lose changes that were never synced, and if the\n\
          other node was promoted meanwhile, both serve until they meet.",
     ),
     word::<Standby>(
         "standby",
+        refused("the mount answers programs by the value of its start"),
         "What programs get here while the other node serves: the error \"erofs\". With \"wait\" only changes get the error, and all else\n\
          waits until this node serves. For an NFS server set \"eagain\".",
     ),
     PAUSE_LIMIT.setting(
         "pause_limit_ms",
+        Change::AtOnce,
         "Without a witness: how long writes wait for a lost peer before on_peer_loss decides.",
     ),
     FLAP_WAIT_MAX.setting(
         "flap_wait_max_ms",
+        Change::AtOnce,
         "How long a link that comes and goes must stand, at most, before the other node is taken back. 0: not at all.",
     ),
     PEER_TIMEOUT.setting(
         "peer_timeout_ms",
+        Change::AtOnce,
         "How long the peer may be silent before the connection counts as lost.",
     ),
     FAILOVER_AFTER.setting(
         "failover_after_ms",
+        Change::Refused {
+            cause: "the lease of the primary follows from the value, and both nodes need the same one",
+            cure: "stop both nodes, the secondary first, change both files, and start both",
+        },
         "The secondary takes over this long after it has lost the primary. The same on both nodes.",
     ),
     ANSWER_LIMIT.setting(
         "answer_limit_ms",
+        Change::AtOnce,
         "How long an operation waits for a peer that is connected but does not answer.",
     ),
     DISK_STALL_LIMIT.setting(
         "disk_stall_limit_ms",
+        Change::UnlessSwitched {
+            cause: "the thread that watches the disk begins with the datastore",
+            cure: RESTART,
+        },
         "How long this node's own disk may give no answer. 0: no one watches the disk.",
     ),
-    FUSE_THREADS.setting("fuse_threads", "Threads that serve the mount."),
-    section("peer", "The other node."),
+    FUSE_THREADS.setting(
+        "fuse_threads",
+        refused("the threads of the mount begin with it"),
+        "Threads that serve the mount.",
+    ),
+    section(
+        "peer",
+        refused("the marks of a mirrored datastore differ from those of one with a single copy"),
+        "The other node.",
+    ),
     section(
         "witness",
+        WITNESS_CHANGE,
         "The third party, which decides when the nodes lose each other. The same on both nodes.",
     ),
 ];
@@ -238,15 +331,21 @@ pub const PEER: &[Setting] = &[
     required(
         "address",
         "address = \"10.0.0.2:7400\", the `listen` of the other node",
+        Change::NextConnection,
         "The `listen` of the other node, as seen from here.",
     ),
     required(
         "fingerprint",
         "fingerprint = \"SHA256:…\", as `lockstep init` printed on the other node",
+        refused("another fingerprint is another node, with which this one has not met yet"),
         "Printed by `lockstep init` on the other node.",
     ),
     word::<Encryption>(
         "encryption",
+        Change::Refused {
+            cause: "the listener of the node has one setting for all connections",
+            cure: "start both nodes again with the new value",
+        },
         "\"off\" sends the data in the clear, for a dedicated link. Authentication is never off.",
     ),
 ];
@@ -256,16 +355,19 @@ pub const WITNESS: &[Setting] = &[
     required(
         "address",
         "address = \"10.0.0.3:7400\", the `listen` of the witness",
+        WITNESS_CHANGE,
         "The `listen` of the witness, as seen from here.",
     ),
     required(
         "fingerprint",
         "fingerprint = \"SHA256:…\", as `lockstep init --witness` printed on the witness",
+        WITNESS_CHANGE,
         "Printed by `lockstep init --witness` on the witness.",
     ),
     Setting {
         key: "etcd",
         values: Values::Optional,
+        change: WITNESS_CHANGE,
         about: "Instead of the other two: the endpoints of one etcd cluster.",
     },
 ];

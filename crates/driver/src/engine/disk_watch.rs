@@ -16,14 +16,15 @@ use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::time::millis;
 use parking_lot::Mutex;
 
+use crate::config::ConfigHandle;
 use crate::durable::SCRATCH_PREFIX;
 use crate::host::Host;
 use crate::report::DiskStallStatus;
 
 /// The knowledge that this node has of its own disk, and of the disk of the other node.
 pub(crate) struct DiskWatch {
-    /// The limit of an answer; `None` if no thread watches.
-    limit: Option<Duration>,
+    /// Has the limit of an answer.
+    config: Arc<ConfigHandle>,
     /// Time for which the probe under way has had no answer.
     silent_ms: AtomicU64,
     /// The same of the other node, by its last word.
@@ -34,13 +35,18 @@ pub(crate) struct DiskWatch {
 
 impl DiskWatch {
     /// A watch over a disk that has just answered.
-    pub const fn new(limit: Option<Duration>) -> Self {
+    pub fn new(config: &Arc<ConfigHandle>) -> Self {
         Self {
-            limit,
+            config: Arc::clone(config),
             silent_ms: AtomicU64::new(0),
             peer_silent_ms: AtomicU64::new(0),
             has_given_way: AtomicBool::new(false),
         }
+    }
+
+    /// The limit of an answer; `None` if no thread watches.
+    pub fn limit(&self) -> Option<Duration> {
+        self.config.current().policies.disk_stall_limit.get()
     }
 
     /// Time without an answer of this node's disk, in milliseconds.
@@ -68,7 +74,7 @@ impl DiskWatch {
 
     /// The limit, if the disk of this node has not answered for longer.
     pub fn stuck_for_more_than(&self) -> Option<Duration> {
-        self.limit
+        self.limit()
             .filter(|limit| self.silent_ms() >= millis(*limit))
     }
 
@@ -80,14 +86,14 @@ impl DiskWatch {
     /// Time for which the disk of the other node has not answered, in milliseconds, if that is too long.
     pub fn peer_stuck_ms(&self) -> Option<u64> {
         let silent_ms = self.peer_silent_ms.load(Ordering::Acquire);
-        let limit = self.limit?;
+        let limit = self.limit()?;
         (silent_ms >= millis(limit)).then_some(silent_ms)
     }
 
     /// Whether the disk of the other node may hang, too. Both disks may have begun to hang at once, and the other node asks
     /// its own disk a little later than this node.
     pub fn may_peer_hang(&self) -> bool {
-        let limit = self.limit.map_or(0, millis);
+        let limit = self.limit().map_or(0, millis);
         self.peer_silent_ms.load(Ordering::Acquire) > limit / 2
     }
 
@@ -173,16 +179,50 @@ impl DiskProbe {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use lockstep_fs::os_backing::OsBacking;
+    use lockstep_types::DatastoreUuid;
+    use lockstep_types::settings::Role;
 
     use super::*;
+    use crate::config::{DatastoreConfig, DiskStallLimit, Policies};
     use crate::host::OsHost;
 
     const LIMIT: Duration = Duration::from_secs(2);
 
+    fn config(limit: Option<Duration>) -> DatastoreConfig {
+        let places = ["/store", "/mount"].map(PathBuf::from);
+        DatastoreConfig {
+            policies: Policies {
+                disk_stall_limit: DiskStallLimit::new(limit),
+                ..Policies::default()
+            },
+            ..DatastoreConfig::new("alpha", DatastoreUuid::random(), places, Role::Primary)
+        }
+    }
+
+    fn watch(limit: Option<Duration>) -> DiskWatch {
+        DiskWatch::new(&Arc::new(ConfigHandle::new(config(limit))))
+    }
+
+    #[test]
+    fn a_new_limit_is_in_force_at_once() {
+        let watch = watch(Some(LIMIT));
+        watch.note_silence(LIMIT / 2);
+        assert!(!watch.is_stuck());
+        watch.config.replace(config(Some(LIMIT / 2))).unwrap_err();
+        let same = DatastoreConfig {
+            uuid: watch.config.current().uuid,
+            ..config(Some(LIMIT / 2))
+        };
+        watch.config.replace(same).unwrap();
+        assert!(watch.is_stuck());
+    }
+
     #[test]
     fn a_disk_hangs_from_the_limit_on_until_it_answers() {
-        let watch = DiskWatch::new(Some(LIMIT));
+        let watch = watch(Some(LIMIT));
         watch.note_silence(LIMIT / 2);
         assert!(!watch.is_stuck() && watch.status().is_none());
         watch.note_silence(LIMIT / 2);
@@ -196,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_peer_may_hang_before_it_does() {
-        let watch = DiskWatch::new(Some(LIMIT));
+        let watch = watch(Some(LIMIT));
         for (silent_ms, may_hang, hangs) in [
             (1000, false, false),
             (1001, true, false),
@@ -212,7 +252,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_no_disk_hangs() {
-        let watch = DiskWatch::new(None);
+        let watch = watch(None);
         watch.note_silence(Duration::from_secs(1_000_000));
         assert!(!watch.is_stuck());
     }

@@ -438,7 +438,7 @@ impl ResyncJobs {
     /// The secondary, if the nodes are in sync.
     fn peer_in_sync(&self) -> Result<RemotePeer, CommandFailure> {
         let state = self.replication.state();
-        if self.engine.config.peer.is_none() {
+        if self.engine.config.current().peer.is_none() {
             return Err(CommandFailure {
                 cause: "the datastore is not mirrored: there is no other copy to compare with"
                     .to_owned(),

@@ -53,7 +53,8 @@ fn note_place(engine: &Engine, is_in_place: bool) {
     if was_moved != is_in_place {
         return;
     }
-    let (datastore, store) = (engine.name(), engine.config.store.display());
+    let config = engine.config.current();
+    let (datastore, store) = (engine.name(), config.store.display());
     if is_in_place {
         tracing::info!(datastore, %store, "the directory of the store is in its place again");
     } else {

@@ -39,7 +39,12 @@ impl RemotePeer {
     /// Number of beats that the peer may take over a request. A request that syncs or tidies a whole store takes
     /// longer in a larger store.
     fn beats_allowed(&self, request: &Request) -> u64 {
-        let limit = self.replication.engine.config.answer_limit_beats();
+        let limit = self
+            .replication
+            .engine
+            .config
+            .current()
+            .answer_limit_beats();
         match request {
             Request::BeginResync { .. }
             | Request::FlushImage

@@ -205,7 +205,7 @@ fn report(engine: &Engine, begin: Duration) -> RoleReport {
         address: None,
         as_of: None,
         witness_unaware: unrecorded.is_some(),
-        standby: Some(engine.config.policies.standby),
+        standby: Some(engine.config.current().policies.standby),
     }
 }
 

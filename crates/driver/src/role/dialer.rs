@@ -78,7 +78,7 @@ impl RoleKeeper {
     fn visit(&self, session: &StandbySession, dialer: &dyn Dial, is_undecided: bool) {
         let met = match dialer.dial() {
             Ok((sender, mut receiver)) => {
-                let limited = receiver.set_timeout(Some(self.engine.config.peer_timeout));
+                let limited = receiver.set_timeout(Some(self.engine.config.current().peer_timeout));
                 let met = limited.map_err(ExchangeError::from);
                 let met = met.and_then(|()| role_exchange::call(self, &*sender, &mut *receiver));
                 sender.shutdown("the nodes have met");

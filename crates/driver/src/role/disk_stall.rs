@@ -27,8 +27,8 @@ const LOOKS_IN_PAUSE: u32 = 6;
 impl RoleKeeper {
     /// Watches the disk of the store until the datastore is stopped. Returns at once if the configuration wants no watch.
     pub fn watch_disk(&self) {
-        if let Some(limit) = self.engine.config.policies.disk_stall_limit.get() {
-            StallGuard::new(&self.role, limit).run();
+        if self.engine.disk.watch.limit().is_some() {
+            StallGuard::new(&self.role).run();
         }
     }
 }
@@ -37,8 +37,6 @@ impl RoleKeeper {
 struct StallGuard<'a> {
     role: &'a CurrentRole,
     probe: Arc<DiskProbe>,
-    /// Time between the beginnings of two probes.
-    pause: Duration,
     /// The moment at which the last probe began.
     asked: Duration,
     /// The moment of the last look.
@@ -46,21 +44,26 @@ struct StallGuard<'a> {
 }
 
 impl<'a> StallGuard<'a> {
-    fn new(role: &'a CurrentRole, limit: Duration) -> Self {
+    fn new(role: &'a CurrentRole) -> Self {
         let now = role.engine.host.now();
         Self {
             role,
             probe: DiskProbe::new(Arc::clone(role.engine.store.backing())),
-            pause: PROBE_MAX.min(limit / PROBES_IN_LIMIT),
             asked: now,
             looked: now,
         }
     }
 
+    /// Time between the beginnings of two probes, by the limit of this moment.
+    fn pause(&self) -> Duration {
+        let limit = self.role.engine.disk.watch.limit();
+        limit.map_or(PROBE_MAX, |limit| PROBE_MAX.min(limit / PROBES_IN_LIMIT))
+    }
+
     fn run(mut self) {
         let engine = &self.role.engine;
-        let look = self.pause / LOOKS_IN_PAUSE;
         while !engine.is_stopping() {
+            let look = self.pause() / LOOKS_IN_PAUSE;
             engine.host.sleep(look);
             // A process that was suspended has not looked.
             let passed = engine.host.since(self.looked).min(look * 2);
@@ -73,7 +76,7 @@ impl<'a> StallGuard<'a> {
         }
         // The directory of the store is in use until then.
         while self.probe.is_under_way() {
-            engine.host.sleep(look);
+            engine.host.sleep(self.pause() / LOOKS_IN_PAUSE);
         }
     }
 
@@ -84,7 +87,7 @@ impl<'a> StallGuard<'a> {
             tracing::warn!(datastore, silent_ms, "the disk of this node answers again");
         }
         // A failed disk is not asked: it promises nothing any more.
-        if engine.host.since(self.asked) >= self.pause && !engine.poison.has_failed() {
+        if engine.host.since(self.asked) >= self.pause() && !engine.poison.has_failed() {
             self.asked = engine.host.now();
             self.probe.begin(&*engine.host);
         }

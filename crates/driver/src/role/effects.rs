@@ -186,7 +186,9 @@ impl CurrentRole {
 /// not run any more (rule R13).
 fn skip_numbers_and_renew_verifier(engine: &Engine) -> Result<(), StoreError> {
     engine.gate.end_tenure(&*engine.host);
-    engine.store.leave_out_inos(engine.config.ino_ranges())?;
+    engine
+        .store
+        .skip_inos(engine.config.current().ino_ranges())?;
     if is_active(Mutant::PromoteWithOldVerifier) {
         return Ok(());
     }

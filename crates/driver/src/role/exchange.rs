@@ -62,7 +62,7 @@ impl RoleKeeper {
         mut offer: RoleOffer,
     ) {
         if receiver
-            .set_timeout(Some(self.engine.config.peer_timeout))
+            .set_timeout(Some(self.engine.config.current().peer_timeout))
             .is_err()
         {
             return;
@@ -154,8 +154,8 @@ impl RolePeer for RoleKeeper {
             sync: self.engine.standing(),
             asks_incomplete_mark: self.engine.role.asks_incomplete_mark(&self.role.facts()),
             discarded_own_changes: state.clients.discarded_own_changes,
-            failover_after_ms: self.engine.config.failover_after_ms(),
-            witness: self.engine.config.witness_id(),
+            failover_after_ms: self.engine.config.current().failover_after_ms(),
+            witness: self.engine.config.current().witness_id(),
         }
     }
 

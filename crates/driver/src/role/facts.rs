@@ -17,7 +17,7 @@ pub(super) fn of(engine: &Engine, session: &Session, me: Member) -> RoleFacts {
     RoleFacts {
         settings: RoleSettings {
             me,
-            ..engine.config.role_settings()
+            ..engine.config.current().role_settings()
         },
         record,
         unrecorded,

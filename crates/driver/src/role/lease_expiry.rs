@@ -20,7 +20,7 @@ impl RoleKeeper {
     /// Watches the lease until the datastore is stopped. Returns at once for a datastore without a witness.
     pub fn run_lease_timer(&self) {
         let engine = &self.engine;
-        if !engine.config.has_witness() {
+        if !engine.config.current().has_witness() {
             return;
         }
         let host = &*engine.host;
@@ -130,7 +130,7 @@ mod tests {
         for millis in [300, 1500, 60_000] {
             let place = Place::in_sync().with_witness(Duration::from_millis(millis));
             let datastore = place.start().unwrap();
-            let times = datastore.config().failover().unwrap();
+            let times = datastore.config().current().failover().unwrap();
             assert!(times.lease() + times.takeover() / 5 <= times.takeover());
             assert!(times.lease() > times.beat() * 4);
             assert!(times.lease() > times.alone() + times.beat());

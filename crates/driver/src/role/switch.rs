@@ -71,7 +71,7 @@ impl CurrentRole {
         } = &*self.engine;
         // The other node may have given out numbers that this copy has not heard of.
         let left_out = if change.makes_complete() {
-            store.skip_inos(config.ino_ranges())
+            store.skip_inos(config.current().ino_ranges())
         } else {
             Ok(())
         };

@@ -100,7 +100,7 @@ impl<'a> WitnessLoop<'a> {
     /// The questions of one node, which is `me` for the witness. From now on the commands of an operator reach the witness,
     /// too. `None` for a datastore without a witness.
     pub fn new(role: &'a CurrentRole, witness: Arc<dyn Witness>, me: Member) -> Option<Self> {
-        let times = role.engine.config.failover()?;
+        let times = role.engine.config.current().failover()?;
         let limit = times.call();
         role.witness
             .get_or_init(|| BoundWitness { witness, me, limit });

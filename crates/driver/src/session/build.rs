@@ -20,7 +20,6 @@ use crate::config::DatastoreConfig;
 use crate::durable::tables::{Tables, add_writes_to_delta, ranges_of};
 use crate::durable::{DatastoreError, failed, refused, table_refused};
 use crate::engine::Engine;
-use crate::host::Host;
 use crate::ops::lock_plan;
 
 /// Slots for writes that are over for the core and whose entries are being removed.
@@ -33,7 +32,7 @@ pub(crate) fn needs_lease(engine: &Engine) -> bool {
 
 /// A session with the marks and the tables of the store.
 pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session, DatastoreError> {
-    let (config, store) = (&engine.config, &engine.store);
+    let (config, store) = (&*engine.config.current(), &engine.store);
     let role = engine.role_file.state();
     let is_in_sync = role.is_in_sync() && role.record.complete;
     let backing = store.backing().as_ref();
@@ -85,7 +84,7 @@ fn begin_delta_of_lead(store: &Store, generation: Generation, is_in_sync: bool) 
 pub(crate) fn poisoned(engine: &Arc<Engine>) -> Result<Session, DatastoreError> {
     let in_memory = Overlay::new(Arc::clone(engine.store.backing()));
     let made = Tables::make(&in_memory);
-    let tables = made.map_err(table_refused(&engine.config))?;
+    let tables = made.map_err(table_refused(&engine.config.current()))?;
     let state = if engine.role_file.state().record.is_primary() {
         State::Poisoned
     } else {
@@ -98,8 +97,7 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
     let start = start_of(engine, &tables, state);
     let first_osn = start.first_osn;
     let has_names_in_doubt = !start.in_doubt.is_empty() && !is_active(Mutant::ShowNamesInDoubt);
-    let core_config = core_config(&engine.config, &*engine.host);
-    let core = Core::new(core_config, start, engine.now_ms());
+    let core = Core::new(core_config(engine), start, engine.now_ms());
     if state.is_secondary() && !is_active(Mutant::SecondaryServes) {
         let role = engine.role_file.state();
         let paw = role.base().filter(|_| !role.record.complete);
@@ -177,7 +175,9 @@ const fn first_state(config: &DatastoreConfig, part: ServicePart, is_in_sync: bo
     }
 }
 
-fn core_config(config: &DatastoreConfig, host: &dyn Host) -> CoreConfig {
+/// The settings of a core, as the configuration has them now.
+pub(crate) fn core_config(engine: &Engine) -> CoreConfig {
+    let (config, host) = (engine.config.current(), &engine.host);
     let asks_witness = config.witness_ends_pause() && !is_active(Mutant::GoAloneUnasked);
     CoreConfig {
         pause_limit_ms: (!asks_witness).then(|| millis(config.pause_limit)),

@@ -188,7 +188,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
                 Unconnected::Unreachable(error)
             }
         })?;
-        let limited = receiver.set_timeout(Some(engine.config.peer_timeout));
+        let limited = receiver.set_timeout(Some(engine.config.current().peer_timeout));
         limited.map_err(ExchangeError::from)?;
         self.meet(&*sender, &mut *receiver)?;
         replication.reply(&*sender, Message::Hello(self.hello()?), Delivery::Wait);
@@ -257,7 +257,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
             return;
         };
         if receiver
-            .set_timeout(Some(engine.config.peer_timeout))
+            .set_timeout(Some(engine.config.current().peer_timeout))
             .is_ok()
             && let Err(error) = role_exchange::call(self.node, &*sender, &mut *receiver)
         {
@@ -364,7 +364,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
     /// Reads until the connection is lost; returns why.
     fn read_answers(&self, mut receiver: Box<dyn ReceiveFrames>) -> ReadEnd {
         let engine = &self.session.engine;
-        let limit = engine.config.peer_timeout;
+        let limit = engine.config.current().peer_timeout;
         if let Err(error) = receiver.set_timeout(Some(limit / 4)) {
             return ReadEnd::Link(error);
         }
@@ -396,8 +396,15 @@ impl<'a, M: RolePeer> Connector<'a, M> {
                 Err(error) if error.is_timed_out() && error.is_slow() => {
                     heard = engine.host.now();
                 }
-                Err(error) if error.is_timed_out() && engine.host.since(heard) < limit => {}
-                Err(error) if error.is_timed_out() => return ReadEnd::Silent(limit),
+                Err(error) if error.is_timed_out() => {
+                    let limit = engine.config.current().peer_timeout;
+                    if engine.host.since(heard) >= limit {
+                        return ReadEnd::Silent(limit);
+                    }
+                    if let Err(error) = receiver.set_timeout(Some(limit / 4)) {
+                        return ReadEnd::Link(error);
+                    }
+                }
                 Err(error) => return ReadEnd::Link(error),
             }
         }

@@ -69,7 +69,7 @@ impl PrimarySession {
             let driver = session.clone();
             let replication = Replication::begin(&engine, core, first_osn, driver);
             let pending = Arc::new(PendingOps::new(engine.unknown_outcome()));
-            let berths = Arc::new(Berths::of(engine.config.fuse_threads));
+            let berths = Arc::new(Berths::of(engine.config.current().fuse_threads));
             let spill = Arc::new(SpillBuffer::new(
                 Arc::clone(engine.store.backing()),
                 Arc::clone(&engine.host),
@@ -246,7 +246,7 @@ impl PrimarySession {
     }
 
     fn note_overdue(&self) {
-        let limit = self.engine.config.answer_limit.as_millis();
+        let limit = self.engine.config.current().answer_limit.as_millis();
         self.engine.notes.set_reason(&format!(
             "the secondary is connected, but has not answered an operation for {limit} ms: its disk \
              may hang"
@@ -435,7 +435,7 @@ impl PrimarySession {
     /// The secondary has answered the last `Ping`: it does not take over for a time (rule R7).
     pub fn note_pong(&self) {
         let pinged = self.replication.peer.note_pong();
-        if let (Some(pinged), Some(times)) = (pinged, self.engine.config.failover()) {
+        if let (Some(pinged), Some(times)) = (pinged, self.engine.config.current().failover()) {
             let (gate, host) = (&self.engine.gate, &*self.engine.host);
             gate.extend_lease(host, pinged + times.lease());
         }

@@ -209,7 +209,7 @@ impl StandbySession {
         sender: &Arc<dyn SendFrames>,
         receiver: &mut dyn ReceiveFrames,
     ) -> Result<Infallible, ConnectionEnd> {
-        let limit = self.engine.config.peer_timeout;
+        let limit = self.engine.config.current().peer_timeout;
         receiver.set_timeout(Some(limit / 4))?;
         let _reading = Reading::on(&*self.engine.host);
         let mut heard = self.engine.host.now();
@@ -230,8 +230,13 @@ impl StandbySession {
                     heard = self.engine.host.now();
                     self.answer(&**sender, Message::Alive);
                 }
-                Err(error) if error.is_timed_out() && self.engine.host.since(heard) < limit => {}
-                Err(error) if error.is_timed_out() => return Err(ConnectionEnd::Silent(limit)),
+                Err(error) if error.is_timed_out() => {
+                    let limit = self.engine.config.current().peer_timeout;
+                    if self.engine.host.since(heard) >= limit {
+                        return Err(ConnectionEnd::Silent(limit));
+                    }
+                    receiver.set_timeout(Some(limit / 4))?;
+                }
                 Err(error) => return Err(error.into()),
             }
         }

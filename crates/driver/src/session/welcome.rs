@@ -118,7 +118,7 @@ impl StandbySession {
         } else {
             return Ok(());
         };
-        let store = self.engine.config.store.display().to_string();
+        let store = self.engine.config.current().store.display().to_string();
         Err(NotWelcome::OtherStore { found, cure, store })
     }
 

@@ -63,6 +63,11 @@ impl LinkWatch {
         }
     }
 
+    /// Sets another longest wait. A connection that stands already has to stand by the new one.
+    pub const fn set_wait_max(&mut self, wait_max_ms: u64) {
+        self.wait_max_ms = wait_max_ms;
+    }
+
     /// A connection stands.
     pub const fn connected(&mut self, connection: ConnectionId) {
         self.connection = connection;

@@ -109,8 +109,10 @@ impl RoleMachine {
     fn lets_secondary_take_over(&self, facts: &RoleFacts, question: &Question) -> bool {
         let (mine, names) = (question.mine, &question.names);
         let is_trusted = self.peer.witness == PeerWitness::Same && !self.peer.has_newer_copy;
+        let is_current = mine == facts.record;
         question.known.is_some_and(|known| {
             is_trusted
+                && is_current
                 && known.generation == mine.generation
                 && known.in_sync == InSyncSet::Both
                 && (known.primary == facts.settings.me) == mine.is_primary()

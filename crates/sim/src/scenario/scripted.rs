@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_driver::config::DatastoreConfig;
 use lockstep_driver::report::DatastoreStatus;
 use lockstep_driver::{ClearError, Cleared, RoleMarks};
 use lockstep_types::settings::Role;
@@ -150,6 +151,27 @@ impl ScriptedCluster {
         disk.power_loss_with(Survivors::Nothing, &mut Random::new(1));
         let dump = disk_checks::dump_of(&disk, UUID, BootId::from_bytes([99; 16]));
         (disk, dump)
+    }
+
+    /// Changes the configuration of a running node. Returns the refusal, if the node refuses the change.
+    pub fn reconfigure(
+        &mut self,
+        side: Side,
+        edit: impl FnOnce(&mut DatastoreConfig),
+    ) -> Result<Option<String>, String> {
+        let node = self.nodes.of(side);
+        let (Some(datastore), Some(process)) = (node.datastore(), node.process()) else {
+            return Err(format!("{side:?} does not run"));
+        };
+        let mut config = DatastoreConfig::clone(&datastore.config().current());
+        edit(&mut config);
+        let done = Arc::new(Mutex::new(None));
+        let slot = Arc::clone(&done);
+        process.start(move || *slot.lock() = Some(datastore.reconfigure(config)));
+        let is_done = Arc::clone(&done);
+        self.until(IN_SYNC_WITHIN, move |_| is_done.lock().is_some())?;
+        let outcome = done.lock().take().ok_or("nothing was done")?;
+        Ok(outcome.err().map(|refused| refused.to_string()))
     }
 
     /// Returns the status of a node, if its process has opened the datastore.

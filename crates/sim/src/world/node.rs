@@ -208,13 +208,20 @@ fn run(
     running
         .shutdown
         .start(process, move || dialing.role().run_dialer(&dialer));
-    if datastore.config().policies.disk_stall_limit.get().is_some() {
+    if datastore
+        .config()
+        .current()
+        .policies
+        .disk_stall_limit
+        .get()
+        .is_some()
+    {
         let watched = Arc::clone(&datastore);
         running
             .shutdown
             .start(process, move || watched.role().watch_disk());
     }
-    if datastore.config().failover_after.is_some() {
+    if datastore.config().current().failover_after.is_some() {
         let asking = Arc::clone(&datastore);
         running.shutdown.start(process, move || {
             fibers::set_thread_role(ThreadRole::Asking);

@@ -167,3 +167,19 @@ fn a_resync_ends_when_operations_are_overdue() {
     assert!(effects.starts_with(&[Effect::NoteOverdue, Effect::Entered(State::OutOfSync)]));
     assert_eq!(finished(&effects), [1, 3]);
 }
+
+#[test]
+fn another_limit_counts_for_the_operations_that_wait() {
+    let mut core = core(State::Synced);
+    submit_all(&mut core);
+    core.sends_all();
+    let config = CoreConfig {
+        answer_limit: LIMIT * 2,
+        ..core.config
+    };
+    core.reconfigure(config);
+    core.beats(LIMIT * 2 - 1);
+    assert_eq!(core.state(), State::Synced);
+    core.beats(1);
+    assert_ne!(core.state(), State::Synced);
+}
