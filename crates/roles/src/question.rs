@@ -28,7 +28,7 @@ pub(crate) struct Question {
     pub mine: RoleRecord,
     /// The names of this node's copy at the last answer.
     pub names: SyncNames,
-    calls: u8,
+    pub calls: u8,
     /// The last record of the witness.
     pub known: Option<WitnessRecord>,
     /// The new record of the claim whose answer is due.

@@ -49,6 +49,21 @@ pub trait Labels {
         }
     }
 
+    /// Another number for the latest generation that a node has heard of.
+    fn heard(&self, old: Generation) -> Generation {
+        self.generation(old)
+    }
+
+    /// Another number for the generation of a solo grant; `None` for a grant that decides nothing any more.
+    fn solo_grant(&self, old: Option<Generation>) -> Option<Generation> {
+        old.map(|generation| self.generation(generation))
+    }
+
+    /// Whether the witness has answered the last call, as far as that decides about a later event.
+    fn has_answered(&self, old: bool) -> bool {
+        old
+    }
+
     /// A promotion by force with the new labels.
     fn promotion(&self, old: UnrecordedPromotion) -> UnrecordedPromotion {
         UnrecordedPromotion {

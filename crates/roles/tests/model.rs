@@ -10,18 +10,35 @@
 mod calm;
 #[path = "model/canonical.rs"]
 mod canonical;
+#[path = "model/conflicts.rs"]
+mod conflicts;
+#[path = "model/disk.rs"]
+mod disk;
 #[path = "model/explore.rs"]
 mod explore;
+#[path = "model/limits.rs"]
+mod limits;
+#[path = "model/link.rs"]
+mod link;
+#[path = "model/operator.rs"]
+mod operator;
+#[path = "model/promises.rs"]
+mod promises;
+#[path = "model/questions.rs"]
+mod questions;
 #[path = "model/queue.rs"]
 mod queue;
+#[path = "model/session.rs"]
+mod session;
 #[path = "model/steps.rs"]
 mod steps;
 #[path = "model/world.rs"]
 mod world;
 
 use explore::{Found, Promise};
+use limits::{Break, Limits, Operator};
 use stateright::{Checker, HasDiscoveries, Model, Property};
-use world::{Action, Break, Limits, World};
+use world::{Action, World};
 
 /// The promise that a lost operation or a stale read breaks.
 const NOTHING_LOST: Promise = (
@@ -30,7 +47,7 @@ const NOTHING_LOST: Promise = (
 );
 
 /// The promises of each state.
-const SAFE: [Promise; 4] = [
+const SAFE: [Promise; 5] = [
     (
         "one node acknowledges in a generation",
         World::one_node_acknowledges,
@@ -38,6 +55,10 @@ const SAFE: [Promise; 4] = [
     NOTHING_LOST,
     ("one node serves alone", World::one_serves_alone),
     ("one node stands for a generation", World::one_stands),
+    (
+        "a node that gives way is replaced",
+        World::who_gives_way_is_replaced,
+    ),
 ];
 
 /// The promise for the time after the failures. This check takes as long as the rest.
@@ -75,6 +96,7 @@ impl Model for Roles {
             Property::<Self>::always(SAFE[1].0, |_, world| SAFE[1].1(world)),
             Property::<Self>::always(SAFE[2].0, |_, world| SAFE[2].1(world)),
             Property::<Self>::always(SAFE[3].0, |_, world| SAFE[3].1(world)),
+            Property::<Self>::always(SAFE[4].0, |_, world| SAFE[4].1(world)),
             Property::<Self>::always(CALM.0, |_, world| CALM.1(world)),
             Property::<Self>::sometimes("a node has taken over", |_, world| world.has_taken_over()),
             Property::<Self>::sometimes("both nodes are in sync", |_, world| world.is_in_sync()),
@@ -95,6 +117,11 @@ fn limits(has_witness: bool, failures: u8, operations: u8, swaps: u8) -> Limits 
         operations: bound("LOCKSTEP_MODEL_OPERATIONS", operations),
         swaps: bound("LOCKSTEP_MODEL_SWAPS", swaps),
         always: false,
+        operator: Operator {
+            demotes: bound("LOCKSTEP_MODEL_DEMOTES", 0) > 0,
+            forces: bound("LOCKSTEP_MODEL_FORCES", 0) > 0,
+        },
+        hangs: bound("LOCKSTEP_MODEL_HANGS", 0) > 0,
         breaks: None,
     }
 }
@@ -108,9 +135,7 @@ fn explore(limits: Limits) {
     let Found { states, broken } = explore::explore(limits, &promises, 2);
     println!("{states} states");
     if let Some(broken) = broken {
-        for action in &broken.path {
-            println!("{action:?}");
-        }
+        calm::print_path(limits, &broken.path);
         panic!(
             "{}: see the path above, or run the shortest path",
             broken.promise

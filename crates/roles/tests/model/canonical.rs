@@ -1,6 +1,13 @@
 //! One state for all states whose differences no later step can notice.
 //!
-//! - Generations are only compared, and counted up by one. So the lowest number in the state becomes 1.
+//! - Generations are only compared, and counted up by one or by three. So the lowest number of the records, of the witness and of
+//!   the claims becomes 2. A number below it is in an earlier record of a node, as a message or a question has it. No step depends
+//!   on its value: such a number becomes 1.
+//! - A generation below that of its node that this node has heard of decides nothing. No generation does that the node has heard
+//!   of, while there is no operator.
+//! - A solo grant of an earlier generation, or of a node that waits for none, decides nothing. The number of grants that have ended
+//!   is compared with the number at the begin of a role exchange: it becomes 1, and an earlier one becomes 0.
+//! - Whether the witness has answered the last call decides about a disk that hangs only.
 //! - The numbers of the witness's changes are only compared for equality, and a claim names the next number. So a gap
 //!   becomes a gap of one number.
 //! - The two nodes are interchangeable: the protocol knows no first node.
@@ -11,13 +18,19 @@
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 
-use lockstep_roles::{Claim, Labels, Member, WitnessRecord};
+use lockstep_roles::{Claim, Labels, Member, RoleMachine, SoloEnds, WitnessRecord};
 use lockstep_types::Generation;
 
-use crate::world::{Break, Node, Question, World};
+use crate::limits::Break;
+use crate::link::{Link, Meeting, Told};
+use crate::questions::{Call, Line};
+use crate::world::{Disk, Node, World};
 
 /// Most numbers of changes in one state.
 const CHANGES_MAX: usize = 16;
+
+/// The label of the lowest generation in a state. Each earlier one has the label before it.
+const LOWEST: u64 = 2;
 
 /// The labels of one state, for one of its nodes.
 #[derive(Clone, Copy)]
@@ -29,11 +42,39 @@ struct Canon {
     swaps: bool,
     /// The records that can still be the answer to a claim of the node.
     answers: [Option<WitnessRecord>; 2],
+    /// The generation of the node.
+    own: Generation,
+    /// The number of the solo grants of the node that have ended.
+    ends: SoloEnds,
+    /// A solo grant decides about a later step of the node.
+    needs_solo_grant: bool,
+    /// The generations that the node has heard of decide about a later step.
+    needs_heard: bool,
+    /// It matters whether the witness has answered the last call.
+    needs_answers: bool,
 }
 
 impl Labels for Canon {
     fn generation(&self, old: Generation) -> Generation {
-        Generation::new(old.get() - self.lowest + 1).unwrap()
+        let number = (old.get() + LOWEST).checked_sub(self.lowest);
+        Generation::new(number.unwrap_or(0).max(LOWEST - 1)).unwrap()
+    }
+
+    fn heard(&self, old: Generation) -> Generation {
+        if old < self.own || !self.needs_heard {
+            Generation::FIRST
+        } else {
+            self.generation(old)
+        }
+    }
+
+    fn solo_grant(&self, old: Option<Generation>) -> Option<Generation> {
+        old.filter(|generation| self.needs_solo_grant && *generation == self.own)
+            .map(|generation| self.generation(generation))
+    }
+
+    fn solo_ends(&self, old: SoloEnds) -> SoloEnds {
+        SoloEnds(u64::from(old == self.ends))
     }
 
     fn change(&self, old: u64) -> u64 {
@@ -52,6 +93,10 @@ impl Labels for Canon {
 
     fn keeps(&self, claimed: &WitnessRecord) -> bool {
         self.answers.contains(&Some(*claimed))
+    }
+
+    fn has_answered(&self, old: bool) -> bool {
+        old && self.needs_answers
     }
 }
 
@@ -83,14 +128,15 @@ impl World {
             left,
             nodes,
             witness,
-            linked,
+            link,
+            was_forced,
             begun,
             acknowledged,
             durable,
             gone,
         } = self;
-        (left.swaps, nodes, witness, linked, begun).hash(&mut hasher);
-        (acknowledged, durable, gone).hash(&mut hasher);
+        (left.swaps, nodes, witness, link, begun).hash(&mut hasher);
+        (was_forced, acknowledged, durable, gone).hash(&mut hasher);
         hasher.finish()
     }
 
@@ -104,16 +150,18 @@ impl World {
             .each_ref()
             .map(|node| node.durable.generation.get());
         for (at, node) in self.nodes.iter_mut().enumerate() {
-            node.late.retain(is_live);
-            if node.late.is_full() && node.late.get(0) == node.late.get(1) {
-                node.late.remove(1);
+            let line = &mut node.line;
+            line.late.retain(is_live);
+            if line.late.is_full() && line.late.get(0) == line.late.get(1) {
+                line.late.remove(1);
             }
-            if let Question::Asked(Some(claim)) = node.question
+            if let Call::Asked(Some(claim)) = line.call
                 && !is_live(&claim)
             {
-                node.question = Question::Asked(None);
+                line.call = Call::Asked(None);
             }
-            for set in [&mut node.memory, &mut node.disk, &mut node.holds] {
+            node.has_heard &= !line.is_idle();
+            for set in [&mut node.memory, &mut node.synced, &mut node.holds] {
                 *set &= !gone;
             }
             node.led &= !((1 << generations[1 - at]) - 1);
@@ -133,6 +181,10 @@ impl World {
         Self {
             nodes: if swaps { [other, one] } else { [one, other] },
             witness: self.witness.map(|known| canon[0].known(known)),
+            link: match self.link {
+                Link::Meeting(meeting) => Link::Meeting(meeting.relabel(&canon)),
+                link => link,
+            },
             ..*self
         }
     }
@@ -145,21 +197,30 @@ impl World {
             count: 0,
             swaps: false,
             answers: [None; 2],
+            own: Generation::FIRST,
+            ends: SoloEnds::default(),
+            needs_solo_grant: false,
+            needs_heard: self.left.operator.is_any() || !self.left.has_witness,
+            needs_answers: self.left.hangs,
         };
         self.witness.iter().for_each(|known| seen.see(known));
         self.nodes.iter().for_each(|node| seen.see_node(node));
         seen.changes[..seen.count].sort_unstable();
-        let answers = self.nodes.each_ref().map(|node| match node.question {
-            Question::NotAsked => [None, None],
-            // A claim that is not on its way has made the present record, or none.
-            Question::Asked(claim) => [self.witness, claim.map(|claim| claim.new)],
-            Question::Answered(record) => [Some(record), None],
-        });
-        answers.map(|answers| {
+        let label = |node: &Node| {
             let mut canon = seen;
-            canon.answers = answers;
+            canon.answers = match node.line.call {
+                Call::None => [None, None],
+                // A claim that is not on its way has made the present record, or none.
+                Call::Asked(claim) => [self.witness, claim.map(|claim| claim.new)],
+                Call::Answered(record) => [Some(record), None],
+            };
+            let ends = node.machine.as_ref().map(RoleMachine::solo_ends);
+            canon.own = node.durable.generation;
+            canon.ends = ends.unwrap_or_default();
+            canon.needs_solo_grant = node.session.needs_solo_grant();
             canon
-        })
+        };
+        self.nodes.each_ref().map(label)
     }
 }
 
@@ -181,26 +242,41 @@ impl Canon {
         self.see(&claim.new);
     }
 
+    /// An earlier record than the present one of its node, in a message or in a question, gets the label below the lowest one.
     fn see_node(&mut self, node: &Node) {
         self.see_generation(node.durable.generation);
-        for told in node.inbox.iter() {
-            self.see_generation(told.record.generation);
-            told.seen
-                .iter()
-                .for_each(|seen| self.see_generation(seen.generation));
-        }
-        match &node.question {
-            Question::Asked(Some(claim)) => self.see_claim(claim),
-            Question::Answered(known) => self.see(known),
+        match &node.line.call {
+            Call::Asked(Some(claim)) => self.see_claim(claim),
+            Call::Answered(known) => self.see(known),
             _ => {}
         }
-        node.late.iter().for_each(|claim| self.see_claim(&claim));
-        if let Some(machine) = &node.machine {
-            self.see_generation(machine.durable().generation);
-            let peer = machine.greeting().seen;
-            if let Some(record) = peer {
-                self.see_generation(record.generation);
-            }
+        node.line
+            .late
+            .iter()
+            .for_each(|claim| self.see_claim(&claim));
+    }
+}
+
+impl Meeting {
+    /// The exchange with other labels. Only the numbers of the nodes depend on the node whose labels they are.
+    fn relabel(&self, canon: &[Canon; 2]) -> Self {
+        let labels = &canon[0];
+        let [first, second] = [0, 1].map(|at| canon[at].solo_ends(self.since[at]));
+        let (caller, since) = if labels.swaps {
+            (1 - self.caller, [second, first])
+        } else {
+            (self.caller, [first, second])
+        };
+        Self {
+            caller,
+            since,
+            told: Told {
+                record: labels.record(self.told.record),
+                seen: self.told.seen.map(|seen| labels.record(seen)),
+                ..self.told
+            },
+            seen: self.seen.map(|seen| labels.record(seen)),
+            ..*self
         }
     }
 }
@@ -209,37 +285,44 @@ impl Node {
     /// A number that tells most nodes apart without their names.
     fn rank(&self) -> u64 {
         let record = self.durable;
-        let phase = self.phase().map_or(0, |phase| phase as u64 + 1);
+        let session = match &self.machine {
+            Some(_) => self.session.rank() + 1,
+            None => 0,
+        };
         let bits = [
             record.is_primary(),
             record.is_candidate,
             record.complete,
             record.peer_complete,
             self.lease,
+            self.disk == Disk::Answers,
+            self.is_forced,
         ];
         let marks = bits
             .into_iter()
             .fold(0, |bits, bit| bits << 1 | u64::from(bit));
-        let copies = u64::from(self.memory) << 4 | u64::from(self.disk);
-        record.generation.get() << 32
-            | marks << 24
-            | phase << 16
-            | copies << 8
-            | self.inbox.len() as u64
+        let copies = u64::from(self.memory) << 4 | u64::from(self.synced);
+        record.generation.get() << 32 | marks << 24 | session << 16 | copies << 8
     }
 
     fn relabel(&self, labels: &Canon) -> Self {
         Self {
             durable: labels.record(self.durable),
+            unrecorded: self.unrecorded.map(|promotion| labels.promotion(promotion)),
             machine: self.machine.clone().map(|machine| machine.relabel(labels)),
-            inbox: self.inbox.map(|told| labels.told(told)),
-            question: match self.question {
-                Question::Asked(claim) => Question::Asked(claim.map(|claim| labels.claim(claim))),
-                Question::Answered(record) => Question::Answered(labels.known(record)),
-                Question::NotAsked => Question::NotAsked,
+            line: Line {
+                call: match self.line.call {
+                    Call::Asked(claim) => Call::Asked(claim.map(|claim| labels.claim(claim))),
+                    Call::Answered(record) => Call::Answered(labels.known(record)),
+                    Call::None => Call::None,
+                },
+                late: self.line.late.map(|claim| labels.claim(claim)),
+                ..self.line
             },
-            late: self.late.map(|claim| labels.claim(claim)),
-            led: self.led >> (labels.lowest - 1),
+            led: match labels.lowest.checked_sub(LOWEST) {
+                Some(gap) => self.led >> gap,
+                None => self.led << (LOWEST - labels.lowest),
+            },
             ..*self
         }
     }

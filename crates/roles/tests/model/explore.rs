@@ -9,7 +9,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::world::{Action, Limits, World};
+use crate::limits::Limits;
+use crate::world::{Action, World};
 
 const SHARDS: usize = 256;
 /// The bits of an entry that are no fingerprint: the fewest failures, and the last round that came here.

@@ -13,10 +13,6 @@ impl<T: Copy, const N: usize> Queue<T, N> {
         self.0.iter().flatten().count()
     }
 
-    pub const fn is_empty(&self) -> bool {
-        self.0[0].is_none()
-    }
-
     pub const fn is_full(&self) -> bool {
         self.0[N - 1].is_some()
     }
@@ -35,10 +31,6 @@ impl<T: Copy, const N: usize> Queue<T, N> {
         let value = self.0[at].take().unwrap();
         self.0[at..].rotate_left(1);
         value
-    }
-
-    pub fn clear(&mut self) {
-        self.0 = [None; N];
     }
 
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {

@@ -1,11 +1,14 @@
 //! The steps of the world.
 
-use lockstep_roles::{
-    Claim, InSyncSet, Phase, RoleEffect, RoleEvent, RoleMachine, RoleSettings, Told,
-};
-use lockstep_types::settings::OnPowerLoss;
+use std::collections::VecDeque;
 
-use crate::world::{Action, Break, MEMBERS, Node, Question, World};
+use lockstep_roles::{
+    Asker, RoleChange, RoleChangeKind, RoleEffect, RoleEvent, RoleMachine, SessionEvent, first_part,
+};
+
+use crate::limits::Break;
+use crate::session::Session;
+use crate::world::{Action, Disk, Node, World};
 
 impl World {
     /// One step. A primary acknowledges as soon as it may, which is the hardest case.
@@ -15,6 +18,10 @@ impl World {
         }
         self.act(action);
         for at in [0, 1] {
+            self.leave_sync(at);
+        }
+        for at in [0, 1] {
+            self.note_lease(at);
             self.acknowledge(at);
             self.note_durable(at);
         }
@@ -22,233 +29,269 @@ impl World {
 
     fn act(&mut self, action: Action) {
         match action {
+            Action::Begin(_)
+            | Action::Mirror(_)
+            | Action::Sync(_)
+            | Action::Copy(_)
+            | Action::Equal(_)
+            | Action::Enter(_)
+            | Action::TellEqual(_)
+            | Action::NoteEqual(_) => self.act_on_copy(action),
+            Action::Hear => self.hear(),
+            Action::Connect(at) => self.connect(at),
+            Action::Cut => self.cut(),
+            Action::Ask(at) => self.ask(at),
+            Action::Witness(at) => self.handle_call(at),
+            Action::Late(at, number) => {
+                let claim = self.nodes[at].line.late.remove(number);
+                self.claim(claim);
+            }
+            Action::Answer(at) => self.answer(at),
+            Action::Silent(at, arrives) => self.lose_call(at, arrives),
+            Action::PauseOver(at) => self.nodes[at].session = Session::LeavingSync,
+            Action::LeaseEnds(at) => self.nodes[at].lease = false,
+            Action::HandOver(at) => {
+                self.left.swaps -= 1;
+                self.event(at, RoleEvent::HandOver);
+            }
+            Action::Promote(at) => self.promote(at, false),
+            Action::Force(at) => self.promote(at, true),
+            Action::Demote(at) => self.demote(at),
+            Action::Start(at) => self.start(at),
+            Action::Kill(at) => self.stop(at),
+            Action::Leave(at) => self.leave(at),
+            Action::LosePower(at) => self.lose_power(at),
+            Action::PeerFails(at) => {
+                self.nodes[at].session = Session::LeavingSync;
+                self.disconnect();
+            }
+            Action::Hang(at) => self.hang(at),
+            Action::GiveWay(at) => self.give_way(at),
+            Action::DiskAnswers(at) => self.nodes[at].disk = Disk::Answers,
+        }
+    }
+
+    fn act_on_copy(&mut self, action: Action) {
+        match action {
             Action::Begin(at) => {
                 self.nodes[at].memory |= 1 << self.begun;
                 self.begun += 1;
             }
             Action::Mirror(at) => self.nodes[1 - at].memory |= self.nodes[at].memory,
-            Action::Sync(at) => self.nodes[at].disk = self.nodes[at].memory,
-            Action::Hear(at) => self.hear(at),
-            Action::Witness(at) => self.ask_witness(at),
-            Action::Late(at, number) => {
-                let claim = self.nodes[at].late.remove(number);
-                self.claim(claim);
-            }
-            Action::Answer(at) => {
-                let question = std::mem::replace(&mut self.nodes[at].question, Question::NotAsked);
-                if let Question::Answered(record) = question {
-                    self.event(at, RoleEvent::WitnessAnswered(Some(record)));
-                }
-            }
-            Action::Silent(at, arrives) => {
-                self.give_up_question(at, arrives);
-                self.event(at, RoleEvent::WitnessSilent);
-            }
-            Action::Tick(at) => self.event(at, RoleEvent::Tick),
-            Action::PauseOver(at) => self.event(at, RoleEvent::PauseOver),
-            Action::LeaseEnds(at) => self.nodes[at].lease = false,
-            Action::LeaseOver(at) => self.event(at, RoleEvent::LeaseOver),
+            Action::Sync(at) => self.nodes[at].synced = self.nodes[at].memory,
             Action::Copy(at) => {
                 let copy = self.nodes[at].memory;
-                let is_resync = self.nodes[at].phase() == Some(Phase::Alone);
+                let is_resync = self.nodes[at].session == Session::Alone;
                 let peer = &mut self.nodes[1 - at];
                 peer.memory = copy;
                 if is_resync {
-                    peer.disk = copy;
+                    peer.synced = copy;
                 }
             }
-            Action::Equal(at) => self.event(at, RoleEvent::CopiesEqual),
-            Action::TellEqual(at) => self.tell_equal(at),
-            Action::HandOver(at) => {
-                self.left.swaps -= 1;
-                self.event(at, RoleEvent::HandOver);
+            Action::Equal(at) => self.become_equal(at),
+            Action::Enter(at) => self.enter_sync(at, false),
+            Action::TellEqual(at) => self.mark_own(1 - at, true),
+            Action::NoteEqual(at) => {
+                self.nodes[at].session = Session::Synced { is_recorded: true };
             }
-            Action::Promote(at) => self.event(at, RoleEvent::Promote),
-            Action::Start(at) => self.start(at),
-            Action::Connect => self.connect(),
-            Action::Kill(at) => self.stop(at),
-            Action::Leave(at) => self.leave(at),
-            Action::LosePower(at) => self.lose_power(at),
-            Action::Cut => self.disconnect(),
+            _ => {}
         }
     }
 
-    fn event(&mut self, at: usize, event: RoleEvent) {
+    // The role machine.
+
+    /// A machine decides on an event. Returns whether the node refuses nothing.
+    pub fn event(&mut self, at: usize, event: RoleEvent) -> bool {
+        let facts = self.facts(at);
         let Some(machine) = &mut self.nodes[at].machine else {
-            return;
+            return true;
         };
-        let effects = machine.handle(event);
-        self.carry_out(at, effects);
+        let is_command = matches!(
+            event,
+            RoleEvent::Promote { .. }
+                | RoleEvent::Changed
+                | RoleEvent::Silent(Asker::Command)
+                | RoleEvent::Answered(lockstep_roles::Answered {
+                    asker: Asker::Command,
+                    ..
+                })
+        );
+        let effects = machine.handle(&facts, event);
+        let asker = if is_command {
+            Asker::Command
+        } else {
+            Asker::Watch
+        };
+        let is_accepted = self.carry_out(at, asker, effects);
+        if is_command && !self.nodes[at].is_commanded() {
+            self.end_command(at);
+        }
+        is_accepted
     }
 
-    fn carry_out(&mut self, at: usize, effects: Vec<RoleEffect>) {
-        for effect in effects {
+    fn carry_out(&mut self, at: usize, asker: Asker, effects: Vec<RoleEffect>) -> bool {
+        for effect in VecDeque::from(effects) {
             match effect {
-                RoleEffect::Record(change) => {
-                    self.nodes[at].durable = change.to;
-                    self.note_record(at);
-                    self.event(at, RoleEvent::Recorded);
+                RoleEffect::Call(call) => self.call(at, asker, call),
+                RoleEffect::Settle(_) => self.settle(at),
+                RoleEffect::Change(change) => {
+                    self.change(at, change);
+                    if asker == Asker::Command {
+                        self.event(at, RoleEvent::Changed);
+                    }
                 }
-                RoleEffect::AskWitness => self.send_witness(at, None),
-                RoleEffect::Claim(claim) => self.send_witness(at, Some(claim)),
-                RoleEffect::TellPeer(told) if self.linked => self.nodes[1 - at].inbox.push(told),
-                RoleEffect::TellPeer(_) | RoleEffect::Recover | RoleEffect::Resync => {}
+                RoleEffect::ServeAlone => {
+                    if asker == Asker::Command {
+                        self.accept_loss(at);
+                    }
+                    if self.nodes[at].session == Session::Paused {
+                        self.nodes[at].session = Session::LeavingSync;
+                    }
+                }
+                RoleEffect::MarkIncomplete => self.mark_own(at, false),
+                RoleEffect::NoteUnrecorded(promotion) => {
+                    self.nodes[at].unrecorded = Some(promotion);
+                }
+                RoleEffect::ClearUnrecorded => self.nodes[at].unrecorded = None,
+                RoleEffect::Conflict(_) | RoleEffect::Refuse(_) => return false,
+                RoleEffect::SkipNumbersAndRenewVerifier
+                | RoleEffect::EndTenure
+                | RoleEffect::DropCaches
+                | RoleEffect::Report(_)
+                | RoleEffect::GiveWay
+                | RoleEffect::ServeReads
+                | RoleEffect::ServeNothing => {}
             }
         }
-        self.note_lease(at);
+        true
     }
 
-    fn breaks(&self, rule: Break) -> bool {
-        self.left.breaks == Some(rule)
-    }
-
-    // The peer.
-
-    fn hear(&mut self, at: usize) {
-        let told = self.nodes[at].inbox.remove(0);
-        self.event(at, RoleEvent::PeerTold(told));
-    }
-
-    fn tell_equal(&mut self, at: usize) {
-        let untold = self.breaks(Break::ProtectEarly) || self.breaks(Break::GrantUntold);
-        if untold {
-            // The primary believes its own message.
-            let mut told = Told {
-                record: self.nodes[1 - at].durable,
-                seen: Some(self.nodes[at].durable),
-            };
-            told.record.complete = true;
-            self.event(at, RoleEvent::PeerTold(told));
-            if self.breaks(Break::GrantUntold) && self.left.swaps > 0 {
-                self.left.swaps -= 1;
-                self.event(at, RoleEvent::HandOver);
+    /// Carries a change of the role out (`driver/role/switch.rs`).
+    fn change(&mut self, at: usize, change: RoleChange) {
+        assert_eq!(change.from, self.nodes[at].durable);
+        let mut to = change.to;
+        if change.kind == RoleChangeKind::Demote {
+            if self.breaks(Break::DemoteInSame) {
+                to.generation = change.from.generation;
             }
-        } else {
-            self.event(1 - at, RoleEvent::CopyIsEqual);
+            to.complete |= self.breaks(Break::DemotedComplete);
         }
-    }
-
-    fn connect(&mut self) {
-        self.linked = true;
-        for at in [0, 1] {
-            if let Some(machine) = &self.nodes[at].machine {
-                let greeting = machine.greeting();
-                self.nodes[1 - at].inbox.push(greeting);
-            }
-        }
-    }
-
-    fn disconnect(&mut self) {
-        if self.linked {
-            self.linked = false;
-            for at in [0, 1] {
-                self.nodes[at].inbox.clear();
-                self.event(at, RoleEvent::Disconnected);
-            }
-        }
-    }
-
-    // The witness.
-
-    fn send_witness(&mut self, at: usize, claim: Option<Claim>) {
-        self.give_up_question(at, true);
-        let is_unasked = self.breaks(Break::AloneUnasked) && self.nodes[at].durable.is_primary();
-        let alone = claim.filter(|claim| is_unasked && claim.new.in_sync == InSyncSet::PrimaryOnly);
-        self.nodes[at].question = match alone {
-            Some(claim) => Question::Answered(claim.new),
-            None => Question::Asked(claim),
-        };
-    }
-
-    /// Awaits the answer to a question no more. A claim may still arrive.
-    fn give_up_question(&mut self, at: usize, arrives: bool) {
         let node = &mut self.nodes[at];
-        let question = std::mem::replace(&mut node.question, Question::NotAsked);
-        if let Question::Asked(Some(claim)) = question
-            && arrives
-            && !node.late.is_full()
-        {
-            node.late.push(claim);
+        node.durable = to;
+        node.unrecorded = node
+            .unrecorded
+            .filter(|promotion| promotion.belongs_to(&to));
+        if node.session.is_leading() != change.serves() || change.ends_session() {
+            node.session = Session::first(change.part, to);
+            if let Some(machine) = &mut node.machine {
+                machine.note_session(SessionEvent::Begins);
+            }
+            self.disconnect();
+        }
+        if self.nodes[at].is_forced && to.is_primary() {
+            self.accept_loss(at);
+        }
+        self.nodes[at].is_forced &= to.is_candidate || self.nodes[at].is_commanded();
+        self.note_record(at);
+    }
+
+    // The replication.
+
+    /// Makes the mark of a secondary durable: whether its own copy is complete.
+    pub fn mark_own(&mut self, at: usize, complete: bool) {
+        let node = &mut self.nodes[at];
+        node.durable.complete = complete;
+        node.has_lost_power &= !complete;
+        self.note_record(at);
+    }
+
+    /// A recovery or a resync is complete. After a resync the primary marks the secondary complete.
+    fn become_equal(&mut self, at: usize) {
+        if self.nodes[at].session == Session::CatchingUp {
+            return self.enter_sync(at, true);
+        }
+        let node = &mut self.nodes[at];
+        node.session = Session::EnteringSync;
+        node.durable.peer_complete = true;
+        node.has_lost_power = false;
+        let follows = SessionEvent::SecondaryFollows(node.durable.generation);
+        if let Some(machine) = &mut node.machine {
+            machine.note_session(follows);
         }
     }
 
-    fn claim(&mut self, claim: Claim) {
-        // A witness refuses other claims.
-        assert_eq!(claim.check(), Ok(()));
-        self.witness = if self.breaks(Break::ClaimUncompared) {
-            Some(claim.new)
-        } else {
-            claim.apply(self.witness)
-        };
+    fn enter_sync(&mut self, at: usize, is_recorded: bool) {
+        let node = &mut self.nodes[at];
+        node.session = Session::Synced { is_recorded };
+        if let Some(machine) = &mut node.machine {
+            machine.note_session(SessionEvent::EntersSync);
+        }
     }
 
-    fn ask_witness(&mut self, at: usize) {
-        if let Question::Asked(Some(claim)) = self.nodes[at].question {
-            self.claim(claim);
+    /// A primary that may serve alone records that its secondary is not complete, and serves alone. Nothing comes between the
+    /// grant and the record but what may come before the grant.
+    fn leave_sync(&mut self, at: usize) {
+        let node = &self.nodes[at];
+        let (has_witness, generation) = (self.left.has_witness, node.durable.generation);
+        let may_serve = |machine: &RoleMachine| machine.may_serve_alone(has_witness, generation);
+        let is_leaving = node.session == Session::LeavingSync && node.is_working();
+        if is_leaving && node.machine.as_ref().is_some_and(may_serve) {
+            self.nodes[at].durable.peer_complete = false;
+            self.nodes[at].session = Session::Alone;
+            self.note_record(at);
         }
-        self.nodes[at].question = self.witness.map_or(Question::NotAsked, Question::Answered);
     }
 
     // Processes.
 
     fn start(&mut self, at: usize) {
-        let believes = self.breaks(Break::ServeAfterPowerLoss);
-        let settings = RoleSettings {
-            me: MEMBERS[at],
-            has_witness: self.left.has_witness,
-            on_power_loss: if believes {
-                OnPowerLoss::Serve
-            } else {
-                OnPowerLoss::Wait
-            },
-        };
+        let settings = self.settings(at);
         let node = &mut self.nodes[at];
-        node.lost_power = false;
+        node.is_known_lost = false;
         // The record has noted a power loss already: the first step of a start, before the machine sends anything.
-        let (machine, effects) = RoleMachine::start(settings, node.durable, false);
-        node.machine = Some(machine);
-        self.carry_out(at, effects);
+        let part = first_part(&settings, true, node.durable);
+        node.session = Session::first(part, node.durable);
+        node.machine = Some(RoleMachine::default());
     }
 
     fn stop(&mut self, at: usize) {
-        self.disconnect();
-        self.give_up_question(at, true);
+        self.cut();
         let node = &mut self.nodes[at];
+        node.line.give_up(true);
         node.machine = None;
+        node.session = Session::Standby;
+        node.disk = Disk::Answers;
         node.lease = false;
-        node.inbox.clear();
+        self.end_command(at);
     }
 
-    /// A secondary that stops says so, and nothing follows from its word but the moment at which its primary asks: a stop, and
-    /// the end of the pause at once.
+    /// A secondary that stops says so, and nothing follows from its word but the moment at which its primary asks.
     fn leave(&mut self, at: usize) {
-        if self.breaks(Break::StopTrusted) {
-            let mut told = Told {
-                record: self.nodes[at].durable,
-                seen: Some(self.nodes[1 - at].durable),
-            };
-            told.record.complete = false;
-            self.event(1 - at, RoleEvent::PeerTold(told));
-        }
         self.stop(at);
-        if self.may_end_pause(1 - at) {
-            self.event(1 - at, RoleEvent::PauseOver);
+        let peer = &mut self.nodes[1 - at];
+        let incomplete = SessionEvent::SecondaryFollows(peer.durable.generation);
+        if let Some(machine) = &mut peer.machine {
+            machine.note_session(incomplete);
+        }
+        if peer.session == Session::Paused {
+            peer.session = Session::LeavingSync;
         }
     }
 
     fn lose_power(&mut self, at: usize) {
         self.stop(at);
         let has_operator = !self.left.has_witness;
-        // A copy that was complete keeps every acknowledged operation, if each was durable.
-        let is_noticed = !self.breaks(Break::PowerLossUnnoticed) && !self.left.always;
         let durable = self.durable;
         let node = &mut self.nodes[at];
-        node.lost_power = has_operator;
+        node.is_known_lost = has_operator;
         node.holds &= durable;
-        node.memory = node.disk;
+        node.memory = node.synced;
         let held = self.nodes[0].holds | self.nodes[1].holds;
         self.gone |= self.acknowledged & !held & !durable;
-        if is_noticed {
+        if self.left.always {
+            // A copy that was complete keeps every acknowledged operation, if each was durable.
+            self.nodes[at].has_lost_power |= self.nodes[at].durable.complete;
+        } else if !self.breaks(Break::PowerLossUnnoticed) {
             let node = &mut self.nodes[at];
             node.durable = node.durable.after_power_loss();
             self.note_record(at);
@@ -270,10 +313,11 @@ impl World {
 
     /// A primary in touch with its secondary has the lease.
     fn note_lease(&mut self, at: usize) {
-        if self.mirrors(at) {
-            self.nodes[at].lease = true;
+        if !self.follows(at) {
+            return;
         }
-        if self.nodes[at].phase() == Some(Phase::Mirrored) && self.follows(at) {
+        self.nodes[at].lease |= self.left.has_witness;
+        if self.nodes[at].session == (Session::Synced { is_recorded: true }) {
             let (mine, theirs) = (self.nodes[at].memory, self.nodes[1 - at].memory);
             self.nodes[1 - at].holds |= self.acknowledged & mine & theirs;
         }
@@ -281,9 +325,9 @@ impl World {
 
     fn note_durable(&mut self, at: usize) {
         let (node, peer) = (&self.nodes[at], &self.nodes[1 - at]);
-        self.durable |= match node.phase() {
-            Some(Phase::Alone) => node.disk,
-            _ if self.mirrors(at) => node.disk & peer.disk,
+        self.durable |= match node.session {
+            Session::Alone => node.synced,
+            _ if self.mirrors(at) => node.synced & peer.synced,
             _ => return,
         } & self.acknowledged;
     }
@@ -292,21 +336,24 @@ impl World {
         let (node, peer) = (&self.nodes[at], &self.nodes[1 - at]);
         let has = |node: &Node| {
             if self.left.always {
-                node.memory & node.disk
+                node.memory & node.synced
             } else {
                 node.memory
             }
         };
-        let done = match node.phase() {
-            Some(Phase::Alone) => has(node),
+        let done = match node.session {
+            Session::Alone => has(node),
             _ if self.mirrors(at) => has(node) & has(peer),
             _ => return,
         };
-        let is_mirrored = node.phase() == Some(Phase::Mirrored);
+        let is_mirrored = node.session == Session::Synced { is_recorded: true };
         let new = done & !self.acknowledged;
         self.acknowledged |= new;
         let node = &mut self.nodes[at];
-        node.led |= 1 << node.durable.generation.get();
+        // Only the time after the failures may reach later ones, which no promise looks at.
+        let generation = u32::try_from(node.durable.generation.get());
+        let bit = generation.ok().and_then(|number| 1_u32.checked_shl(number));
+        node.led |= bit.unwrap_or(0);
         node.holds |= new;
         if is_mirrored {
             self.nodes[1 - at].holds |= new;

@@ -7,11 +7,15 @@
 //! - A power loss takes all operations that are not synced. A copy that keeps it is one that was synced just before.
 
 use lockstep_roles::{
-    Claim, InSyncSet, Member, Phase, RoleMachine, RoleRecord, Told, WitnessRecord,
+    InSyncSet, Member, RoleFacts, RoleMachine, RoleRecord, RoleSettings, UnrecordedPromotion,
+    WitnessRecord,
 };
-use lockstep_types::settings::Role;
+use lockstep_types::settings::{OnPeerLoss, OnPowerLoss, Role};
 
-use super::queue::Queue;
+use crate::limits::{Break, Limits};
+use crate::link::Link;
+use crate::questions::Line;
+use crate::session::Session;
 
 /// A set of operations, one bit each.
 pub type Operations = u8;
@@ -21,40 +25,8 @@ pub type Generations = u32;
 
 pub const MEMBERS: [Member; 2] = [Member::First, Member::Second];
 
-/// A rule that the model leaves out. Then it must find a broken promise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Break {
-    /// R1: a primary serves alone before the witness has recorded that.
-    AloneUnasked,
-    /// R1: a primary takes the word of its secondary that it stops for the word that its copy is not complete.
-    StopTrusted,
-    /// R2: a copy counts as complete after a power loss.
-    PowerLossUnnoticed,
-    /// R3: the primary grants its role to a secondary that has not told that it is complete.
-    GrantUntold,
-    /// R5: the witness compares no record before it grants a claim.
-    ClaimUncompared,
-    /// R7: a node takes over within the lease of the primary.
-    LeaseIgnored,
-    /// R8: the witness hears that both are in sync before the secondary has recorded that.
-    ProtectEarly,
-    /// R9: a primary that lost power serves from its own disk.
-    ServeAfterPowerLoss,
-}
-
-/// The bounds of an exploration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Limits {
-    pub has_witness: bool,
-    /// Stops, power losses and cuts of the link, together.
-    pub failures: u8,
-    pub operations: u8,
-    /// Planned failovers.
-    pub swaps: u8,
-    /// Every acknowledged operation is on stable storage on the nodes that have it (`durability = "always"`).
-    pub always: bool,
-    pub breaks: Option<Break>,
-}
+/// The time of a takeover on both nodes. No step depends on it.
+const FAILOVER_AFTER_MS: u64 = 1500;
 
 /// One step of the world. A number is a node: 0 or 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,32 +37,38 @@ pub enum Action {
     Mirror(usize),
     /// A node puts its copy on stable storage.
     Sync(usize),
-    /// The next message of the peer arrives.
-    Hear(usize),
-    /// The witness handles the request of a node.
+    /// The message of the role exchange arrives.
+    Hear,
+    /// A node has something to ask the witness, and does so.
+    Ask(usize),
+    /// The witness handles the call of a node.
     Witness(usize),
     /// The witness handles a claim of which the node has given up to hear.
     Late(usize, usize),
     /// The answer of the witness arrives.
     Answer(usize),
-    /// The request or its answer is lost. A claim may still arrive.
+    /// The call or its answer is lost. A claim may still arrive.
     Silent(usize, bool),
+    /// Without a witness: the pause limit has passed.
     PauseOver(usize),
-    Tick(usize),
     /// The lease of a node ends.
     LeaseEnds(usize),
-    /// A node knows that the lease of the other node has ended.
-    LeaseOver(usize),
     /// A recovery or a resync copies to the secondary what the primary has.
     Copy(usize),
     /// A recovery or a resync is complete.
     Equal(usize),
-    /// The primary tells the secondary that its copy is equal.
+    /// The mark of the primary that its secondary is complete is durable, and the core hears of that.
+    Enter(usize),
+    /// The primary tells the secondary that its copy is equal, and the secondary records that.
     TellEqual(usize),
+    /// The primary hears that the secondary has recorded that.
+    NoteEqual(usize),
     HandOver(usize),
     Promote(usize),
+    Demote(usize),
+    Force(usize),
     Start(usize),
-    Connect,
+    Connect(usize),
     /// The process of a node is killed.
     Kill(usize),
     /// The secondary says that it stops, and ends. Its primary waits no longer.
@@ -99,43 +77,68 @@ pub enum Action {
     LosePower(usize),
     /// The link between the nodes is cut.
     Cut,
+    /// The secondary cannot do an operation of the primary, or not in time.
+    PeerFails(usize),
+    /// The disk of a node answers no call any more.
+    Hang(usize),
+    /// A node finds that its disk hangs, and gives way.
+    GiveWay(usize),
+    /// The disk answers again.
+    DiskAnswers(usize),
 }
 
 impl Action {
     pub const fn is_failure(self) -> bool {
         matches!(
             self,
-            Self::Kill(_) | Self::Leave(_) | Self::LosePower(_) | Self::Cut
+            Self::Kill(_)
+                | Self::Leave(_)
+                | Self::LosePower(_)
+                | Self::Cut
+                | Self::PeerFails(_)
+                | Self::Hang(_)
+                | Self::Demote(_)
+                | Self::Force(_)
         )
     }
 }
 
-/// The question of a node to the witness.
+/// The disk of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Question {
-    NotAsked,
-    /// On the way to the witness. A claim that the witness will refuse is a mere question.
-    Asked(Option<Claim>),
-    /// On the way back.
-    Answered(WitnessRecord),
+pub enum Disk {
+    Answers,
+    Hangs,
+    /// The disk hangs, and its node has given way (rule R12). `is_sure`: the witness lets the secondary take over, and no claim to
+    /// serve alone is on its way that could end that.
+    HasGivenWay {
+        is_sure: bool,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     /// The record on its disk.
     pub durable: RoleRecord,
+    /// On its disk, too: the promotion by force that the witness must still know.
+    pub unrecorded: Option<UnrecordedPromotion>,
     /// `None` while the process is down.
     pub machine: Option<RoleMachine>,
+    pub session: Session,
+    pub disk: Disk,
+    /// With `always`: the copy has lost power while it was complete, and has not been made equal since.
+    pub has_lost_power: bool,
     /// The node is down after a power loss, as the operator knows.
-    pub lost_power: bool,
+    pub is_known_lost: bool,
     /// The peer has promised not to take over.
     pub lease: bool,
+    /// The candidature of this node, or its lead, is that of an operator who accepts a loss.
+    pub is_forced: bool,
+    /// A primary was connected since the question that is under way.
+    pub has_heard: bool,
     pub memory: Operations,
-    pub disk: Operations,
-    pub inbox: Queue<Told, 6>,
-    pub question: Question,
-    /// Claims on their way whose answers nobody awaits.
-    pub late: Queue<Claim, 2>,
+    pub synced: Operations,
+    /// The line to the witness.
+    pub line: Line,
     /// The operations that this node is bound to keep.
     pub holds: Operations,
     /// The generations in which this node could acknowledge.
@@ -148,13 +151,15 @@ pub struct World {
     pub left: Limits,
     pub nodes: [Node; 2],
     pub witness: Option<WitnessRecord>,
-    pub linked: bool,
+    pub link: Link,
+    /// An operator has demoted a node, or has forced one to lead.
+    pub was_forced: bool,
     pub begun: u8,
     pub acknowledged: Operations,
     /// Acknowledged operations that are on stable storage where an `fsync` puts them: on both nodes, or on the disk of a
     /// primary that serves alone.
     pub durable: Operations,
-    /// Acknowledged operations that every node has lost with its power, before they were synced.
+    /// Acknowledged operations that every node has lost with its power, before they were synced, or that an operator gave up.
     pub gone: Operations,
 }
 
@@ -162,39 +167,35 @@ impl Node {
     fn new(role: Role) -> Self {
         Self {
             durable: RoleRecord::begin(role),
+            unrecorded: None,
             machine: None,
-            lost_power: false,
+            session: Session::Standby,
+            disk: Disk::Answers,
+            has_lost_power: false,
+            is_known_lost: false,
             lease: false,
+            is_forced: false,
+            has_heard: false,
             memory: 0,
-            disk: 0,
-            inbox: Queue::new(),
-            question: Question::NotAsked,
-            late: Queue::new(),
+            synced: 0,
+            line: Line::new(),
             holds: 0,
             led: 0,
         }
     }
 
-    pub fn phase(&self) -> Option<Phase> {
-        self.machine.as_ref().map(RoleMachine::phase)
+    /// The process runs, and its disk answers.
+    pub fn is_working(&self) -> bool {
+        self.machine.is_some() && self.disk == Disk::Answers
     }
 
-    pub fn is_in(&self, phases: &[Phase]) -> bool {
-        self.phase().is_some_and(|phase| phases.contains(&phase))
+    /// A command of an operator is under way: no other thread changes the role.
+    pub fn is_commanded(&self) -> bool {
+        self.line.is_command && !self.line.is_idle()
     }
 
-    /// Whether the machine may ask the witness: no answer is expected, and few claims are late.
-    fn may_ask(&self) -> bool {
-        self.question == Question::NotAsked && !self.late.is_full()
-    }
-
-    /// Whether clients may read.
-    fn serves(&self) -> bool {
-        match self.phase() {
-            Some(Phase::Alone) => true,
-            Some(Phase::Entering | Phase::Mirrored | Phase::Paused) => self.lease,
-            _ => false,
-        }
+    fn is_synced(&self) -> bool {
+        matches!(self.session, Session::Synced { .. })
     }
 }
 
@@ -212,7 +213,8 @@ impl World {
             left: limits,
             nodes,
             witness,
-            linked: false,
+            link: Link::Down,
+            was_forced: false,
             begun: 0,
             acknowledged: 0,
             durable: 0,
@@ -220,155 +222,143 @@ impl World {
         }
     }
 
-    // Properties.
-
-    pub fn one_node_acknowledges(&self) -> bool {
-        self.nodes[0].led & self.nodes[1].led == 0
+    pub fn breaks(&self, rule: Break) -> bool {
+        self.left.breaks == Some(rule)
     }
 
-    /// A node that serves reads has every acknowledged operation that is still to be had.
-    pub fn serves_what_was_acknowledged(&self) -> bool {
-        let owed = self.acknowledged & !self.gone;
-        self.nodes
-            .iter()
-            .all(|node| !node.serves() || owed & !node.memory == 0)
+    pub fn machine(&self, at: usize) -> Option<&RoleMachine> {
+        self.nodes[at].machine.as_ref()
     }
 
-    pub fn one_serves_alone(&self) -> bool {
-        let alone = |node: &&Node| node.phase() == Some(Phase::Alone);
-        self.nodes.iter().filter(alone).count() < 2
+    pub fn settings(&self, at: usize) -> RoleSettings {
+        RoleSettings {
+            me: MEMBERS[at],
+            has_witness: self.left.has_witness,
+            witness: None,
+            failover_after_ms: self.left.has_witness.then_some(FAILOVER_AFTER_MS),
+            on_power_loss: if self.breaks(Break::ServeAfterPowerLoss) {
+                OnPowerLoss::Serve
+            } else {
+                OnPowerLoss::Wait
+            },
+            on_peer_loss: OnPeerLoss::Continue,
+        }
     }
 
-    /// Two nodes that stand for one generation could not give way to each other.
-    pub fn one_stands(&self) -> bool {
-        let [first, second] = [0, 1].map(|at| self.nodes[at].durable);
-        let both = first.is_candidate && second.is_candidate;
-        !both || first.generation != second.generation
+    /// The facts of a node for its role machine.
+    pub fn facts(&self, at: usize) -> RoleFacts {
+        let node = &self.nodes[at];
+        RoleFacts {
+            settings: self.settings(at),
+            record: node.durable,
+            unrecorded: node.unrecorded,
+            session: node.session.state(),
+            is_connected: self.link == Link::Up,
+            is_serving: node.session.is_leading(),
+        }
     }
 
-    /// A node serves alone, and the old primary does not know yet.
-    pub fn has_taken_over(&self) -> bool {
-        [0, 1].into_iter().any(|at| {
-            let (node, peer) = (&self.nodes[at], &self.nodes[1 - at].durable);
-            let is_later = node.durable.generation > peer.generation;
-            node.phase() == Some(Phase::Alone) && peer.is_primary() && is_later
-        })
+    /// Whether clients may read. A primary whose secondary may take over needs a lease (rule R7).
+    pub fn serves(&self, at: usize) -> bool {
+        let node = &self.nodes[at];
+        let needs_lease = self.left.has_witness && node.durable.peer_complete;
+        node.machine.is_some() && node.session.is_leading() && (node.lease || !needs_lease)
     }
 
-    /// Both copies are equal, by both records, and the witness knows.
-    pub fn is_in_sync(&self) -> bool {
-        [0, 1].into_iter().any(|at| {
-            let (node, peer) = (&self.nodes[at], &self.nodes[1 - at]);
-            let knows = |known: WitnessRecord| {
-                let is_primary = known.primary == MEMBERS[at];
-                let is_present = known.generation == node.durable.generation;
-                is_primary && is_present && known.in_sync == InSyncSet::Both
-            };
-            let equal = node.memory == peer.memory && peer.durable.complete;
-            self.mirrors(at)
-                && node.is_in(&[Phase::Mirrored])
-                && equal
-                && self.witness.is_none_or(knows)
-        })
+    /// Whether the other node is the connected secondary of this one.
+    pub fn follows(&self, at: usize) -> bool {
+        let (node, peer) = (&self.nodes[at], &self.nodes[1 - at]);
+        self.link == Link::Up && node.session.is_leading() && peer.session == Session::Following
+    }
+
+    /// Whether operations of this node reach the other one.
+    pub fn mirrors(&self, at: usize) -> bool {
+        let node = &self.nodes[at];
+        let is_mirrored = node.session == Session::EnteringSync || node.is_synced();
+        is_mirrored && self.follows(at)
+    }
+
+    /// Whether the disks of both nodes answer.
+    fn both_work(&self) -> bool {
+        self.nodes.iter().all(Node::is_working)
     }
 
     // Actions.
 
     pub fn actions(&self, actions: &mut Vec<Action>) {
         for at in [0, 1] {
-            self.node_actions(at, actions);
+            self.copy_actions(at, actions);
+            self.role_actions(at, actions);
             self.witness_actions(at, actions);
             self.failure_actions(at, actions);
         }
-        let both_up = self.nodes.iter().all(|node| node.machine.is_some());
-        if self.linked && self.left.failures > 0 {
+        if self.link != Link::Down && self.left.failures > 0 {
             actions.push(Action::Cut);
         }
-        if !self.linked && both_up {
-            actions.push(Action::Connect);
+        if let Link::Meeting(meeting) = self.link
+            && !self.nodes[meeting.receiver()].is_commanded()
+        {
+            actions.push(Action::Hear);
         }
     }
 
-    fn node_actions(&self, at: usize, actions: &mut Vec<Action>) {
-        use Phase::{Alone, CatchingUp, Entering, Mirrored};
+    fn copy_actions(&self, at: usize, actions: &mut Vec<Action>) {
         let (node, peer) = (&self.nodes[at], &self.nodes[1 - at]);
         let mut add = |allowed: bool, action| {
             if allowed {
                 actions.push(action);
             }
         };
-        let begins = node.is_in(&[Alone, Entering, Mirrored]) && self.begun < self.left.operations;
+        let serves =
+            node.is_synced() || matches!(node.session, Session::Alone | Session::EnteringSync);
+        let begins = node.is_working() && serves && self.begun < self.left.operations;
         add(begins, Action::Begin(at));
+        let is_synced = node.synced == node.memory;
+        add(node.is_working() && !is_synced, Action::Sync(at));
+        if !self.follows(at) {
+            return;
+        }
+        let works = self.both_work();
         let is_equal = node.memory == peer.memory;
-        add(self.mirrors(at) && !is_equal, Action::Mirror(at));
-        let is_synced = node.disk == node.memory;
-        add(node.machine.is_some() && !is_synced, Action::Sync(at));
-        add(!node.inbox.is_empty(), Action::Hear(at));
-        add(node.lease && !self.linked, Action::LeaseEnds(at));
-        let follows = self.follows(at);
-        let copies = node.is_in(&[Alone, CatchingUp]) && follows;
-        let is_copied = is_equal && (node.is_in(&[CatchingUp]) || peer.disk == node.memory);
+        add(works && self.mirrors(at) && !is_equal, Action::Mirror(at));
+        let recovers = node.session == Session::CatchingUp;
+        let copies = works && (recovers || node.session == Session::Alone);
+        let is_copied = is_equal && (recovers || peer.synced == node.memory);
         add(copies && !is_copied, Action::Copy(at));
         add(copies && is_copied, Action::Equal(at));
-        // This message is behind the record of the primary on the same connection.
-        let heard = peer.inbox.is_empty();
-        let tells = node.is_in(&[Entering]) && follows && heard && is_equal;
+        let enters = node.session == Session::EnteringSync && node.is_working();
+        add(enters, Action::Enter(at));
+        let is_told = node.session == Session::Synced { is_recorded: false };
+        let tells = works && is_told && is_equal && !peer.durable.complete;
         add(tells, Action::TellEqual(at));
-        let swaps = node.is_in(&[Mirrored]) && follows && self.left.swaps > 0 && is_equal;
-        add(swaps, Action::HandOver(at));
-        add(self.may_promote(at), Action::Promote(at));
-        add(node.machine.is_none(), Action::Start(at));
+        // The primary believes its own message.
+        let is_believed = self.breaks(Break::ProtectEarly) || self.breaks(Break::GrantUntold);
+        let hears = peer.durable.complete || is_believed;
+        add(is_told && hears, Action::NoteEqual(at));
     }
 
-    /// An operator promotes a node whose peer is down and was in sync, or a primary that waits.
-    fn may_promote(&self, at: usize) -> bool {
-        let (node, peer) = (&self.nodes[at], &self.nodes[1 - at]);
-        let vouched = !self.left.has_witness && peer.machine.is_none() && !peer.lost_power;
-        let may_lead = node.is_in(&[Phase::Standby]) && peer.durable.peer_complete;
-        let is_primary = node.is_in(&[Phase::Unsure]) && !peer.durable.is_primary();
-        vouched && (may_lead || is_primary)
-    }
-
-    fn witness_actions(&self, at: usize, actions: &mut Vec<Action>) {
-        use Phase::{Mirrored, Standby, TakingOver, Unsure};
-        let (node, peer) = (&self.nodes[at], &self.nodes[1 - at]);
+    fn role_actions(&self, at: usize, actions: &mut Vec<Action>) {
+        let node = &self.nodes[at];
         let mut add = |allowed: bool, action| {
             if allowed {
                 actions.push(action);
             }
         };
-        match node.question {
-            Question::NotAsked => {}
-            Question::Asked(claim) => {
-                add(true, Action::Witness(at));
-                add(true, Action::Silent(at, false));
-                add(
-                    claim.is_some() && !node.late.is_full(),
-                    Action::Silent(at, true),
-                );
-            }
-            Question::Answered(_) => {
-                add(true, Action::Answer(at));
-                add(true, Action::Silent(at, false));
-            }
-        }
-        for number in 0..node.late.len() {
-            add(true, Action::Late(at, number));
-        }
-        let may_ask = node.may_ask();
-        add(self.may_end_pause(at), Action::PauseOver(at));
-        let ticks = node.is_in(&[Mirrored]) && may_ask && self.left.has_witness;
-        add(ticks, Action::Tick(at));
-        let asks = node.is_in(&[Standby, Unsure]) && may_ask;
-        let is_over = !peer.lease || self.left.breaks == Some(Break::LeaseIgnored);
-        let due = asks || node.is_in(&[TakingOver]);
-        add(due && is_over, Action::LeaseOver(at));
-    }
-
-    /// Whether a primary may ask to serve alone.
-    pub fn may_end_pause(&self, at: usize) -> bool {
-        let (node, peer) = (&self.nodes[at], &self.nodes[1 - at]);
-        node.is_in(&[Phase::Paused]) && node.may_ask() && !peer.lease
+        let pauses = node.session == Session::Paused && !self.left.has_witness;
+        add(pauses && node.is_working(), Action::PauseOver(at));
+        add(node.lease && !self.follows(at), Action::LeaseEnds(at));
+        add(self.may_hand_over(at), Action::HandOver(at));
+        add(self.may_promote(at), Action::Promote(at));
+        add(
+            node.machine.is_none() && self.may_start(at),
+            Action::Start(at),
+        );
+        add(self.calls(at), Action::Connect(at));
+        add(
+            node.disk == Disk::Hangs && self.gives_way(at),
+            Action::GiveWay(at),
+        );
+        add(node.disk != Disk::Answers, Action::DiskAnswers(at));
     }
 
     fn failure_actions(&self, at: usize, actions: &mut Vec<Action>) {
@@ -376,30 +366,27 @@ impl World {
             return;
         }
         let node = &self.nodes[at];
-        if node.machine.is_some() {
-            actions.push(Action::Kill(at));
-        }
-        if self.follows(1 - at) {
-            actions.push(Action::Leave(at));
-        }
+        let mut add = |allowed: bool, action| {
+            if allowed {
+                actions.push(action);
+            }
+        };
+        add(node.machine.is_some(), Action::Kill(at));
+        add(
+            self.breaks(Break::StopTrusted) && self.follows(1 - at),
+            Action::Leave(at),
+        );
         // A second power loss of a node that is down changes nothing.
         let is_noted = self.left.always || node.durable == node.durable.after_power_loss();
-        let has_lost = is_noted && node.disk == node.memory;
-        if node.machine.is_some() || !has_lost {
-            actions.push(Action::LosePower(at));
-        }
-    }
-
-    /// Whether the other node is the connected secondary of this one.
-    pub fn follows(&self, at: usize) -> bool {
-        let (node, peer) = (&self.nodes[at], &self.nodes[1 - at]);
-        let is_met = node.machine.as_ref().is_some_and(RoleMachine::is_met);
-        let same = node.durable.generation == peer.durable.generation;
-        self.linked && is_met && same && peer.is_in(&[Phase::Following])
-    }
-
-    /// Whether operations of this node reach the other one.
-    pub fn mirrors(&self, at: usize) -> bool {
-        self.nodes[at].is_in(&[Phase::Entering, Phase::Mirrored]) && self.follows(at)
+        let has_lost = is_noted && node.synced == node.memory;
+        add(node.machine.is_some() || !has_lost, Action::LosePower(at));
+        let can_fail = node.is_synced() || node.session == Session::CatchingUp;
+        add(
+            can_fail && node.is_working() && self.follows(at),
+            Action::PeerFails(at),
+        );
+        add(self.left.hangs && node.is_working(), Action::Hang(at));
+        add(self.may_demote(at), Action::Demote(at));
+        add(self.may_force(at), Action::Force(at));
     }
 }
