@@ -86,6 +86,10 @@ pub struct InFlight {
     pub metadata: usize,
     /// Bytes of the mirrored operations that were admitted and are not over.
     pub bytes: u64,
+    /// Operations submitted and not finished.
+    pub submitted: usize,
+    /// Operations that have their locks and wait for the state, or for room on the way to the peer.
+    pub held: usize,
 }
 
 /// The protocol core. See the head of this file.
@@ -191,23 +195,15 @@ impl Core {
         self.next_osn
     }
 
-    /// Operations in flight.
+    /// Operations in flight, and those that wait.
     pub fn in_flight(&self) -> InFlight {
         InFlight {
             writes: self.writes.len(),
             metadata: self.metas.len(),
             bytes: self.room.bytes(),
+            submitted: self.ops.len(),
+            held: self.held.len() + self.room.waiting(),
         }
-    }
-
-    /// Number of operations submitted and not finished.
-    pub fn operations(&self) -> usize {
-        self.ops.len()
-    }
-
-    /// Number of operations that have their locks and wait for the state, or for room on the way to the peer.
-    pub fn held(&self) -> usize {
-        self.held.len() + self.room.waiting()
     }
 
     /// Counts the locks one by one: for tests of the whole, not for status.

@@ -56,7 +56,7 @@ fn time_until(cluster: &mut ScriptedCluster, state: State) -> Duration {
     let start = cluster.now();
     let has = |cluster: &ScriptedCluster| cluster.state(PRIMARY) == Some(state);
     cluster.until(LONG / 2, has).unwrap();
-    cluster.now() - start
+    cluster.now().saturating_sub(start)
 }
 
 /// No acknowledged operation was lost, and the nodes become identical.
@@ -150,7 +150,7 @@ fn a_link_that_comes_and_goes_must_stand_for_the_time_of_this_moment() {
         cluster.apply_fault(Fault::Heal).unwrap();
         let start = cluster.now();
         cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
-        let back = cluster.now() - start;
+        let back = cluster.now().saturating_sub(start);
         end_well(&mut cluster);
         back
     };

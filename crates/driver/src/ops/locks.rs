@@ -127,7 +127,7 @@ mod tests {
             "after the stop"
         );
         drop(held);
-        assert_eq!(session.replication.core.lock().operations(), 0);
+        assert_eq!(session.replication.core.lock().in_flight().submitted, 0);
         datastore.close();
     }
 }

@@ -447,7 +447,7 @@ impl PrimarySession {
         if let Some(file) = self.spill.unused_file() {
             self.engine.host.spawn(Box::new(move || drop(file)));
         }
-        let operations = || self.replication.core.lock().operations();
+        let operations = || self.replication.core.lock().in_flight().submitted;
         if self.memory.is_due(self.spill.kept(), operations) {
             self.spill.take_kept();
             let engine = Arc::clone(&self.engine);

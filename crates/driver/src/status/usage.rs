@@ -35,7 +35,7 @@ impl DatastoreUsage {
     /// The numbers of this moment.
     pub(crate) fn of(engine: &Engine, session: &Session) -> Self {
         let core = session.replication().core.lock();
-        let usage = session.usage();
+        let (usage, in_flight) = (session.usage(), core.in_flight());
         let (paw, saw) = match session {
             Session::Primary(_) => (usage.in_flight, 0),
             Session::Undecided(_) | Session::Secondary(_) => (0, usage.in_flight),
@@ -43,10 +43,10 @@ impl DatastoreUsage {
         Self {
             paw,
             saw,
-            operations: core.operations(),
-            held: core.held(),
+            operations: in_flight.submitted,
+            held: in_flight.held,
             pending: usage.pending,
-            in_flight: core.in_flight(),
+            in_flight,
             locks: core.lock_counts(),
             kept: usage.kept,
             log: engine.store.log_usage(),

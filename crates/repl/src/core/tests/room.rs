@@ -48,9 +48,9 @@ fn writes_without_room_wait_and_begin_in_order_once_there_is_room() {
     assert_eq!(started(&core.submit_bytes(2, 6, 60)), []);
     assert_eq!(started(&core.submit_bytes(3, 7, 10)), []);
     assert_eq!(core.in_flight().bytes, 60);
-    assert_eq!(core.held(), 2);
+    assert_eq!(core.in_flight().held, 2);
     assert_eq!(started(&core.ends(1, 1)), [2, 3]);
-    assert_eq!((core.in_flight().bytes, core.held()), (70, 0));
+    assert_eq!((core.in_flight().bytes, core.in_flight().held), (70, 0));
 }
 
 /// A lookup in the directory of the name waits for the operation, too: the kernel holds the directory's lock.
@@ -64,7 +64,7 @@ fn a_name_overtakes_writes_that_wait() {
     let next = core.submit_meta_bytes(5, "c", 1);
     assert_eq!(started(&next), [], "names keep their order");
     assert_eq!(started(&core.ends(1, 1)), [4, 5]);
-    assert_eq!((core.in_flight().bytes, core.held()), (51, 1));
+    assert_eq!((core.in_flight().bytes, core.in_flight().held), (51, 1));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn reads_need_no_room_and_unmirrored_writes_wait_for_none() {
     for op in 1..4 {
         assert_eq!(alone.submit_bytes(op, op + 4, ROOM).len(), 1);
     }
-    assert_eq!((alone.in_flight().bytes, alone.held()), (0, 0));
+    assert_eq!((alone.in_flight().bytes, alone.in_flight().held), (0, 0));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn an_operation_that_waits_for_room_is_done_alone_when_the_peer_is_given_up() {
         osn: osn(2)
     }));
     assert_eq!(finished(&core.on(Event::LocalDone(OpId(2), Ok(())))), [2]);
-    assert_eq!((core.in_flight().bytes, core.held()), (0, 0));
+    assert_eq!((core.in_flight().bytes, core.in_flight().held), (0, 0));
 }
 
 /// A short disconnect takes no room away, and gives none that does not exist.
@@ -185,7 +185,7 @@ fn an_operation_that_waits_for_room_ends_with_an_error_when_the_disk_fails() {
     };
     assert!(effects.contains(&failed), "{effects:?}");
     core.on(Event::LocalDone(OpId(1), Ok(())));
-    assert_eq!((core.operations(), core.in_flight().bytes), (0, 0));
+    assert_eq!((core.in_flight().submitted, core.in_flight().bytes), (0, 0));
 }
 
 /// The prediction before a write and the decision at its submission are the same.
