@@ -379,7 +379,8 @@ impl Core {
     /// While no operation waits, this node need not leave the sync: a peer that is back soon needs no resync then.
     pub fn waits_for_stopped_peer(&self) -> bool {
         let is_over = self.state == State::Paused && self.link.has_peer_stopped();
-        let has_waiting = || self.held() > 0 || !self.metas.is_empty() || self.ops.has_unanswered();
+        let has_waiting =
+            || self.in_flight().held > 0 || !self.metas.is_empty() || self.ops.has_unanswered();
         is_over && self.config.on_peer_loss == OnPeerLoss::Continue && has_waiting()
     }
 
