@@ -260,7 +260,7 @@ fn an_overwrite_lets_no_file_grow() {
             .get_mut(&FILE)
             .unwrap()
             .growth
-            .settle()
+            .settle();
     };
     let is_growth = |bytes| {
         settle();
