@@ -201,3 +201,80 @@ impl LocalCopy {
             && self.relation(theirs) == CopyRelation::Ahead
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{
+        ALONE, COMPLETE, INCOMPLETE, PRIMARY, copy, counted, facts, offer, standing, store,
+    };
+
+    #[test]
+    fn copies_are_related_by_the_name_of_the_store_first() {
+        let theirs = |store, sync| RoleOffer {
+            store,
+            sync,
+            ..offer(&facts(PRIMARY), COMPLETE)
+        };
+        let new = LocalCopy {
+            store: None,
+            ..copy()
+        };
+        for (own, their_store, sync, expected) in [
+            (copy(), Some(store(1)), standing(2), CopyRelation::Same),
+            (copy(), Some(store(1)), standing(1), CopyRelation::Behind),
+            (copy(), Some(store(1)), standing(3), CopyRelation::Ahead),
+            (copy(), Some(store(2)), standing(2), CopyRelation::Unrelated),
+            (copy(), None, standing(3), CopyRelation::Behind),
+            (new, Some(store(1)), standing(1), CopyRelation::Ahead),
+            (new, None, standing(2), CopyRelation::Same),
+        ] {
+            assert_eq!(own.relation(&theirs(their_store, sync)), expected);
+        }
+        let lacks = LocalCopy {
+            sync: counted(2, 6),
+            ..copy()
+        };
+        let more = theirs(Some(store(1)), counted(2, 7));
+        assert_eq!(lacks.relation(&more), CopyRelation::Ahead);
+    }
+
+    #[test]
+    fn a_primary_without_a_complete_peer_has_served_alone_unless_its_copy_is_new() {
+        let empty = LocalCopy {
+            has_data: false,
+            ..copy()
+        };
+        let new = LocalCopy {
+            was_resynced: false,
+            ..empty
+        };
+        for (copy, record, expected) in [
+            (copy(), ALONE, true),
+            (copy(), PRIMARY, false),
+            (copy(), INCOMPLETE, false),
+            (empty, ALONE, true),
+            (new, ALONE, false),
+        ] {
+            assert_eq!(copy.has_served_alone(record), expected, "{copy:?}");
+        }
+    }
+
+    #[test]
+    fn a_session_of_the_other_role_is_that_of_another_moment() {
+        for (record, session, expected) in [
+            (COMPLETE, SessionState::Secondary, true),
+            (COMPLETE, SessionState::Undecided, false),
+            (COMPLETE, SessionState::Paused, false),
+            (PRIMARY, SessionState::Secondary, false),
+            (PRIMARY, SessionState::Undecided, true),
+            (PRIMARY, SessionState::Primary, true),
+        ] {
+            let facts = RoleFacts {
+                session,
+                ..facts(record)
+            };
+            assert_eq!(facts.is_consistent(), expected, "{facts:?}");
+        }
+    }
+}

@@ -18,6 +18,8 @@ pub mod change;
 pub mod conflict;
 pub mod event;
 pub mod facts;
+#[cfg(test)]
+mod fixture;
 mod forced;
 pub mod machine;
 pub mod offer;

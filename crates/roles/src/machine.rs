@@ -190,3 +190,6 @@ impl RoleMachine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,3 +89,53 @@ fn meet_primary(mine: RoleRecord, theirs: RoleRecord) -> Option<RoleChange> {
 const fn lead_by_grant(mine: RoleRecord, record: RoleRecord) -> RoleChange {
     RoleChange::serving(RoleChangeKind::LeadByGrant, mine, record)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{ALONE, COMPLETE, INCOMPLETE, PRIMARY, generation};
+
+    #[test]
+    fn a_record_that_the_peer_has_not_seen_counts_only_against_a_later_generation() {
+        let granted = RoleRecord {
+            generation: generation(2),
+            ..COMPLETE
+        };
+        for is_met in [false, true] {
+            let change = compare(COMPLETE, granted, is_met).unwrap();
+            assert_eq!(change.kind, RoleChangeKind::LeadByGrant);
+        }
+        assert_eq!(compare(PRIMARY, INCOMPLETE, false), None);
+        assert_eq!(compare(PRIMARY, INCOMPLETE, true).unwrap().to, ALONE);
+        let candidate = COMPLETE.become_candidate();
+        assert_eq!(compare(candidate, PRIMARY, false), None);
+        let gives_way = compare(candidate, PRIMARY, true).unwrap();
+        assert_eq!(gives_way.kind, RoleChangeKind::GiveWay);
+        assert_eq!(gives_way.to.generation, generation(3));
+    }
+
+    #[test]
+    fn a_primary_that_met_nobody_complete_is_not_protected_by_a_later_grant() {
+        let granted = RoleRecord {
+            generation: generation(2),
+            ..COMPLETE
+        };
+        for (mine, expected) in [(PRIMARY, true), (ALONE, false), (COMPLETE, true)] {
+            let change = compare(mine, granted, true).unwrap();
+            assert_eq!(change.to.peer_complete, expected, "{mine:?}");
+        }
+    }
+
+    #[test]
+    fn a_candidate_follows_no_primary_that_lost_its_power_and_stands_for_nothing_after_another() {
+        let candidate = RoleRecord {
+            is_candidate: true,
+            ..COMPLETE
+        };
+        assert_eq!(compare(candidate, PRIMARY.after_power_loss(), true), None);
+        let follows = compare(candidate, PRIMARY, true).unwrap();
+        assert_eq!(follows.to, COMPLETE);
+        let lacks = compare(candidate, ALONE, true).unwrap();
+        assert_eq!(lacks.to, INCOMPLETE);
+    }
+}

@@ -26,3 +26,53 @@ pub fn first_part(settings: &RoleSettings, has_peer: bool, record: RoleRecord) -
         ServicePart::Wait
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ServicePart::{Serve, Wait};
+
+    use super::*;
+    use crate::fixture::{ALONE, COMPLETE, PRIMARY, no_witness, settings};
+
+    #[test]
+    fn a_primary_serves_at_its_start_if_no_other_node_can_have_served() {
+        let accepts_loss = RoleSettings {
+            on_power_loss: OnPowerLoss::Serve,
+            ..no_witness()
+        };
+        let has_lost_power = PRIMARY.after_power_loss();
+        for (settings, has_peer, record, expected) in [
+            (no_witness(), true, ALONE, Serve),
+            (no_witness(), true, PRIMARY, Wait),
+            (no_witness(), false, PRIMARY, Serve),
+            (no_witness(), false, has_lost_power, Wait),
+            (no_witness(), true, COMPLETE, Wait),
+            (accepts_loss, true, PRIMARY, Serve),
+            (accepts_loss, true, has_lost_power, Wait),
+            (settings(), true, ALONE, Wait),
+            (settings(), true, PRIMARY, Wait),
+        ] {
+            let part = first_part(&settings, has_peer, record);
+            assert_eq!(part, expected, "{settings:?} {has_peer} {record:?}");
+        }
+    }
+
+    #[test]
+    fn a_primary_needs_its_peer_while_that_one_may_be_complete() {
+        let accepts_loss = |has_witness| RoleSettings {
+            on_power_loss: OnPowerLoss::Serve,
+            has_witness,
+            ..no_witness()
+        };
+        for (settings, has_peer, record, expected) in [
+            (settings(), true, ALONE, true),
+            (settings(), true, PRIMARY, false),
+            (settings(), false, PRIMARY, true),
+            (settings(), true, COMPLETE, false),
+            (accepts_loss(false), true, PRIMARY, true),
+            (accepts_loss(true), true, PRIMARY, false),
+        ] {
+            assert_eq!(needs_no_peer(&settings, has_peer, record), expected);
+        }
+    }
+}
