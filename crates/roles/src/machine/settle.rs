@@ -68,14 +68,12 @@ impl RoleMachine {
         if !mine.is_primary() {
             return Vec::new();
         }
-        let mut effects = vec![RoleEffect::EndTenure];
+        let stop = RoleChange::keep(mine, ServicePart::Wait);
+        let mut effects = vec![RoleEffect::EndTenure, RoleEffect::Change(stop)];
+        // The session that begins forgets what was reported before.
         if settle.copy.has_served_alone(mine) {
             effects.push(RoleEffect::Report(RoleConflict::BothServed));
         }
-        effects.push(RoleEffect::Change(RoleChange::keep(
-            mine,
-            ServicePart::Wait,
-        )));
         // The nodes may not meet for long, and a node that has served alone had no lease that would end.
         effects.push(RoleEffect::DropCaches);
         effects

@@ -106,7 +106,7 @@ fn a_primary_that_served_alone_tells_the_operator_of_a_later_one() {
     let mut machine = answered(&node, LOOK_DUE, later());
     assert_eq!(
         settle(&mut machine, &node, settled()),
-        [end_tenure, report, stop, drop_caches]
+        [end_tenure, stop, report, drop_caches]
     );
     let new = Settle {
         copy: LocalCopy {
