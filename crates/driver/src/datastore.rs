@@ -1,7 +1,6 @@
 //! One datastore on this node, open and running: the façade over its engine, the keeper of its role, and maintenance.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockstep_fs::Store;
@@ -173,7 +172,7 @@ impl Datastore {
     /// Ends all work: nothing new begins, the connection is closed, queued jobs are done. The threads that run this
     /// datastore end soon; then it can be closed.
     pub fn stop(&self) {
-        self.engine.stopping.store(true, Ordering::Release);
+        self.engine.stop();
         self.engine.gate.stop();
         self.keeper.current().stop();
     }

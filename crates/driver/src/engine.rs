@@ -9,9 +9,11 @@ pub(crate) mod references;
 pub(crate) mod shared_machine;
 pub(crate) mod status_notes;
 pub(crate) mod takeover_promise;
+pub(crate) mod tick_work;
+pub(crate) mod wakes;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use lockstep_fs::poison::Poison;
@@ -30,11 +32,9 @@ use crate::engine::failure_log::FailureLog;
 use crate::engine::references::References;
 use crate::engine::shared_machine::SharedMachine;
 use crate::engine::status_notes::StatusNotes;
+use crate::engine::wakes::Wakes;
 use crate::host::{Host, ThreadKind};
 use crate::service_gate::ServiceGate;
-
-/// The longest sleep of a thread that has to see a stop of the datastore, or a change of its role.
-const STOP_POLL: Duration = Duration::from_millis(20);
 
 /// The disk of the store, beside the content of the store.
 pub(crate) struct EngineDisk {
@@ -72,8 +72,8 @@ pub(crate) struct Engine {
     pub gate: Arc<ServiceGate>,
     /// Counts changes of the state, in all sessions.
     pub state_version: AtomicU64,
-    /// Set once, when the datastore is stopped.
-    pub stopping: AtomicBool,
+    /// What wakes the threads of the datastore.
+    pub wakes: Wakes,
 }
 
 impl Engine {
@@ -94,7 +94,23 @@ impl Engine {
 
     /// Whether the datastore is being stopped.
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+        self.wakes.is_stopping()
+    }
+
+    /// Stops the datastore: every wait ends.
+    pub fn stop(&self) {
+        self.wakes.stop();
+    }
+
+    /// Waits until `is_met` says so, or the datastore is stopped, or until `deadline` on the host's clock: the condition depends
+    /// on what raises [`Wakes::changes`]. Returns whether the condition is met.
+    pub fn wait_until(&self, deadline: Option<Duration>, mut is_met: impl FnMut() -> bool) -> bool {
+        let mut met = false;
+        self.wakes.changes.wait_until(&*self.host, deadline, || {
+            met = is_met();
+            met || self.is_stopping()
+        });
+        met
     }
 
     /// Whether the configuration demands stable storage for every operation.
@@ -114,10 +130,7 @@ impl Engine {
     /// Sleeps for `wait`, or until the datastore is stopped, or until `is_over` says so.
     pub fn sleep_unless(&self, wait: Duration, is_over: impl Fn() -> bool) {
         let until = self.host.now() + wait;
-        while !self.is_stopping() && !is_over() && self.host.now() < until {
-            let left = until.saturating_sub(self.host.now());
-            self.host.sleep(STOP_POLL.min(left));
-        }
+        self.wait_until(Some(until), is_over);
     }
 
     /// The kind of the calling thread: a client's, or the reader. The reader completes operations of clients,

@@ -11,7 +11,6 @@ pub(crate) mod exclusive;
 pub mod memory;
 pub(crate) mod oneshot;
 mod os;
-#[cfg_attr(not(test), expect(dead_code))]
 pub(crate) mod signal;
 pub mod threads;
 
@@ -62,9 +61,6 @@ pub trait Host: Send + Sync {
 
     /// Sixteen random bytes, unique for all practical purposes.
     fn random_id(&self) -> [u8; 16];
-
-    /// Suspends this thread.
-    fn sleep(&self, time: Duration);
 
     /// A closed gate.
     fn gate(&self) -> Arc<dyn Gate>;
@@ -137,12 +133,12 @@ pub trait Gate: Send + Sync {
     /// Opens the gate for all threads, now and later.
     fn open(&self);
 
-    /// Waits until the gate is open, but for no longer than `limit`.
-    fn wait_for(&self, limit: Option<Duration>);
+    /// Waits until the gate is open, but for no longer than `limit`. Returns whether the gate is open.
+    fn wait_for(&self, limit: Option<Duration>) -> bool;
 
     /// Waits until the gate is open.
     fn wait(&self) {
-        self.wait_for(None);
+        let _is_open = self.wait_for(None);
     }
 }
 

@@ -1,5 +1,8 @@
 //! Periodic work: ticks for the core, signs of life for the peer, checkpoints, and the removal of the content of freed
 //! inodes.
+//!
+//! A tick comes when it is due: when the core has something to do at a moment, when a sign of life or work on the store is due, and
+//! soon after anything has happened (`engine/tick_work.rs`). While nothing happens, this thread sleeps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,11 +11,12 @@ use std::time::Duration;
 use lockstep_repl::state::State;
 
 use crate::engine::Engine;
+use crate::host::signal::wait_until;
 use crate::jobs::store_place;
 use crate::replication::Replication;
 use crate::session::Session;
 
-/// Time between two ticks of the core.
+/// The shortest time between two ticks.
 const TICK: Duration = Duration::from_millis(50);
 /// Time between two removals of the content of freed inodes, and of the directories that are empty then.
 const GARBAGE: Duration = Duration::from_secs(2);
@@ -36,6 +40,29 @@ struct Due {
     contact: bool,
 }
 
+/// The moments at which periodic work was last begun.
+#[derive(Clone, Copy)]
+struct Rounds {
+    beaten: Duration,
+    collected: Duration,
+    checkpointed: Duration,
+}
+
+impl Rounds {
+    const fn begin(now: Duration) -> Self {
+        Self {
+            beaten: now,
+            collected: now,
+            checkpointed: now,
+        }
+    }
+
+    /// The moment at which work for the store is due.
+    fn next_tidying(self) -> Duration {
+        (self.collected + GARBAGE).min(self.checkpointed + CHECKPOINT)
+    }
+}
+
 impl Maintenance {
     /// Of a datastore that is opened at `now_ms` of the host's clock.
     pub fn new(now_ms: u64) -> Self {
@@ -48,33 +75,69 @@ impl Maintenance {
     /// Runs until the datastore is stopped.
     pub fn run(&self, engine: &Arc<Engine>, present: &dyn Fn() -> Session) {
         let host = &engine.host;
-        let start = host.now();
-        let (mut beaten, mut checkpointed, mut collected) = (start, start, start);
-        while !engine.is_stopping() {
-            host.sleep(TICK);
+        let mut rounds = Rounds::begin(host.now());
+        while self.wait(engine, self.next_tick(engine, &present(), rounds)) {
+            engine.wakes.tick_work.begin_tick();
             self.ticked_ms.store(engine.now_ms(), Ordering::Release);
             let session = present();
             session.notice_failed_disk();
             session.tick();
-            if host.since(beaten) >= engine.config.current().beat() {
-                beaten = host.now();
+            if host.now() >= rounds.beaten + engine.config.current().beat() {
+                rounds.beaten = host.now();
                 session.beat();
             }
-            if engine.poison.has_failed() {
-                continue;
+            if !engine.poison.has_failed() {
+                session.look_at_room();
+                self.tidy(engine, &session, &mut rounds);
             }
-            session.look_at_room();
-            let garbage = host.since(collected) >= GARBAGE;
-            let due = Due {
-                garbage,
-                contact: garbage && session.replication().state() == State::SecondarySynced,
-                checkpoint: engine.store.needs_checkpoint()
-                    || host.since(checkpointed) >= CHECKPOINT,
-            };
-            if (due.garbage || due.checkpoint) && self.spawn_tidying(engine, due) {
-                let now = host.now();
-                collected = if due.garbage { now } else { collected };
-                checkpointed = if due.checkpoint { now } else { checkpointed };
+        }
+    }
+
+    /// Waits until a tick is due, or there may be work for one. Returns `false` once the datastore is stopped.
+    fn wait(&self, engine: &Engine, due: Option<Duration>) -> bool {
+        let work = &engine.wakes.tick_work;
+        let signals = [&*engine.wakes.changes, &work.noted];
+        wait_until(&*engine.host, &signals, due, || {
+            engine.is_stopping() || work.is_noted()
+        });
+        // Much work makes few ticks.
+        let ticked = Duration::from_millis(self.ticked_ms.load(Ordering::Acquire));
+        engine.wait_until(Some(ticked + TICK), || false);
+        !engine.is_stopping()
+    }
+
+    /// The moment at which the next tick is due if nothing happens until then; `None` if nothing is due any more.
+    fn next_tick(&self, engine: &Engine, session: &Session, rounds: Rounds) -> Option<Duration> {
+        let core = session.replication().core.lock().pause_ends().tick_ms;
+        let regular = if matches!(session, Session::Primary(_)) {
+            // A beat does what else is due.
+            Some(rounds.beaten + engine.config.current().beat())
+        } else if engine.poison.has_failed() {
+            None
+        } else if self.is_tidying.load(Ordering::Acquire) {
+            Some(engine.host.now() + GARBAGE)
+        } else {
+            Some(rounds.next_tidying())
+        };
+        let all = [core.map(Duration::from_millis), regular];
+        all.into_iter().flatten().min()
+    }
+
+    /// Begins the work for the store that is due.
+    fn tidy(&self, engine: &Arc<Engine>, session: &Session, rounds: &mut Rounds) {
+        let now = engine.host.now();
+        let garbage = now >= rounds.collected + GARBAGE;
+        let due = Due {
+            garbage,
+            contact: garbage && session.replication().state() == State::SecondarySynced,
+            checkpoint: engine.store.needs_checkpoint() || now >= rounds.checkpointed + CHECKPOINT,
+        };
+        if (due.garbage || due.checkpoint) && self.spawn_tidying(engine, due) {
+            if due.garbage {
+                rounds.collected = now;
+            }
+            if due.checkpoint {
+                rounds.checkpointed = now;
             }
         }
     }

@@ -36,6 +36,7 @@ use crate::engine::disk_watch::DiskWatch;
 use crate::engine::failure_log::FailureLog;
 use crate::engine::shared_machine::SharedMachine;
 use crate::engine::status_notes::StatusNotes;
+use crate::engine::wakes::Wakes;
 use crate::engine::{Engine, EngineDisk};
 use crate::host::{Host, OsHost};
 use crate::ops::spill;
@@ -457,20 +458,27 @@ pub(crate) fn open_options(config: &DatastoreConfig, boot: BootId) -> OpenOption
 fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Engine> {
     let Parts {
         store,
-        role_file,
+        mut role_file,
         count,
         poison,
         reserve,
     } = parts;
     let config = Arc::new(ConfigHandle::new(config));
     let role_identity = crate::jobs::store_place::identity_of(store.backing().as_ref());
+    let wakes = Wakes::default();
+    role_file.raise_on_change(Arc::clone(&wakes.changes));
+    wakes.observe(&poison);
     Arc::new(Engine {
         notes: StatusNotes::new(
             config.name().to_owned(),
             host.now(),
             Contact::of(store.backing()),
         ),
-        role: SharedMachine::new(config.current().has_witness(), host.now()),
+        role: SharedMachine::new(
+            config.current().has_witness(),
+            host.now(),
+            Arc::clone(&wakes.changes),
+        ),
         store,
         host,
         role_file,
@@ -484,10 +492,10 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
             count,
         },
         references: Arc::default(),
-        gate: Arc::new(ServiceGate::new()),
+        gate: Arc::new(ServiceGate::new(Arc::clone(&wakes.changes))),
         config,
         state_version: AtomicU64::new(0),
-        stopping: AtomicBool::new(false),
+        wakes,
     })
 }
 

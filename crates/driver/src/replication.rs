@@ -27,9 +27,6 @@ use crate::host::{Job, ThreadKind};
 use crate::peer::connection::{ActiveConnection, Delivery, PeerConnection, deliver};
 use activity::{Activity, Working};
 
-/// Time between two looks for the mark of the secondary.
-const MARK_POLL: Duration = Duration::from_millis(2);
-
 /// Steps the core and executes its effects: the session of a role.
 pub(crate) trait CoreDriver: Send + Sync {
     /// Lets the core decide on an event. The caller holds the core's lock. Nothing is executed yet.
@@ -65,7 +62,7 @@ impl Replication {
             engine: Arc::clone(engine),
             core: Mutex::new(core),
             first_osn,
-            peer: PeerConnection::default(),
+            peer: PeerConnection::new(Arc::clone(&engine.wakes.changes)),
             activity: Arc::default(),
             driver,
         })
@@ -99,6 +96,7 @@ impl Replication {
     /// Ends the replication: no more work begins, and the connection is closed.
     pub fn end(&self, reason: &str) {
         self.activity.end();
+        self.engine.wakes.changes.raise();
         self.peer.close(reason);
     }
 
@@ -115,15 +113,13 @@ impl Replication {
 
     /// Waits while the secondary marks its copy complete, at most for `limit`. This node is in sync by its own mark before.
     pub fn wait_for_mark(&self, limit: Duration) {
-        let host = &self.engine.host;
-        let start = host.now();
         let is_due = || {
             let (state, is_connected) = self.state_and_connected();
             state == State::Synced && is_connected && !self.peer.is_complete()
         };
-        while !self.is_over() && is_due() && host.since(start) < limit {
-            host.sleep(MARK_POLL);
-        }
+        let until = self.engine.host.now() + limit;
+        self.engine
+            .wait_until(Some(until), || self.is_over() || !is_due());
     }
 
     /// Gives an event to the core and executes the effects on this thread, as far as its kind allows.
@@ -254,7 +250,13 @@ impl Replication {
             self.engine.disk.count.note_sent();
         }
         let envelope = self.envelope(done_below, message);
-        connection.deliver(&envelope, payload, delivery)
+        let is_deferred = matches!(delivery, Delivery::Coalesce(_));
+        let is_delivered = connection.deliver(&envelope, payload, delivery);
+        // The next tick sends a write that was left in the queue.
+        if is_deferred {
+            self.engine.wakes.tick_work.note();
+        }
+        is_delivered
     }
 
     /// Sends a message outside the core's protocol, such as a greeting or an answer of a secondary.
@@ -288,6 +290,13 @@ impl Replication {
         });
     }
 
+    /// The core has handled an event. A sign of life without effects leaves nothing to do.
+    pub fn note_event(&self, is_sign_of_life: bool, effects: &Effects) {
+        if !is_sign_of_life || !effects.is_empty() {
+            self.engine.wakes.tick_work.note();
+        }
+    }
+
     /// The core has entered a state: counts, remembers and logs the change.
     pub fn note_state(&self, state: State) {
         self.engine.state_version.fetch_add(1, Ordering::AcqRel);
@@ -295,6 +304,7 @@ impl Replication {
         if state.is_in_sync() {
             self.peer.note_in_sync();
         }
+        self.engine.wakes.changes.raise();
     }
 
     /// The core has refused an event. After a fault the connection ends, so that the nodes greet each other and

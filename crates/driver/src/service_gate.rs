@@ -28,11 +28,9 @@ use std::time::Duration;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
+use crate::host::signal::Signal;
 use crate::host::{Host, Job};
 use crate::service_gate::lease_board::{LeaseBoard, ShownLease};
-
-/// Time between two looks whether the gate is empty.
-const DRAIN_POLL: Duration = Duration::from_millis(1);
 
 /// Whether this node serves the datastore, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +96,10 @@ pub(crate) struct ServiceGate {
     tenure: AtomicU64,
     /// Requests of programs that wait in the mount.
     waiting_requests: AtomicU64,
+    /// Raised when nothing is inside, while a thread waits for that.
+    emptied: Signal,
+    /// Raised when this node begins or ceases to serve, and when a lease begins.
+    changes: Arc<Signal>,
 }
 
 struct ServiceGateState {
@@ -107,6 +109,8 @@ struct ServiceGateState {
     since: Duration,
     /// Requests and operations inside.
     inside: usize,
+    /// Threads that wait until nothing is inside.
+    draining: usize,
     /// Number of [`VisibilityHold`]s.
     visibility_holds: usize,
     /// Jobs that wait for the service.
@@ -169,6 +173,13 @@ impl ServiceGateState {
         self.standing.serves() && !self.lease.is_over(host)
     }
 
+    /// The part of the state for which threads wait.
+    fn look(&self, host: &dyn Host) -> (Standing, bool, bool, bool) {
+        let lease = self.lease;
+        let is_held = self.visibility_holds > 0;
+        (self.standing, is_held, lease.is_needed, lease.is_over(host))
+    }
+
     /// Takes the jobs that wait for the service, if the node serves.
     fn take_due(&mut self, host: &dyn Host) -> Vec<Job> {
         if self.serves(host) {
@@ -210,7 +221,14 @@ impl std::fmt::Debug for Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         if let Some(gate) = &self.gate {
-            gate.state.lock().inside -= 1;
+            let is_awaited = {
+                let mut state = gate.state.lock();
+                state.inside -= 1;
+                state.inside == 0 && state.draining > 0
+            };
+            if is_awaited {
+                gate.emptied.raise();
+            }
         }
     }
 }
@@ -242,13 +260,14 @@ impl Drop for VisibilityHold {
 }
 
 impl ServiceGate {
-    /// A closed gate.
-    pub fn new() -> Self {
+    /// A closed gate. Raises `changes` when this node begins or ceases to serve, and when a lease begins.
+    pub fn new(changes: Arc<Signal>) -> Self {
         let state = ServiceGateState {
             standing: Standing::Following,
             lease: Lease::default(),
             since: Duration::ZERO,
             inside: 0,
+            draining: 0,
             visibility_holds: 0,
             waiting: Vec::new(),
             shown: ShownLease::default(),
@@ -258,6 +277,8 @@ impl ServiceGate {
             state: Mutex::new(state),
             tenure: AtomicU64::new(Tenure::FIRST.0),
             waiting_requests: AtomicU64::new(0),
+            emptied: Signal::default(),
+            changes,
         }
     }
 
@@ -387,11 +408,12 @@ impl ServiceGate {
         state.is_lapsed(host).then_some(state.lease.until)
     }
 
-    /// Time until the end of the lease, if this node serves under one.
-    pub fn lease_left(&self, host: &dyn Host) -> Option<Duration> {
+    /// The end of the lease, if this node would serve under one that is not over.
+    pub fn lease_end(&self, host: &dyn Host) -> Option<Duration> {
         let state = self.state.lock();
-        let holds = state.lease.is_needed && state.serves(host);
-        holds.then(|| state.lease.left(host))
+        let Lease { is_needed, until } = state.lease;
+        let holds = is_needed && state.standing == Standing::Serving && host.now() < until;
+        holds.then_some(until)
     }
 
     /// Time for which no other node takes over, even if this process ends: until the end of the lease. A node that
@@ -430,16 +452,20 @@ impl ServiceGate {
     }
 
     fn change(&self, host: &dyn Host, change: impl FnOnce(&mut ServiceGateState)) {
-        let due = {
+        let (due, is_changed) = {
             let mut state = self.state.lock();
-            let excluded = state.excludes_other(host);
+            let (before, excluded) = (state.look(host), state.excludes_other(host));
             change(&mut state);
             state.show_lease(host);
             if excluded != state.excludes_other(host) {
                 state.since = host.now();
             }
-            state.take_due(host)
+            (state.take_due(host), before != state.look(host))
         };
+        // A lease that goes on wakes nobody.
+        if is_changed {
+            self.changes.raise();
+        }
         for job in due {
             host.spawn(job);
         }
@@ -457,16 +483,12 @@ impl ServiceGate {
 
     /// Waits until nothing is inside. Returns `false` when that takes longer than `limit`.
     pub fn drain(&self, host: &dyn Host, limit: Duration) -> bool {
-        let start = host.now();
-        loop {
-            if self.state.lock().inside == 0 {
-                return true;
-            }
-            if host.since(start) >= limit {
-                return false;
-            }
-            host.sleep(DRAIN_POLL);
-        }
+        self.state.lock().draining += 1;
+        let until = host.now() + limit;
+        let is_empty = || self.state.lock().inside == 0;
+        let is_drained = self.emptied.wait_until(host, Some(until), is_empty);
+        self.state.lock().draining -= 1;
+        is_drained
     }
 }
 

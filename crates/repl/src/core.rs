@@ -129,6 +129,16 @@ struct ImageFlags {
     is_behind: bool,
 }
 
+/// The moments at which a pause ends, in the time of the events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PauseEnds {
+    /// From this moment on, [`Event::Tick`] ends the pause.
+    pub tick_ms: Option<u64>,
+    /// From this moment on, the witness is to be asked at once whether this node may serve alone: the pauses of the series of
+    /// losses have lasted for so long together (rule P23).
+    pub ask_ms: Option<u64>,
+}
+
 impl Core {
     /// A core in the state in which a store was left.
     pub fn new(config: CoreConfig, start: CoreStart, now_ms: u64) -> Self {
@@ -211,14 +221,21 @@ impl Core {
         self.ops.lock_counts()
     }
 
-    /// Whether the pauses of the series of losses have lasted for so long together that the witness is to be asked at once
-    /// whether this node may serve alone (rule P23).
-    pub fn are_pauses_used_up(&self) -> bool {
-        let left_ms = self
-            .config
-            .pauses_max_ms
-            .saturating_sub(self.link.paused_ms());
-        self.config.flap_wait_max_ms > 0 && self.clock.is_pause_over(left_ms)
+    /// The moments at which the present pause ends, if it goes on until then.
+    pub fn pause_ends(&self) -> PauseEnds {
+        // The pauses of a series count together (rule P23).
+        let paused_ms = self.link.paused_ms();
+        let end_of = |limit_ms: u64| {
+            let left_ms = limit_ms.saturating_sub(paused_ms);
+            self.clock.end_of_pause(left_ms)
+        };
+        let is_paused = self.state == State::Paused;
+        let tick_ms = self.config.pause_limit_ms.filter(|_| is_paused);
+        let asks = self.config.flap_wait_max_ms > 0;
+        PauseEnds {
+            tick_ms: tick_ms.and_then(end_of),
+            ask_ms: asks.then_some(self.config.pauses_max_ms).and_then(end_of),
+        }
     }
 
     /// Takes in an event at `now_ms` (monotonic) and appends the effects.
@@ -359,14 +376,12 @@ impl Core {
     }
 
     fn tick(&mut self, effects: &mut Effects) {
-        // The pauses of a series count together (rule P23).
-        let paused_ms = self.link.paused_ms();
-        let left_ms = self
-            .config
-            .pause_limit_ms
-            .map(|limit_ms| limit_ms.saturating_sub(paused_ms));
-        let is_over = left_ms.is_some_and(|left_ms| self.clock.is_pause_over(left_ms));
-        if self.state == State::Paused && is_over {
+        let now_ms = self.clock.now_ms();
+        if self
+            .pause_ends()
+            .tick_ms
+            .is_some_and(|due_ms| now_ms >= due_ms)
+        {
             let trigger = match self.config.on_peer_loss {
                 OnPeerLoss::Continue => Trigger::PauseOverContinue,
                 OnPeerLoss::Freeze => Trigger::PauseOverFreeze,

@@ -15,6 +15,8 @@ use lockstep_types::settings::Role;
 
 /// The time for which the link comes and goes.
 const TIME: Duration = Duration::from_secs(290);
+/// Number of links.
+const SEEDS: u64 = 8;
 /// The link is up for this long, and then down for as long.
 const HALF_PERIOD: Duration = Duration::from_secs(5);
 /// Clients work all the time, so a time of this length without an answer is one without service.
@@ -30,8 +32,8 @@ fn settings(failover_after: Option<Duration>, flap_wait_max: FlapWait) -> Settin
     }
 }
 
-fn cluster(settings: &Settings) -> ScriptedCluster {
-    let mut random = Random::new(1);
+fn cluster(seed: u64, settings: &Settings) -> ScriptedCluster {
+    let mut random = Random::new(seed);
     let options = Options {
         clients: 2,
         ..Options::default()
@@ -44,6 +46,7 @@ fn cluster(settings: &Settings) -> ScriptedCluster {
 }
 
 /// A link that comes and goes, as programs see the link.
+#[derive(Default)]
 struct Seen {
     /// Windows without an answer, in percent.
     without_service: u128,
@@ -88,16 +91,31 @@ impl Seen {
     }
 }
 
-/// Runs a flapping link to a good end, and prints what was seen.
+/// Runs flapping links to a good end, and prints what was seen in the mean. A call of the witness may be lost, so that the other
+/// node takes over: one link alone says little.
 fn seen(name: &str, failover_after: Option<Duration>, flap_wait_max: FlapWait) -> Seen {
+    let mut sum = Seen::default();
+    for seed in 1..=SEEDS {
+        let seen = seen_once(seed, name, settings(failover_after, flap_wait_max));
+        sum.without_service += seen.without_service;
+        sum.pauses += seen.pauses;
+        sum.in_sync += seen.in_sync;
+    }
+    sum
+}
+
+/// Runs a flapping link to a good end, and prints what was seen.
+fn seen_once(seed: u64, name: &str, settings: Settings) -> Seen {
     let start = Instant::now();
-    let mut cluster = cluster(&settings(failover_after, flap_wait_max));
+    let mut cluster = cluster(seed, &settings);
     let seen = Seen::of(&mut cluster);
     cluster.apply_fault(Fault::Heal).unwrap();
     // The longest wait, and a resync.
     cluster.until_in_sync(IN_SYNC_WITHIN * 2).unwrap();
     cluster.stop_clients();
     cluster.settle().unwrap();
+    // The comparison after the last resync ends, too.
+    cluster.run_for(IN_SYNC_WITHIN).unwrap();
     cluster.final_check().unwrap();
     let Seen {
         without_service,
@@ -123,9 +141,10 @@ fn check(name: &str, failover_after: Option<Duration>) {
         failover_after,
         FlapWait::default(),
     );
-    // With a witness the other node may take over. The new primary knows of no losses.
     assert!(at_once.pauses >= 2 * steady.pauses);
-    assert!(at_once.without_service >= 3 * steady.without_service);
+    // With a witness the other node may take over. The new primary knows of no losses.
+    let less = if failover_after.is_some() { 2 } else { 3 };
+    assert!(at_once.without_service >= less * steady.without_service);
 }
 
 #[test]

@@ -99,16 +99,13 @@ fn a_thread_that_stands_still_shortens_no_promise() {
     }
 }
 
-/// Counted from the last look of the thread, both schedules have two nodes that serve, unless a call of the witness is lost.
+/// Counted from the last look of the thread, the silence begins before a slow call of the witness, and two nodes serve, unless a
+/// call of the witness is lost. A thread that stands still looks when it goes on.
 #[test]
 fn a_silence_that_counts_from_a_look_is_found() {
     activate(Some(Mutant::SilenceFromLook));
-    let found = |schedule: &dyn Fn(u64) -> Result<(), String>| {
-        let outcomes = (0..SEEDS).filter_map(|seed| schedule(seed).err());
-        outcomes.filter(|what| what.contains("one_primary")).count()
-    };
-    let slow = found(&a_slow_witness);
-    let held = found(&|seed| a_held_thread(seed, ThreadRole::Asking));
+    let outcomes = (0..SEEDS).filter_map(|seed| a_slow_witness(seed).err());
+    let found = outcomes.filter(|what| what.contains("one_primary")).count();
     activate(None);
-    assert!(slow > 0 && held > 0, "found {slow} and {held} times");
+    assert!(found > 0);
 }

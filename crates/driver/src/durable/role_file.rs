@@ -35,6 +35,8 @@ pub(crate) use state::{CopyLineage, RoleState};
 pub(crate) use words::Greeted;
 use words::Words;
 
+use crate::host::signal::Signal;
+
 /// The file and its state.
 pub(crate) struct RoleFile {
     backing: Arc<dyn Backing>,
@@ -45,6 +47,8 @@ pub(crate) struct RoleFile {
     words: Words,
     /// The previous process was killed: it may have left unsynced data.
     was_killed: bool,
+    /// Raised after each change.
+    changed: Arc<Signal>,
 }
 
 impl RoleFile {
@@ -88,7 +92,13 @@ impl RoleFile {
             changes: Mutex::default(),
             words: Words::default(),
             was_killed: found.boot.is_some(),
+            changed: Arc::default(),
         }
+    }
+
+    /// Has the file raise a signal after each change, from now on.
+    pub fn raise_on_change(&mut self, changed: Arc<Signal>) {
+        self.changed = changed;
     }
 
     /// Whether a previous process may have left unsynced data.
@@ -116,6 +126,7 @@ impl RoleFile {
     pub fn replace(&self, change: RoleChange, drawn: [u8; 16]) -> io::Result<bool> {
         if is_active(Mutant::RecordUnwritten) {
             self.state.lock().record = change.to;
+            self.changed.raise();
             return Ok(true);
         }
         self.change_if(|state| {
@@ -233,6 +244,7 @@ impl RoleFile {
             return Err(error);
         }
         *self.state.lock() = state;
+        self.changed.raise();
         if is_active(Mutant::LeaveDraft) {
             self.backing.open_or_create(&draft_of(FILE))?;
         }

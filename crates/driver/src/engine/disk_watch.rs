@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use crate::config::ConfigHandle;
 use crate::durable::SCRATCH_PREFIX;
 use crate::host::Host;
+use crate::host::signal::Signal;
 use crate::report::DiskStallStatus;
 
 /// The knowledge that this node has of its own disk, and of the disk of the other node.
@@ -121,6 +122,8 @@ pub(crate) struct DiskProbe {
     backing: Arc<dyn Backing>,
     file: Mutex<Option<Arc<dyn BackingFile>>>,
     is_under_way: AtomicBool,
+    /// Raised when a probe is over.
+    pub over: Signal,
 }
 
 /// A probe under way, until this is dropped.
@@ -129,6 +132,7 @@ struct ProbeUnderWay(Arc<DiskProbe>);
 impl Drop for ProbeUnderWay {
     fn drop(&mut self) {
         self.0.is_under_way.store(false, Ordering::Release);
+        self.0.over.raise();
     }
 }
 
@@ -139,6 +143,7 @@ impl DiskProbe {
             backing,
             file: Mutex::default(),
             is_under_way: AtomicBool::new(false),
+            over: Signal::default(),
         })
     }
 

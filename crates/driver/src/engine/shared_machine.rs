@@ -3,6 +3,7 @@
 //!
 //! Invariant: the lock of the machine is the last one that a thread takes, and is held for no disk and no network.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_roles::{
@@ -13,6 +14,7 @@ use lockstep_types::Generation;
 use parking_lot::Mutex;
 
 use super::takeover_promise::TakeoverPromise;
+use crate::host::signal::Signal;
 use crate::report::WitnessStatus;
 
 /// Why the other node must not serve while the witness does not know of a promotion by force.
@@ -37,6 +39,8 @@ pub(crate) struct SharedMachine {
     pub promise: TakeoverPromise,
     machine: Mutex<RoleMachine>,
     trouble: Mutex<WitnessTrouble>,
+    /// Raised when the machine may have changed.
+    changes: Arc<Signal>,
 }
 
 /// What keeps the witness from deciding.
@@ -49,13 +53,15 @@ struct WitnessTrouble {
 }
 
 impl SharedMachine {
-    /// The machine of a datastore that is being opened. `now`: the moment of the host's clock.
-    pub fn new(has_witness: bool, now: Duration) -> Self {
+    /// The machine of a datastore that is being opened. `now`: the moment of the host's clock. Raises `changes` when the machine may
+    /// have changed.
+    pub fn new(has_witness: bool, now: Duration, changes: Arc<Signal>) -> Self {
         Self {
             has_witness,
             promise: TakeoverPromise::new(now),
             machine: Mutex::default(),
             trouble: Mutex::default(),
+            changes,
         }
     }
 
@@ -66,12 +72,18 @@ impl SharedMachine {
 
     /// See [`RoleMachine::handle`].
     pub fn handle(&self, facts: &RoleFacts, event: &RoleEvent) -> Vec<RoleEffect> {
-        self.machine.lock().handle(facts, *event)
+        let effects = self.machine.lock().handle(facts, *event);
+        // The thread that asks the witness looks after each change whether a question is due: a look alone is no change.
+        if !effects.is_empty() || !matches!(event, RoleEvent::Due(_)) {
+            self.changes.raise();
+        }
+        effects
     }
 
     /// See [`RoleMachine::note_session`].
     pub fn note_session(&self, event: SessionEvent) {
         self.machine.lock().note_session(event);
+        self.changes.raise();
     }
 
     /// Whether a primary may acknowledge alone in a generation.
@@ -144,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_silent_witness_is_news_once_and_answers_again_once() {
-        let machine = SharedMachine::new(true, Duration::ZERO);
+        let machine = SharedMachine::new(true, Duration::ZERO, Arc::default());
         let error = WitnessError::Unreachable {
             witness: "w".into(),
             cause: "silence".into(),
@@ -161,12 +173,12 @@ mod tests {
 
     #[test]
     fn a_promotion_that_the_witness_does_not_know_of_is_said() {
-        let machine = SharedMachine::new(true, Duration::ZERO);
+        let machine = SharedMachine::new(true, Duration::ZERO, Arc::default());
         let status = machine.status(true).unwrap();
         assert!(status.unaware && !status.answers);
         assert!(status.trouble.unwrap().contains("keep the other node"));
         assert!(
-            SharedMachine::new(false, Duration::ZERO)
+            SharedMachine::new(false, Duration::ZERO, Arc::default())
                 .status(true)
                 .is_none()
         );

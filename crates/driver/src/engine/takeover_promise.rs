@@ -34,6 +34,11 @@ impl TakeoverPromise {
         self.given_ns.fetch_max(nanos(host.now()), Ordering::AcqRel);
     }
 
+    /// The moment at which the promise is over, `time` after it was last given.
+    pub fn end(&self, time: Duration) -> Duration {
+        Duration::from_nanos(self.given_ns.load(Ordering::Acquire)).saturating_add(time)
+    }
+
     /// Whether the promise was last given at least `time` ago.
     pub fn is_over(&self, host: &dyn Host, time: Duration) -> bool {
         let given = Duration::from_nanos(self.given_ns.load(Ordering::Acquire));

@@ -58,10 +58,6 @@ impl Host for OsHost {
         *DatastoreUuid::random().as_bytes()
     }
 
-    fn sleep(&self, time: Duration) {
-        std::thread::sleep(time);
-    }
-
     fn gate(&self) -> Arc<dyn Gate> {
         Arc::new(ThreadGate::default())
     }
@@ -81,14 +77,18 @@ impl Host for OsHost {
     }
 
     fn attend(&self, job: &mut (dyn FnMut() + Send), meanwhile: &mut dyn FnMut()) {
+        let over = ThreadGate::default();
         std::thread::scope(|scope| {
-            let job = scope.spawn(job);
-            while !job.is_finished() {
-                std::thread::sleep(ATTEND);
+            let job = scope.spawn(|| {
+                let _over = OpenAtEnd(&over);
+                job();
+            });
+            while !over.wait_for(Some(ATTEND)) {
                 meanwhile();
             }
             // After a panic there is no result; the caller handles that.
             let _ended = job.join();
+            meanwhile();
         });
     }
 
@@ -110,6 +110,15 @@ impl Host for OsHost {
     }
 }
 
+/// Opens a gate when it is dropped.
+struct OpenAtEnd<'a>(&'a ThreadGate);
+
+impl Drop for OpenAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
 /// A gate between threads.
 #[derive(Default)]
 struct ThreadGate {
@@ -123,17 +132,18 @@ impl Gate for ThreadGate {
         self.opened.notify_all();
     }
 
-    fn wait_for(&self, limit: Option<Duration>) {
+    fn wait_for(&self, limit: Option<Duration>) -> bool {
         // A limit beyond the end of the clock is none.
         let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut open = self.open.lock();
         while !*open {
             match end {
-                Some(end) if self.opened.wait_until(&mut open, end).timed_out() => return,
+                Some(end) if self.opened.wait_until(&mut open, end).timed_out() => return *open,
                 Some(_) => {}
                 None => self.opened.wait(&mut open),
             }
         }
+        true
     }
 }
 

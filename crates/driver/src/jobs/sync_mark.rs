@@ -18,8 +18,6 @@ use crate::replication::Replication;
 
 /// Time between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
-/// Time between two looks for the permit.
-const PERMIT_POLL: Duration = Duration::from_millis(5);
 
 /// The reaction to a mark that cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +73,9 @@ fn make(replication: &Replication, in_sync: bool, on_failure: OnFailure) -> bool
         if is_over || on_failure == OnFailure::Drop {
             return false;
         }
-        engine.host.sleep(RETRY);
+        engine.sleep_unless(RETRY, || {
+            replication.is_over() || engine.poison.has_failed()
+        });
     }
     if needs_lease && !in_sync {
         engine.gate.need_lease(&*engine.host, false);
@@ -86,13 +86,10 @@ fn make(replication: &Replication, in_sync: bool, on_failure: OnFailure) -> bool
 /// Waits until this primary may serve alone. Returns `false` if the replication ends before, or the disk fails.
 fn wait_for_permit(replication: &Replication) -> bool {
     let engine = &*replication.engine;
-    while !engine.role.may_serve_alone(replication.generation()) {
-        if replication.is_over() || engine.poison.has_failed() {
-            return false;
-        }
-        engine.host.sleep(PERMIT_POLL);
-    }
-    true
+    let permits = || engine.role.may_serve_alone(replication.generation());
+    let is_given_up = || replication.is_over() || engine.poison.has_failed();
+    engine.wait_until(None, || permits() || is_given_up());
+    permits()
 }
 
 fn mark(replication: &Replication, in_sync: bool) -> std::io::Result<()> {

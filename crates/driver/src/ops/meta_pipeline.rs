@@ -110,6 +110,7 @@ impl MetaPipeline {
     /// Frees an inode without a name, soon.
     pub fn reap(&self, ino: Ino) {
         self.free(self.reaps.add(ino));
+        self.engine.wakes.tick_work.note();
     }
 
     /// Frees the inodes that were gathered, on a thread that may wait. Until the next call, further inodes are gathered

@@ -392,7 +392,8 @@ impl SpaceCheck {
                     requests.waiting.push_front(request);
                 }
                 drop(requests);
-                self.engine.host.sleep(LOOK_AGAIN);
+                self.engine
+                    .sleep_unless(LOOK_AGAIN, || self.replication.is_over());
             }
         }
         if self.replication.is_over() {

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 
 use crate::client::SpilledBytes;
 use crate::durable::SCRATCH_PREFIX;
+use crate::engine::tick_work::TickWork;
 use crate::host::{Gate, Host, SpillLimits};
 use file::{FileSlot, SpillFile};
 
@@ -33,6 +34,8 @@ pub(crate) struct SpillBuffer {
     backing: Arc<dyn Backing>,
     host: Arc<dyn Host>,
     limits: SpillLimits,
+    /// Each tick wakes the waiting threads.
+    tick_work: Arc<TickWork>,
     /// Bytes in memory.
     in_memory: AtomicU64,
     /// The bytes in memory that belong to writes which have begun.
@@ -94,8 +97,14 @@ pub(crate) fn remove_left(backing: &dyn Backing) -> io::Result<()> {
 
 impl SpillBuffer {
     /// A buffer without bytes.
-    pub fn new(backing: Arc<dyn Backing>, host: Arc<dyn Host>, limits: SpillLimits) -> Self {
+    pub fn new(
+        backing: Arc<dyn Backing>,
+        host: Arc<dyn Host>,
+        limits: SpillLimits,
+        tick_work: Arc<TickWork>,
+    ) -> Self {
         Self {
+            tick_work,
             backing,
             host,
             limits,
@@ -239,6 +248,7 @@ impl SpillBuffer {
             waiters.gates.push(Arc::clone(&gate));
             self.has_waiters.store(true, Ordering::SeqCst);
         }
+        self.tick_work.note();
         // New room after this look opens the gate.
         if self.rounds.load(Ordering::SeqCst) == looked.0 {
             gate.wait();

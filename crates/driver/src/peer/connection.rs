@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use super::coalesce::{WriteCoalescer, post};
 use crate::client::WaitingRequests;
+use crate::host::signal::Signal;
 
 /// How a message is handed to the socket.
 #[derive(Clone, Copy)]
@@ -99,6 +100,8 @@ pub(crate) struct ActiveConnection {
     pinged_ns: AtomicU64,
     /// Primary: the secondary has said that its copy is complete.
     has_complete_peer: AtomicBool,
+    /// Raised when that changes.
+    changes: Arc<Signal>,
 }
 
 impl ActiveConnection {
@@ -137,6 +140,7 @@ impl ActiveConnection {
     /// Notes that the secondary has said over this connection that its copy is complete.
     pub fn note_complete_peer(&self) {
         self.has_complete_peer.store(true, Ordering::Release);
+        self.changes.raise();
     }
 }
 
@@ -146,9 +150,19 @@ pub(crate) struct PeerConnection {
     current: RwLock<Option<Arc<ActiveConnection>>>,
     /// Number of connections so far.
     connections: AtomicU64,
+    /// Raised when there is another connection, or none.
+    changes: Arc<Signal>,
 }
 
 impl PeerConnection {
+    /// No connection. Raises `changes` when there is one, and when it is gone.
+    pub fn new(changes: Arc<Signal>) -> Self {
+        Self {
+            changes,
+            ..Self::default()
+        }
+    }
+
     /// A number that no other connection of this replication has.
     pub fn next_id(&self) -> ConnectionId {
         ConnectionId(self.connections.fetch_add(1, Ordering::AcqRel) + 1)
@@ -178,8 +192,10 @@ impl PeerConnection {
             awaits_pong: AtomicBool::default(),
             pinged_ns: AtomicU64::default(),
             has_complete_peer: AtomicBool::default(),
+            changes: Arc::clone(&self.changes),
         });
         *self.current.write() = Some(Arc::clone(&connection));
+        self.changes.raise();
         connection
     }
 
@@ -210,8 +226,11 @@ impl PeerConnection {
 
     /// Ends the connection of the moment.
     pub fn close(&self, reason: &str) {
-        if let Some(connection) = self.current.write().take() {
+        let mut current = self.current.write();
+        if let Some(connection) = current.take() {
             connection.give_up(reason);
+            drop(current);
+            self.changes.raise();
         }
     }
 
@@ -220,6 +239,8 @@ impl PeerConnection {
         let mut current = self.current.write();
         if current.as_ref().is_some_and(|found| found.id == id) {
             *current = None;
+            drop(current);
+            self.changes.raise();
         }
     }
 

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thiserror::Error;
 
+use crate::host::signal::Signal;
+
 /// Most requests of recovery, resync and verify at once. Each may hold the bytes of a frame. A thread of the
 /// primary sends one and waits.
 const REQUESTS_MAX: usize = 64;
@@ -40,20 +42,25 @@ pub(crate) struct ReplyPermits {
     writes: Arc<AtomicUsize>,
     /// Metadata operations that wait for a checkpoint on the courier thread.
     metadata: Arc<AtomicUsize>,
+    /// Raised when the last permit of a kind is given back.
+    pub all_back: Arc<Signal>,
 }
 
 /// The permit for one reply. Dropped, it is given back.
-pub(crate) struct Permit(Arc<AtomicUsize>);
+pub(crate) struct Permit {
+    counter: Arc<AtomicUsize>,
+    all_back: Arc<Signal>,
+}
 
 impl ReplyPermits {
     /// A permit for a request.
     pub fn request(&self) -> Result<Permit, TooMany> {
-        take(&self.requests, REQUESTS_MAX, "requests")
+        self.take(&self.requests, REQUESTS_MAX, "requests")
     }
 
     /// A permit for a metadata operation on the courier thread.
     pub fn metadata(&self) -> Result<Permit, TooMany> {
-        take(&self.metadata, METADATA_MAX, "metadata operations")
+        self.take(&self.metadata, METADATA_MAX, "metadata operations")
     }
 
     /// Whether the courier thread has metadata operations to execute. Later operations must not overtake them.
@@ -73,27 +80,37 @@ impl ReplyPermits {
 
     /// A permit for a write on another thread than the reader.
     pub fn write(&self) -> Result<Permit, TooMany> {
-        take(&self.writes, WRITES_MAX, "writes")
+        self.take(&self.writes, WRITES_MAX, "writes")
     }
 
     /// A permit for an operation that waits for a flush.
     pub fn flush(&self) -> Result<Permit, TooMany> {
-        take(&self.flushes, FLUSHES_MAX, "flushes")
+        self.take(&self.flushes, FLUSHES_MAX, "flushes")
     }
-}
 
-fn take(counter: &Arc<AtomicUsize>, most: usize, work: &'static str) -> Result<Permit, TooMany> {
-    let before = counter.fetch_add(1, Ordering::Relaxed);
-    let permit = Permit(Arc::clone(counter));
-    if before >= most {
-        return Err(TooMany { most, work });
+    fn take(
+        &self,
+        counter: &Arc<AtomicUsize>,
+        most: usize,
+        work: &'static str,
+    ) -> Result<Permit, TooMany> {
+        let before = counter.fetch_add(1, Ordering::Relaxed);
+        let permit = Permit {
+            counter: Arc::clone(counter),
+            all_back: Arc::clone(&self.all_back),
+        };
+        if before >= most {
+            return Err(TooMany { most, work });
+        }
+        Ok(permit)
     }
-    Ok(permit)
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
+        if self.counter.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.all_back.raise();
+        }
     }
 }
 

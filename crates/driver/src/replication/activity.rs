@@ -4,18 +4,19 @@
 //! datastore begins with a store that nothing else changes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::host::Host;
-
-/// Time between two looks whether a replication is idle.
-const IDLE_POLL: Duration = Duration::from_millis(1);
+use crate::host::signal::Signal;
 
 /// See the head of this file.
 #[derive(Default)]
-pub(crate) struct Activity(Mutex<ActivityState>);
+pub(crate) struct Activity {
+    state: Mutex<ActivityState>,
+    /// The replication is over, and no thread is at work.
+    idle: Signal,
+}
 
 #[derive(Default)]
 struct ActivityState {
@@ -31,14 +32,22 @@ pub(crate) struct Working(Arc<Activity>);
 
 impl Drop for Working {
     fn drop(&mut self) {
-        self.0.0.lock().working -= 1;
+        let Self(activity) = self;
+        let is_idle = {
+            let mut state = activity.state.lock();
+            state.working -= 1;
+            state.is_over && state.working == 0
+        };
+        if is_idle {
+            activity.idle.raise();
+        }
     }
 }
 
 impl Activity {
     /// Begins the work of this thread; `None` if the replication is over.
     pub fn begin(self: &Arc<Self>) -> Option<Working> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if state.is_over {
             return None;
         }
@@ -48,19 +57,18 @@ impl Activity {
 
     /// Whether the replication is over.
     pub fn is_over(&self) -> bool {
-        self.0.lock().is_over
+        self.state.lock().is_over
     }
 
     /// Ends the replication: no more work begins.
     pub fn end(&self) {
-        self.0.lock().is_over = true;
+        self.state.lock().is_over = true;
     }
 
-    /// Waits until no thread is at work.
+    /// Waits until no thread is at work. The replication is over.
     pub fn wait_until_idle(&self, host: &dyn Host) {
-        while self.0.lock().working > 0 {
-            host.sleep(IDLE_POLL);
-        }
+        self.idle
+            .wait_until(host, None, || self.state.lock().working == 0);
     }
 }
 

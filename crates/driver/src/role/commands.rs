@@ -21,8 +21,6 @@ use crate::report::{CommandFailure, RoleReport};
 const SUCCESSOR_LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait of a planned change of the role for the mark of the secondary.
 const MARK_LIMIT: Duration = Duration::from_secs(5);
-/// Time between two looks for the new primary.
-const SUCCESSOR_POLL: Duration = Duration::from_millis(2);
 /// Why a planned change of the role is not complete.
 const NO_SUCCESSOR: &str = "this node has given its role away and is the secondary now, but the other node has not taken the role \
                             yet: none of them serves";
@@ -102,14 +100,10 @@ impl RoleKeeper {
     /// Waits until the new primary is connected, so that the caller knows that the change is complete. Returns whether
     /// that was in time.
     fn wait_for_successor(&self) -> bool {
-        let start = self.engine.host.now();
-        while self.engine.host.since(start) < SUCCESSOR_LIMIT && !self.engine.is_stopping() {
-            if self.role.session().replication().peer.is_connected() {
-                return true;
-            }
-            self.engine.host.sleep(SUCCESSOR_POLL);
-        }
-        false
+        let until = self.engine.host.now() + SUCCESSOR_LIMIT;
+        self.engine.wait_until(Some(until), || {
+            self.role.session().replication().peer.is_connected()
+        })
     }
 
     /// Makes this primary, which serves alone or may not serve yet, the secondary: the other node has, or gets, the role.

@@ -61,6 +61,8 @@ impl CurrentRole {
     /// Puts the next session in the place of the one that has ended. The caller holds `changing`.
     pub(super) fn put_session(&self, next: Session) {
         *self.session.write() = next;
+        self.engine.wakes.changes.raise();
+        self.engine.wakes.tick_work.note();
     }
 
     /// Ends the session of the moment, for good. A change of the role that is under way ends first.

@@ -25,9 +25,6 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// no node serves until they meet.
 const SOON: Duration = Duration::from_millis(200);
 
-/// Time between two looks for the next session.
-const CHANGING: Duration = Duration::from_millis(1);
-
 impl RoleKeeper {
     /// Dials the peer until the datastore is stopped. A primary keeps up the connection. Any other node meets the other
     /// node from time to time.
@@ -45,7 +42,8 @@ impl RoleKeeper {
                 }
             }
             // The role changes: the other node is to learn of that at once. The next session may not have begun yet.
-            self.engine.host.sleep(CHANGING);
+            self.engine
+                .wait_until(None, || !self.role.session().replication().is_over());
             pauses = [Duration::ZERO, SOON];
         }
     }

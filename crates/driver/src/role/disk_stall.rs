@@ -16,12 +16,13 @@ use lockstep_types::time::millis;
 use super::current_role::CurrentRole;
 use super::keeper::RoleKeeper;
 use crate::engine::disk_watch::DiskProbe;
+use crate::host::signal::wait_until;
 
 /// The longest time between two probes.
 const PROBE_MAX: Duration = Duration::from_secs(3);
 /// Probes in the limit, at least.
 const PROBES_IN_LIMIT: u32 = 8;
-/// Looks between two probes.
+/// Looks at a probe that is under way, in the time between two probes.
 const LOOKS_IN_PAUSE: u32 = 6;
 
 impl RoleKeeper {
@@ -62,12 +63,21 @@ impl<'a> StallGuard<'a> {
 
     fn run(mut self) {
         let engine = &self.role.engine;
+        let host = &*engine.host;
         while !engine.is_stopping() {
             let look = self.pause() / LOOKS_IN_PAUSE;
-            engine.host.sleep(look);
+            if self.probe.is_under_way() {
+                let signals = [&self.probe.over, &*engine.wakes.changes];
+                let until = host.now() + look;
+                wait_until(host, &signals, Some(until), || {
+                    engine.is_stopping() || !self.probe.is_under_way()
+                });
+            } else {
+                engine.wait_until(Some(self.asked + self.pause()), || false);
+            }
             // A process that was suspended has not looked.
-            let passed = engine.host.since(self.looked).min(look * 2);
-            self.looked = engine.host.now();
+            let passed = host.since(self.looked).min(look * 2);
+            self.looked = host.now();
             if self.probe.is_under_way() {
                 self.note_silence(passed);
             } else {
@@ -75,9 +85,9 @@ impl<'a> StallGuard<'a> {
             }
         }
         // The directory of the store is in use until then.
-        while self.probe.is_under_way() {
-            engine.host.sleep(self.pause() / LOOKS_IN_PAUSE);
-        }
+        self.probe
+            .over
+            .wait_until(host, None, || !self.probe.is_under_way());
     }
 
     fn note_answer(&mut self) {
@@ -85,6 +95,7 @@ impl<'a> StallGuard<'a> {
         if let Some(silent_ms) = engine.disk.watch.note_answer() {
             let datastore = engine.name();
             tracing::warn!(datastore, silent_ms, "the disk of this node answers again");
+            engine.wakes.changes.raise();
         }
         // A failed disk is not asked: it promises nothing any more.
         if engine.host.since(self.asked) >= self.pause() && !engine.poison.has_failed() {
@@ -98,6 +109,7 @@ impl<'a> StallGuard<'a> {
         let watch = &engine.disk.watch;
         let was_stuck = watch.is_stuck();
         watch.note_silence(time);
+        engine.wakes.changes.raise();
         let Some(limit) = watch.stuck_for_more_than() else {
             return;
         };

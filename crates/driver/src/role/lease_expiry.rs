@@ -9,12 +9,7 @@
 //! [`FailoverTimes::takeover`]: crate::config::FailoverTimes::takeover
 //! [`FailoverTimes::lease`]: crate::config::FailoverTimes::lease
 
-use std::time::Duration;
-
 use super::keeper::RoleKeeper;
-
-/// The longest time between two looks: a lease may begin at any time.
-const LOOK_MAX: Duration = Duration::from_millis(20);
 
 impl RoleKeeper {
     /// Watches the lease until the datastore is stopped. Returns at once for a datastore without a witness.
@@ -27,6 +22,7 @@ impl RoleKeeper {
         // The end of the last lease that was over, as far as the observers know.
         let mut told = None;
         while !engine.is_stopping() {
+            let seen = engine.wakes.changes.raises();
             let expired_lease = engine.gate.expired_lease(host);
             // A lease that begins later has another end.
             if expired_lease.is_some() && expired_lease != told {
@@ -34,8 +30,9 @@ impl RoleKeeper {
                 self.role
                     .tell_observers(|observer| observer.lease_expired());
             }
-            let left = engine.gate.lease_left(host);
-            host.sleep(left.map_or(LOOK_MAX, |left| left.min(LOOK_MAX)));
+            // A lease that goes on wakes nobody: this thread looks again at the end that it knows.
+            let end = engine.gate.lease_end(host);
+            engine.wakes.changes.wait_beyond(host, seen, end);
         }
     }
 }
@@ -45,10 +42,10 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::{Sender, channel};
     use std::thread;
+    use std::time::Duration;
 
     use lockstep_roles::{Claim, Member, Witness, WitnessError, WitnessRecord};
 
-    use super::*;
     use crate::client::{RoleObserver, Standing};
     use crate::host::Gate;
     use crate::open::tests::Place;

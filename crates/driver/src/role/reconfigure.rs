@@ -25,6 +25,8 @@ impl RoleKeeper {
         session.replication().core.lock().reconfigure(core_config);
         // A shorter limit may be over already.
         session.tick();
+        self.engine.wakes.changes.raise();
+        self.engine.wakes.tick_work.note();
         Ok(changed)
     }
 }

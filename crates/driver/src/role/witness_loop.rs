@@ -29,8 +29,8 @@ use crate::config::FailoverTimes;
 use crate::session::Session;
 use crate::session::primary::PrimarySession;
 
-/// Time between two looks whether there is something to ask.
-const POLL: Duration = Duration::from_millis(20);
+/// The shortest time between two questions.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Time between two questions that only keep the status and the protection right.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -56,6 +56,8 @@ struct Disconnection {
     session: (Generation, bool),
     /// The number of connections of the session so far.
     connections: u64,
+    /// There is a connection, so the disconnection has not begun.
+    is_connected: bool,
 }
 
 impl Disconnection {
@@ -69,6 +71,7 @@ impl Disconnection {
                 matches!(session, Session::Primary(_)),
             ),
             connections: replication.peer.count(),
+            is_connected: replication.peer.is_connected(),
         }
     }
 }
@@ -78,6 +81,10 @@ pub(crate) struct WitnessLoop<'a> {
     role: &'a CurrentRole,
     times: FailoverTimes,
     disconnection: Disconnection,
+    /// The last moment at which this thread has looked at the peer, or has woken up.
+    looked: Duration,
+    /// At the last look, the disk of this node did not answer.
+    is_stuck: bool,
     /// The moment before which no question is asked again.
     not_before: Duration,
     /// The moment of the next question without a need.
@@ -109,6 +116,8 @@ impl<'a> WitnessLoop<'a> {
             role,
             times,
             disconnection: Disconnection::of(&role.session(), now),
+            looked: now,
+            is_stuck: false,
             not_before: now,
             look_at: now,
             forgets_until: None,
@@ -119,20 +128,58 @@ impl<'a> WitnessLoop<'a> {
     pub fn run(mut self) {
         let engine = &self.role.engine;
         while !engine.is_stopping() {
-            engine.host.sleep(POLL);
-            if engine.poison.has_failed() {
-                continue;
+            let seen = engine.wakes.changes.raises();
+            let due = self.look();
+            if engine.wakes.changes.raises() == seen {
+                engine.wakes.changes.wait_beyond(&*engine.host, seen, due);
+                self.looked = engine.host.now();
             }
-            if engine.disk.watch.is_stuck() {
-                self.wait_for_disk();
-                continue;
-            }
-            self.note_connection();
-            if engine.host.now() < self.not_before {
-                continue;
-            }
-            self.ask_if_due();
         }
+    }
+
+    /// Looks whether there is something to ask, and asks. Returns the moment at which there is to be another look if nothing
+    /// changes until then.
+    fn look(&mut self) -> Option<Duration> {
+        let engine = &self.role.engine;
+        if engine.poison.has_failed() {
+            return None;
+        }
+        let was_stuck = std::mem::replace(&mut self.is_stuck, engine.disk.watch.is_stuck());
+        if self.is_stuck || was_stuck {
+            self.wait_for_disk();
+        }
+        if self.is_stuck {
+            return None;
+        }
+        self.note_connection();
+        let now = engine.host.now();
+        if now < self.not_before || self.ask_if_due() {
+            return Some(self.not_before);
+        }
+        let later = self.moments().into_iter().flatten().filter(|at| *at > now);
+        later.min()
+    }
+
+    /// The moments at which the passing of time changes whether a question is due.
+    fn moments(&self) -> [Option<Duration>; 6] {
+        let engine = &self.role.engine;
+        let session = self.role.session();
+        let Disconnection {
+            since,
+            is_connected,
+            ..
+        } = self.disconnection;
+        let after = |time: Duration| (!is_connected).then(|| since + time);
+        let promise = (!is_connected).then(|| engine.role.promise.end(self.takeover()));
+        let pauses_ms = session.replication().core.lock().pause_ends().ask_ms;
+        [
+            Some(self.look_at),
+            self.forgets_until,
+            after(self.times.alone()),
+            after(self.takeover()),
+            promise,
+            pauses_ms.map(Duration::from_millis),
+        ]
     }
 
     /// A node whose disk hangs asks nothing: it could record no answer, and the other node may be about to take over (rule
@@ -145,14 +192,22 @@ impl<'a> WitnessLoop<'a> {
     /// Measures the time without the peer. A connection between two looks ends that time, too.
     fn note_connection(&mut self) {
         let session = self.role.session();
-        let present = Disconnection::of(&session, self.role.engine.host.now());
+        let now = self.role.engine.host.now();
+        let last = self.disconnection;
+        let present = Disconnection::of(&session, now);
         let is_same = Disconnection {
-            since: self.disconnection.since,
+            since: last.since,
             ..present
-        } == self.disconnection;
-        if !is_same || session.replication().peer.is_connected() {
+        } == last;
+        if !is_same || present.is_connected {
             self.disconnection = present;
         }
+        // The connection may have been lost since the last look, while this thread was asking the witness.
+        let is_lost = last.is_connected && !present.is_connected;
+        if is_lost && last.connections == present.connections {
+            self.disconnection.since = self.looked;
+        }
+        self.looked = now;
     }
 
     /// Whether this node could record that it serves alone. Otherwise the secondary is to take over (rule R12).
@@ -184,18 +239,20 @@ impl<'a> WitnessLoop<'a> {
     /// Whether changes have waited for a lost secondary for as long as they may (rules R1 and P23).
     fn has_waited_enough(&self, session: &PrimarySession) -> bool {
         let is_pointless = || {
+            let now_ms = self.role.engine.now_ms();
             let core = session.replication.core.lock();
-            core.are_pauses_used_up() || core.waits_for_stopped_peer()
+            let are_used_up = core.pause_ends().ask_ms.is_some_and(|at| now_ms >= at);
+            are_used_up || core.waits_for_stopped_peer()
         };
         self.disk_answers() && (self.has_been_disconnected(self.times.alone()) || is_pointless())
     }
 
-    /// Has the role machine ask the question that is due, if one is.
-    fn ask_if_due(&mut self) {
+    /// Has the role machine ask the question that is due, if one is. Returns whether one was.
+    fn ask_if_due(&mut self) -> bool {
         let (role, engine) = (self.role, &self.role.engine);
         let effects = role.decide(&RoleEvent::Due(self.times_of_now()));
         if effects.is_empty() {
-            return;
+            return false;
         }
         let over = self.carry_out(effects);
         let now = engine.host.now();
@@ -207,6 +264,7 @@ impl<'a> WitnessLoop<'a> {
             }
             None => self.not_before = now + self.times.beat(),
         }
+        true
     }
 
     /// The times of this moment.
@@ -266,7 +324,7 @@ impl<'a> WitnessLoop<'a> {
             tracing::info!(datastore = engine.name(), "the witness answers again");
         }
         let pause = if over.is_settled {
-            Duration::ZERO
+            PAUSE_MIN
         } else {
             self.times.beat()
         };

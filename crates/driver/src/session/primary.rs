@@ -74,6 +74,7 @@ impl PrimarySession {
                 Arc::clone(engine.store.backing()),
                 Arc::clone(&engine.host),
                 engine.host.spill_limits(),
+                Arc::clone(&engine.wakes.tick_work),
             ));
             let requests = Arc::new(PendingRequests::default());
             let content = Arc::new(ContentOps::new(
@@ -512,7 +513,13 @@ impl CoreDriver for PrimarySession {
         if shows_difference(&event) {
             self.end_delta();
         }
+        let is_sign_of_life = event.is_sign_of_life();
         core.handle(self.engine.now_ms(), event, &mut effects);
+        self.replication.note_event(is_sign_of_life, &effects);
+        // An operation may have come that lets this node ask the witness at once.
+        if core.waits_for_stopped_peer() {
+            self.engine.wakes.changes.raise();
+        }
         for effect in &effects {
             match effect {
                 // Acknowledgements wait from now on.

@@ -25,6 +25,7 @@ use crate::durable::tables::entry_of;
 use crate::engine::Engine;
 use crate::host::exclusive::{Exclusive, ExclusiveGuard};
 use crate::host::oneshot::promise;
+use crate::host::signal::wait_until;
 use crate::host::{Reading, ThreadKind};
 use crate::jobs::sync_mark::{self, OnFailure};
 use crate::ops::spill::SpillLoad;
@@ -35,9 +36,6 @@ use crate::replication::{CoreDriver, Replication};
 use crate::session::copy_base::CopyBase;
 use crate::session::responder::Responder;
 use crate::session::usage::SessionUsage;
-
-/// Time between two looks whether the flushes of an earlier connection are over.
-const FLUSH_POLL: Duration = Duration::from_millis(5);
 
 /// The longest wait of a node that stops for its primary to close the connection.
 const FAREWELL_MAX: Duration = Duration::from_millis(500);
@@ -177,9 +175,18 @@ impl StandbySession {
     /// Waits until the jobs of the courier thread, the writes on other threads and the flushes are done.
     fn wait_for_earlier_jobs(&self) {
         self.wait_for_changes();
-        while self.permits.is_flushing() && !self.engine.is_stopping() {
-            self.engine.host.sleep(FLUSH_POLL);
-        }
+        self.wait_for_permits(|permits| !permits.is_flushing());
+    }
+
+    /// Waits until a condition holds that depends on the permits, or the datastore is stopped.
+    fn wait_for_permits(&self, is_met: impl Fn(&ReplyPermits) -> bool) {
+        let Self {
+            engine, permits, ..
+        } = self;
+        let signals = [&*permits.all_back, &*engine.wakes.changes];
+        wait_until(&*engine.host, &signals, None, || {
+            is_met(permits) || engine.is_stopping()
+        });
     }
 
     /// Waits until everything is done that changes the copy. A flush changes nothing, and may take seconds.
@@ -188,9 +195,7 @@ impl StandbySession {
         self.engine.host.spawn_ordered(Box::new(move || drop(done)));
         // The promise ends without a value, also if the courier thread takes no more jobs.
         let _ended = wait.get();
-        while self.permits.has_writes() && !self.engine.is_stopping() {
-            self.engine.host.sleep(FLUSH_POLL);
-        }
+        self.wait_for_permits(|permits| !permits.has_writes());
     }
 
     /// Room on this node's disk, as far as known.
@@ -248,6 +253,18 @@ impl StandbySession {
         self.saw.len() > 1 && !self.permits.is_flushing() && !self.permits.has_writes()
     }
 
+    /// Notes the parts of a message that do not depend on its kind.
+    fn note_arrival(&self, envelope: &Envelope) {
+        // The ack of the ack (rules P3, P7).
+        if !is_active(Mutant::KeepSawEntry) {
+            self.saw.remove_below(envelope.done_below);
+        }
+        // An operation may make a checkpoint due.
+        if !matches!(envelope.message, Message::Ping { .. } | Message::Alive) {
+            self.engine.wakes.tick_work.note();
+        }
+    }
+
     /// Executes one frame.
     fn handle_frame(
         self: &Arc<Self>,
@@ -261,10 +278,7 @@ impl StandbySession {
         {
             return Err(ConnectionEnd::OtherDatastore);
         }
-        // The ack of the ack (rules P3, P7).
-        if !is_active(Mutant::KeepSawEntry) {
-            self.saw.remove_below(envelope.done_below);
-        }
+        self.note_arrival(&envelope);
         match envelope.message {
             Message::Write(write) if self.may_write_now(&write, frame.payload.len()) => {
                 self.handle_write(sender, &write, frame.payload)
@@ -501,12 +515,15 @@ impl StandbySession {
         let Some(connection) = peer.current() else {
             return;
         };
-        let start = host.now();
+        let until = host.now() + FAREWELL_MAX;
         self.replication
             .reply(&*connection.sender, Message::Stopping, Delivery::Post);
-        while peer.get(connection.id).is_some() && host.since(start) < FAREWELL_MAX {
-            host.sleep(FLUSH_POLL);
-        }
+        // The datastore is being stopped, so the wait is one for the peer alone.
+        let is_closed = || peer.get(connection.id).is_none();
+        self.engine
+            .wakes
+            .changes
+            .wait_until(&**host, Some(until), is_closed);
     }
 
     /// Whether the session is over, or about to be.
@@ -547,7 +564,9 @@ impl StandbySession {
 impl CoreDriver for StandbySession {
     fn step_locked(&self, core: &mut Core, event: Event) -> Effects {
         let mut effects = Effects::new();
+        let is_sign_of_life = event.is_sign_of_life();
         core.handle(self.engine.now_ms(), event, &mut effects);
+        self.replication.note_event(is_sign_of_life, &effects);
         effects
     }
 

@@ -15,8 +15,8 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use lockstep_types::backing::{
     Backing, BackingFile, BackingStat, BackingTable, FileIdentity, ReservedRuns, Space, replace,
@@ -204,6 +204,8 @@ pub struct Poison {
     failure: Mutex<Option<DiskFailure>>,
     /// Held while the markers are written.
     writing: Mutex<()>,
+    /// Called once this disk has failed.
+    observer: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// Why a call is refused.
@@ -226,7 +228,14 @@ impl Poison {
             has_failed: AtomicBool::new(found.is_some()),
             failure: Mutex::new(found),
             writing: Mutex::new(()),
+            observer: OnceLock::new(),
         }
+    }
+
+    /// Has a function called when the disk fails, before the markers are written. Only the first such function is ever called.
+    pub fn observe(&self, observer: Box<dyn Fn() + Send + Sync>) {
+        // The observer of a store is set once, when the store is opened.
+        let _is_first = self.observer.set(observer);
     }
 
     /// Whether the disk has failed. Costs nothing.
@@ -257,6 +266,9 @@ impl Poison {
             reason,
             "the disk has failed: nothing more is promised on it"
         );
+        if let Some(observer) = self.observer.get() {
+            observer();
+        }
         self.markers.write(&failure);
     }
 

@@ -40,10 +40,9 @@ impl CoreClock {
         since.map_or(0, |since| self.now_ms.saturating_sub(since))
     }
 
-    /// Whether there is a pause that has lasted for `limit_ms`.
-    pub fn is_pause_over(&self, limit_ms: u64) -> bool {
-        self.paused_since_ms
-            .is_some_and(|since| self.now_ms.saturating_sub(since) >= limit_ms)
+    /// The moment at which the pause, if there is one, has lasted for `limit_ms`.
+    pub fn end_of_pause(&self, limit_ms: u64) -> Option<u64> {
+        Some(self.paused_since_ms?.saturating_add(limit_ms))
     }
 
     pub const fn beat(&mut self) {

@@ -79,6 +79,13 @@ pub enum Event {
     Tick,
 }
 
+impl Event {
+    /// Whether the event says only that the peer lives, or that time passes.
+    pub const fn is_sign_of_life(&self) -> bool {
+        matches!(self, Self::Beat | Self::Tick)
+    }
+}
+
 /// A task for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {

@@ -286,10 +286,6 @@ impl Host for ProcessHost {
         *both.as_flattened().first_chunk().unwrap_or(&[0; 16])
     }
 
-    fn sleep(&self, time: Duration) {
-        fibers::wait(Wait::Until(self.0.shared.now() + time));
-    }
-
     fn set_reading(&self, is_reading: bool) {
         fibers::set_thread_role(if is_reading {
             fibers::ThreadRole::Reading
@@ -413,12 +409,13 @@ impl Gate for FiberGate {
         self.latch.open();
     }
 
-    fn wait_for(&self, limit: Option<Duration>) {
+    fn wait_for(&self, limit: Option<Duration>) -> bool {
         if self.latch.has_happened(Duration::ZERO) {
-            return;
+            return true;
         }
         let end = limit.map(|limit| self.process.world_time_after(limit));
         self.process
             .wait_for(Arc::clone(&self.latch) as Arc<dyn Event>, end);
+        self.latch.has_happened(Duration::ZERO)
     }
 }

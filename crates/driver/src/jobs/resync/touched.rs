@@ -24,7 +24,6 @@ const INODES_AT_ONCE: usize = 64;
 /// The comparison pauses this many times as long as it has held locks.
 const PAUSE_FACTOR: u32 = 9;
 /// A pause looks so often for the end of the connection, because a change of the role waits for the comparison.
-const PAUSE_SLICE: Duration = Duration::from_millis(5);
 /// Time between two looks at an inode that differs: it may be made or freed just then.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -125,15 +124,9 @@ impl Locks for PacedLocks<'_> {
     }
 
     fn pause(&self, time: Duration) {
-        let host = &self.replication.engine.host;
-        let start = host.now();
-        while self.is_standing() {
-            let left = time.saturating_sub(host.since(start));
-            if left.is_zero() {
-                break;
-            }
-            host.sleep(left.min(PAUSE_SLICE));
-        }
+        self.replication
+            .engine
+            .sleep_unless(time, || !self.is_standing());
     }
 }
 

@@ -22,7 +22,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 fn buffer_on(disk: &Disk, limits: SpillLimits) -> Arc<SpillBuffer> {
     let host = Arc::new(OsHost::start("kept").unwrap());
-    Arc::new(SpillBuffer::new(disk.mount(), host, limits))
+    Arc::new(SpillBuffer::new(disk.mount(), host, limits, Arc::default()))
 }
 
 fn disk() -> Disk {

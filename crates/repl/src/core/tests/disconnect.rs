@@ -49,6 +49,7 @@ fn a_long_disconnect_is_marked_before_anything_is_acknowledged() {
     core.on(Event::LocalDone(OpId(1), Ok(())));
     core.at(100, Event::Trigger(Trigger::LinkLost));
     assert_eq!(core.at(1099, Event::Tick), []);
+    assert_eq!(core.pause_ends().tick_ms, Some(1100));
     assert_eq!(
         core.at(1100, Event::Tick),
         [
