@@ -16,7 +16,6 @@ mod witnesses;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use lockstep_driver::{DatastoreError, threads};
 use lockstep_link::WarningLimiter;
@@ -25,7 +24,7 @@ use lockstep_mount::hold::DescriptorStore;
 use crate::config::NodeConfig;
 use crate::control::{ControlServer, ControlService};
 use crate::service_manager::one_line;
-use crate::signals::ShutdownRequests;
+use crate::signals::{ShutdownRequests, Waker};
 use crate::stop_signal::StopSignal;
 use at_once::at_once;
 use error::system;
@@ -36,9 +35,6 @@ use slot::DatastoreSlot;
 use witnesses::NodeWitnesses;
 
 pub use error::NodeError;
-
-/// Pause between two looks for the end of a mount.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The condition under which a node stops without a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +65,8 @@ fn run_until_stopped(
     notifier: &mut Notifier,
 ) -> Result<(), NodeError> {
     let mut requests = ShutdownRequests::new().map_err(system("handle signals"))?;
-    let Some(node) = late::start(&mut requests, || RunningNode::start(config))? else {
+    let waker = requests.waker();
+    let Some(node) = late::start(&mut requests, || RunningNode::start(config, &waker))? else {
         tracing::info!("stopped before the start");
         return Ok(());
     };
@@ -112,7 +109,7 @@ struct RunningNode {
 impl RunningNode {
     /// Starts every datastore that can be started. The control socket answers before that, so that `lockstep
     /// status` can show a long start.
-    fn start(config: &NodeConfig) -> Result<Self, NodeError> {
+    fn start(config: &NodeConfig, waker: &Waker) -> Result<Self, NodeError> {
         let link = PeerListener::open(config)?;
         let identity = link.as_ref().map(|link| Arc::clone(&link.identity));
         let witnesses = NodeWitnesses::new(config, identity.as_deref())?;
@@ -128,7 +125,12 @@ impl RunningNode {
                 .map(|store| {
                     let witness = config.witness(store.uuid);
                     let witness = witness.and_then(|witness| witnesses.find(witness));
-                    DatastoreSlot::new(store, witness.cloned(), Arc::clone(&descriptors))
+                    DatastoreSlot::new(
+                        store,
+                        witness.cloned(),
+                        Arc::clone(&descriptors),
+                        waker.clone(),
+                    )
                 })
                 .collect(),
             stop: StopSignal::new().map_err(system("make a signal of the stop"))?,
@@ -202,7 +204,7 @@ impl RunningNode {
         loop {
             self.check_mounts()?;
             notifier.tick(&self.shared);
-            if let Some(signal) = requests.wait(LOOK_INTERVAL) {
+            if let Some(signal) = requests.wait(notifier.interval()) {
                 tracing::info!(signal, "stopping");
                 return Ok(());
             }

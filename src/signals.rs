@@ -1,13 +1,13 @@
 //! The signals that request a clean shutdown of a process.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -16,6 +16,30 @@ pub struct ShutdownRequests {
     signals: Signals,
     /// Readable once a signal has come.
     raised: UnixStream,
+    woken: Waker,
+}
+
+/// Ends the wait for a request early, from any thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    fn new() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self(Arc::new(eventfd(0, flags)?)))
+    }
+
+    /// Ends the present wait, or the next one.
+    pub fn wake(&self) {
+        // The counter of the event is far from its end, so the write does not fail.
+        let _written = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// The next wait does not end early.
+    fn rest(&self) {
+        // Without a call of `wake` there is nothing to read.
+        let _read = rustix::io::read(&self.0, &mut [0; size_of::<u64>()]);
+    }
 }
 
 impl ShutdownRequests {
@@ -39,15 +63,24 @@ impl ShutdownRequests {
         Ok(Self {
             signals: Signals::new(numbers)?,
             raised,
+            woken: Waker::new()?,
         })
     }
 
-    /// Sleeps for `time`, or until a request. Returns the name of the signal that has come.
-    pub fn wait(&mut self, time: Duration) -> Option<&'static str> {
-        let mut fds = [PollFd::from_borrowed_fd(self.raised.as_fd(), PollFlags::IN)];
-        let limit = Timespec::try_from(time).ok();
+    /// Ends a wait of these requests early.
+    pub fn waker(&self) -> Waker {
+        self.woken.clone()
+    }
+
+    /// Sleeps for `time` at most, until a request, or until a [`Waker`] ends the wait. Returns the name of the signal that has
+    /// come.
+    pub fn wait(&mut self, time: Option<Duration>) -> Option<&'static str> {
+        let mut fds = [self.raised.as_fd(), self.woken.0.as_fd()]
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let limit = time.and_then(|time| Timespec::try_from(time).ok());
         // An interrupted wait ends early: the caller looks, and waits again.
         let _ready = poll(&mut fds, limit.as_ref());
+        self.woken.rest();
         let signal = self.signals.pending().next()?;
         Some(signal_hook::low_level::signal_name(signal).unwrap_or("a signal"))
     }

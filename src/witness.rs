@@ -91,7 +91,7 @@ fn run_until_stopped(
             let failure = failure.to_owned();
             return Err(WitnessRunError::Failed { failure });
         }
-        if let Some(signal) = requests.wait(LOOK_INTERVAL) {
+        if let Some(signal) = requests.wait(Some(LOOK_INTERVAL)) {
             tracing::info!(signal, "stopping");
             break;
         }

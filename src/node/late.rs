@@ -95,7 +95,7 @@ pub(super) fn start<T>(
                 "cannot start yet: trying again"
             );
         }
-        if requests.wait(RETRY_INTERVAL).is_some() {
+        if requests.wait(Some(RETRY_INTERVAL)).is_some() {
             return Ok(None);
         }
     }

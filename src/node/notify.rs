@@ -60,7 +60,14 @@ impl Notifier {
         self.manager.status(error);
     }
 
-    /// Feeds the watchdog and reports a new status. Call it every fraction of a second while the node runs.
+    /// The longest time between two calls of [`Self::tick`]; `None` if nobody is to be told anything.
+    pub fn interval(&self) -> Option<Duration> {
+        let feeding = self.watchdog.as_ref().map(|watchdog| watchdog.limit / 8);
+        let interval = feeding.map_or(STATUS_INTERVAL, |feeding| feeding.min(STATUS_INTERVAL));
+        self.manager.exists().then_some(interval)
+    }
+
+    /// Feeds the watchdog and reports a new status. Call it in each [`Self::interval`] while the node runs.
     pub fn tick(&mut self, shared: &NodeShared) {
         if !self.manager.exists() {
             return;

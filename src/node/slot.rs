@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lockstep_driver::config::FailoverTimes;
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus, SyncStatus};
 use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, threads};
 use lockstep_fs::InoRanges;
 use lockstep_link::Identity;
 use lockstep_mount::hold::DescriptorStore;
-use lockstep_mount::{MountError, MountOptions, Mounted, Unmounted};
+use lockstep_mount::{MountError, MountNotice, MountOptions, Mounted, Unmounted};
 use lockstep_types::time::millis;
 use parking_lot::Mutex;
 
@@ -22,12 +23,15 @@ use super::error::{NodeError, system};
 use super::witnesses::NodeWitness;
 use crate::config::DatastoreConfig;
 use crate::service_manager::one_line;
+use crate::signals::Waker;
 
 /// One datastore of the configuration.
 pub(super) struct DatastoreSlot {
     config: DatastoreConfig,
     witness: Option<NodeWitness>,
     descriptors: Arc<DescriptorStore>,
+    /// Wakes the thread that takes the events of the mount.
+    waker: Waker,
     address: FollowedAddress,
     state: Mutex<SlotState>,
 }
@@ -60,6 +64,7 @@ impl DatastoreSlot {
         config: DatastoreConfig,
         witness: Option<NodeWitness>,
         descriptors: Arc<DescriptorStore>,
+        waker: Waker,
     ) -> Self {
         let stopped = StoppedDatastore {
             since: Instant::now(),
@@ -69,6 +74,7 @@ impl DatastoreSlot {
             config,
             witness,
             descriptors,
+            waker,
             address: FollowedAddress::default(),
             state: Mutex::new(SlotState::Stopped(stopped)),
         }
@@ -238,13 +244,21 @@ impl DatastoreSlot {
         })
     }
 
+    /// The length of a lease, if this node serves under leases.
+    fn lease(&self) -> Option<Duration> {
+        let times = self.config.failover().filter(|_| self.witness.is_some());
+        times.map(FailoverTimes::lease)
+    }
+
     fn mount_options(&self) -> MountOptions {
+        let waker = self.waker.clone();
         MountOptions {
             threads: self.config.fuse_threads,
             descriptors: Arc::clone(&self.descriptors),
             held_name: format!("lockstep.{}", self.config.uuid),
             program: Some("/proc/self/exe".into()),
-            has_lease: self.witness.is_some(),
+            lease: self.lease(),
+            notice: MountNotice::new(move || waker.wake()),
             standby: self.config.policies.standby,
             ..MountOptions::new(&self.config.mount, &self.config.name)
         }

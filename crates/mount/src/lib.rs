@@ -34,4 +34,4 @@ pub use kernel_cache::guard::run_guard;
 pub use kernel_cache::invalidator::run_invalidator;
 pub use kernel_cache::write_back::write_back;
 pub use mounted::{Mounted, Unmounted, check, end_left, mount};
-pub use options::MountOptions;
+pub use options::{MountNotice, MountOptions};

@@ -147,7 +147,8 @@ fn start(
     let failed = |source| options.failed(source);
     let has_epochs = held.has_epochs(is_new);
     let invalidator = held.invalidator(options).map_err(failed)?;
-    let (drops, session_end) = (Arc::default(), Arc::default());
+    let session_end = Arc::new(SessionEnd::new(options.notice.clone()));
+    let drops = Arc::default();
     let context =
         context(service, &held, has_epochs, (&drops, &session_end), options).map_err(failed)?;
     if !is_new {

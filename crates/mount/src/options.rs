@@ -29,10 +29,40 @@ pub struct MountOptions {
     /// This program, for the child process of a held mount (see `invalidator`). Without it the process of the mount does
     /// that work.
     pub program: Option<PathBuf>,
-    /// The other node may take over while this process does nothing: a guard drops the kernel's caches then.
-    pub has_lease: bool,
+    /// The other node may take over while this process does nothing for this time: a guard drops the kernel's caches then.
+    pub lease: Option<Duration>,
     /// The answer to programs while this node does not serve the datastore.
     pub standby: Standby,
+    /// Learns of the events of the mount.
+    pub notice: MountNotice,
+}
+
+/// A function that is called when there is an event for [`crate::Mounted::take_event`], from any thread. It must not wait.
+#[derive(Clone)]
+pub struct MountNotice(Arc<dyn Fn() + Send + Sync>);
+
+impl MountNotice {
+    /// Calls `notice` at each event.
+    pub fn new(notice: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(notice))
+    }
+
+    pub(crate) fn give(&self) {
+        (self.0)();
+    }
+}
+
+impl Default for MountNotice {
+    /// Nobody learns of an event.
+    fn default() -> Self {
+        Self::new(|| ())
+    }
+}
+
+impl std::fmt::Debug for MountNotice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MountNotice").finish_non_exhaustive()
+    }
 }
 
 impl MountOptions {
@@ -45,8 +75,9 @@ impl MountOptions {
             grace: Duration::from_secs(2),
             descriptors: Arc::default(),
             program: None,
-            has_lease: false,
+            lease: None,
             standby: Standby::default(),
+            notice: MountNotice::default(),
             held_name: format!("lockstep.{name}"),
             name,
         }
@@ -60,7 +91,7 @@ impl MountOptions {
 
     /// The program of the guard of this mount, if it needs one.
     pub(crate) fn guard_program(&self) -> Option<&Path> {
-        self.program.as_deref().filter(|_| self.has_lease)
+        self.program.as_deref().filter(|_| self.lease.is_some())
     }
 
     /// The error of a mount with these options.

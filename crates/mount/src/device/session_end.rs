@@ -5,12 +5,14 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::MountError;
+use crate::options::MountNotice;
 
 /// The end of one session, set once, and the failures before that.
 #[derive(Debug, Default)]
 pub(crate) struct SessionEnd {
     state: Mutex<EndState>,
     changed: Condvar,
+    notice: MountNotice,
 }
 
 #[derive(Debug, Default)]
@@ -20,6 +22,14 @@ struct EndState {
 }
 
 impl SessionEnd {
+    /// A session that goes on. Its owner learns by `notice` of each event.
+    pub fn new(notice: MountNotice) -> Self {
+        Self {
+            notice,
+            ..Self::default()
+        }
+    }
+
     /// Notes that the session has ended.
     pub fn end(&self, outcome: Result<(), MountError>) {
         let mut state = self.state.lock();
@@ -28,6 +38,8 @@ impl SessionEnd {
             state.failure.get_or_insert(failure);
         }
         self.changed.notify_all();
+        drop(state);
+        self.notice.give();
     }
 
     /// Notes a failure after which the mount goes on. Only the first failure is kept until
@@ -35,6 +47,7 @@ impl SessionEnd {
     pub fn fail(&self, failure: MountError) {
         self.state.lock().failure.get_or_insert(failure);
         self.changed.notify_all();
+        self.notice.give();
     }
 
     /// Takes a failure that was not taken yet; otherwise returns the end of the session, if it has ended.

@@ -41,8 +41,9 @@ use crate::memory::mount_memory::MountMemory;
 /// The hidden command of the process. Its standard input is a socket, which brings one packet.
 const COMMAND: &str = "guard";
 
-/// The longest time between two looks at the words and at the mount.
-const LOOK_MAX: Duration = Duration::from_millis(20);
+/// Looks for a new lease in the time of a lease. The guard has to see a lease before its end, also if the node is suspended right
+/// after the beginning: so nobody can wake the guard instead.
+const LOOKS_IN_LEASE: u32 = 3;
 
 /// Pause before another start of a guard.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
@@ -55,6 +56,8 @@ pub(crate) struct GuardedMount {
     pub mount_point: PathBuf,
     pub device: Device,
     pub memory: MountMemory,
+    /// The length of a lease.
+    pub lease: Duration,
 }
 
 impl GuardedMount {
@@ -86,7 +89,12 @@ impl GuardedMount {
         let number = self.memory.guard_words().next_number()?;
         // The packet is there before the process begins: this process may be suspended at any moment.
         let descriptors = [self.device.as_fd(), self.memory.as_fd()];
-        packet::send(&socket, number.to_string().as_bytes(), &descriptors)?;
+        let lease_ms = self.lease.as_millis();
+        packet::send(
+            &socket,
+            format!("{number} {lease_ms}").as_bytes(),
+            &descriptors,
+        )?;
         hidden_command(&self.program, COMMAND)
             .arg(&self.mount_point)
             .stdin(theirs)
@@ -129,6 +137,8 @@ pub(crate) fn note_failure(error: &io::Error) {
 /// See the head of this file.
 struct Guard {
     number: u64,
+    /// The longest time between two looks while there is no lease.
+    look: Duration,
     /// `None` if the kernel has no such file: then only `umount -f` ends a call that is held up.
     connection: Option<ConnectionAbort>,
     memory: MountMemory,
@@ -142,8 +152,8 @@ struct Guard {
 /// # Errors
 /// If the socket brings no mount, or the memory cannot be read.
 pub fn run_guard(socket: impl AsFd) -> io::Result<()> {
-    let (number, descriptors) = packet::receive(&socket)?;
-    let guard = Arc::new(Guard::of(&number, descriptors)?);
+    let (text, descriptors) = packet::receive(&socket)?;
+    let guard = Arc::new(Guard::of(&text, descriptors)?);
     let kept = guard.memory.clone();
     let waiting = Arc::clone(&guard);
     let wait = move || match await_lock(&kept) {
@@ -173,10 +183,13 @@ fn open_anew(descriptor: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 impl Guard {
-    fn of(number: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Self> {
-        let number = std::str::from_utf8(number).unwrap_or_default().parse();
+    fn of(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+        let text = std::str::from_utf8(text).unwrap_or_default();
+        let (number, lease_ms) = text.split_once(' ').unwrap_or_default();
         let descriptors = <[OwnedFd; 2]>::try_from(descriptors);
-        let (Ok(number), Ok([device, memory])) = (number, descriptors) else {
+        let (Ok(number), Ok(lease_ms), Ok([device, memory])) =
+            (number.parse(), lease_ms.parse(), descriptors)
+        else {
             return Err(io::Error::other("the first packet brings no mount"));
         };
         let device = Device::adopt(device).map_err(|_| io::Error::other("no device"))?;
@@ -185,6 +198,7 @@ impl Guard {
         let device = Arc::new(device);
         Ok(Self {
             number,
+            look: Duration::from_millis(lease_ms) / LOOKS_IN_LEASE,
             connection: ConnectionAbort::open(record.mount_id).ok(),
             words: opened.guard_words(),
             memory: opened,
@@ -216,9 +230,10 @@ impl Guard {
         }
     }
 
-    /// Sleeps until the lease may be over, but wakes for the end of the mount.
+    /// Sleeps until the lease is over, as far as this guard knows, but wakes for the end of the mount. Without a lease, one may
+    /// begin at any time.
     fn sleep(&self, left: Option<Duration>) {
-        let limit = left.map_or(LOOK_MAX, |left| left.min(LOOK_MAX));
+        let limit = left.unwrap_or(self.look);
         // An error is one of the device: the next look finds that.
         let _looked = self.device.poll_for(PollFlags::empty(), limit);
     }

@@ -148,6 +148,7 @@ impl HeldMount {
             mount_point: options.mount_point.clone(),
             device: self.device()?,
             memory: self.memory.clone(),
+            lease: options.lease.unwrap_or_default(),
         };
         if let Err(error) = guarded.start() {
             guard::note_failure(&error);
