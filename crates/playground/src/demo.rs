@@ -22,7 +22,7 @@ use tempfile::TempDir;
 
 use crate::cluster::{FailoverCluster, state_line};
 use crate::config::DATASTORE;
-use crate::options::{ClusterOptions, PlaygroundOptions, ServerName};
+use crate::options::{ClusterOptions, FAILOVER_AFTER_MS, PlaygroundOptions, ServerName};
 use crate::playground::Playground;
 use crate::records::WrittenRecords;
 
@@ -30,8 +30,6 @@ use database::{DatabaseWriter, Ledger};
 use files::DemoFiles;
 use show::{Show, count, duration, milliseconds, size};
 
-/// Time from the loss of the primary to the takeover, in milliseconds: the default of the configuration.
-const FAILOVER_AFTER_MS: u64 = 1_500;
 /// How long programs write before, between and after the events.
 const WRITING_TIME: Duration = Duration::from_secs(1);
 /// Exit code for a failed check.

@@ -44,6 +44,9 @@ impl ServerName {
     }
 }
 
+/// Time from the loss of the connection to the takeover, in a playground with a witness: the default of the configuration.
+pub(crate) const FAILOVER_AFTER_MS: u64 = 1_500;
+
 /// Run both nodes on this machine, to try things out
 ///
 /// Starts a primary and a secondary as two processes on loopback addresses, mounts the datastore,
@@ -74,6 +77,10 @@ pub struct PlaygroundArgs {
 /// The options that only tests and benchmarks need.
 #[derive(Debug, Args)]
 struct TuningArgs {
+    /// With a witness, and a holder of each mount: the nodes fail over by themselves
+    #[arg(long, hide_short_help = true)]
+    witness: bool,
+
     /// How long acknowledgements wait for a lost peer
     #[arg(
         long,
@@ -211,6 +218,10 @@ impl PlaygroundOptions {
             durability: tuning.durability,
             on_peer_loss: tuning.on_peer_loss,
             encryption: tuning.encryption,
+            cluster: tuning.witness.then_some(ClusterOptions {
+                failover_after_ms: FAILOVER_AFTER_MS,
+                can_isolate: false,
+            }),
             log: tuning.node_log.clone(),
             ..Self::new(&args.dir)?
         };

@@ -90,8 +90,8 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::ForgetLostPower => DIFFERS,
         // A write that the delta lacks may be a durable one.
         Mutant::DeltaForgetsWrites => &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE],
-        // A recovery also waits for messages that were not sent again.
-        Mutant::NoResend => &[TABLES, IDENTICAL, SURVIVES, IN_TIME],
+        // A recovery also waits for messages that were not sent again. One of them may be a durable write.
+        Mutant::NoResend => &[TABLES, IDENTICAL, SURVIVES, DURABLE, IN_TIME],
         Mutant::HandOverUnsynced => &[TABLES, IDENTICAL, SURVIVES, DURABLE, IN_TIME],
         // An operation that was finished alone may be a durable one.
         Mutant::FinishAloneUnmarked => {
@@ -108,7 +108,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // The nodes wait for the operation.
         Mutant::ForgetInDoubt => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME],
         Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS],
-        Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES],
+        Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES, DURABLE],
         Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
         Mutant::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
         Mutant::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
@@ -143,8 +143,8 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::KeepWithoutLimit => &[BOUNDED],
         Mutant::IgnorePeerRoom => &[FOLLOWS],
         Mutant::WaitToSend => &[WAITED],
-        // The bytes that are read back differ from the bytes that were stored.
-        Mutant::OneSlot => &[ERROR],
+        // The bytes that are read back differ from the bytes that were stored. A place that is given out twice counts twice.
+        Mutant::OneSlot => &[ERROR, BOUNDED],
         Mutant::NoTablesSync => &[TABLE_DAMAGED, CLOSED],
         Mutant::ClosedTooEarly => &[CLOSED],
         Mutant::ServeUndecided => &[ONE_PRIMARY],
