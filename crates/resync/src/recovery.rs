@@ -18,23 +18,27 @@
 //! This module does not drop the waiting entries: the core sends `RecoveryDone` when the resent
 //! writes are done too.
 
+use std::collections::BTreeSet;
+
 use lockstep_fs::StoreView;
 use lockstep_fs::store::FileTimes;
 use lockstep_paw_saw::{InFlightEntry, RecoveryRange, recovery_ranges};
 use lockstep_repl::message::Request;
+use lockstep_types::Ino;
 
 use crate::api::{Peer, ResyncError};
 use crate::file_times::to_wire;
 use crate::pipeline::RequestPipeline;
 
 /// Sends the published bytes of all blocks that a waiting write touches, with size and
-/// times of their files. Skips files that are gone.
+/// times of their files. Skips files that are gone. Returns the recovered files.
 pub fn recover_ranges(
     view: &dyn StoreView,
     peer: &dyn Peer,
     paw: &[InFlightEntry],
     saw: &[InFlightEntry],
-) -> Result<(), ResyncError> {
+) -> Result<BTreeSet<Ino>, ResyncError> {
+    let mut recovered = BTreeSet::new();
     let mut buffer = Vec::new();
     let mut requests = RequestPipeline::new(peer);
     for range in recovery_ranges(paw, saw) {
@@ -49,8 +53,10 @@ pub fn recover_ranges(
             times: to_wire(&facts),
         };
         requests.send("recover a range", request, &buffer)?;
+        recovered.insert(range.ino);
     }
-    requests.finish()
+    requests.finish()?;
+    Ok(recovered)
 }
 
 /// Number of bytes of a range before the end of the file; a range is never longer than a write.

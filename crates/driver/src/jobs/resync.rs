@@ -7,7 +7,6 @@
 
 mod touched;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,6 @@ use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
     ResyncSource,
 };
-use lockstep_types::Ino;
 use parking_lot::Mutex;
 
 use crate::durable::tables::{add_writes_to_delta, ranges_of};
@@ -268,15 +266,10 @@ impl ResyncJobs {
             &peer.connection.peer_waiting,
         );
         let store = &self.engine.store;
-        lockstep_resync::recover_ranges(&store.tree(), peer, &old, waiting)?;
+        let recovered = lockstep_resync::recover_ranges(&store.tree(), peer, &old, waiting)?;
         if self.engine.is_always_durable() {
             // Clients see the bytes from now on, and either copy stays complete over a loss of power (rule P8).
-            let inos: BTreeSet<Ino> = old
-                .iter()
-                .chain(waiting.iter())
-                .map(|entry| entry.ino)
-                .collect();
-            for ino in inos {
+            for ino in recovered {
                 store.sync_file(ino, true)?;
             }
         }

@@ -58,13 +58,14 @@ fn a_write_without_a_waiting_client_gets_the_primarys_outcome() {
         [entry(ino, 52, 9000, 5000)],
         [entry(ino, 50, 5000, 100), entry(ino, 51, 20_000, 100)],
     );
-    recover_ranges(
+    let gone = entry(Ino::new(999).unwrap(), 60, 0, 100);
+    let recovered = recover_ranges(
         &primary.store().tree(),
         &LocalPeer::new(&secondary),
         &paw,
-        &saw,
-    )
-    .unwrap();
+        &[&saw[..], &[gone]].concat(),
+    );
+    assert_eq!(recovered.unwrap(), [ino].into());
     assert_equal(&primary, &secondary);
     secondary.restart();
     assert_equal(&primary, &secondary);
