@@ -1,15 +1,17 @@
 //! The signals that request a clean shutdown of a process.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+use crate::stop_signal::sleep_until_readable;
 
 /// The requests for a clean shutdown that a process has got: one thread sleeps until the next.
 pub struct ShutdownRequests {
@@ -43,7 +45,7 @@ impl Waker {
 }
 
 impl ShutdownRequests {
-    /// Handles the signals of [`stop_signals`] from now on.
+    /// Handles SIGTERM, SIGINT, and SIGHUP unless that is ignored, from now on.
     ///
     /// # Errors
     /// If a signal cannot be handled.
@@ -75,14 +77,17 @@ impl ShutdownRequests {
     /// Sleeps for `time` at most, until a request, or until a [`Waker`] ends the wait. Returns the name of the signal that has
     /// come.
     pub fn wait(&mut self, time: Option<Duration>) -> Option<&'static str> {
-        let mut fds = [self.raised.as_fd(), self.woken.0.as_fd()]
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let limit = time.and_then(|time| Timespec::try_from(time).ok());
-        // An interrupted wait ends early: the caller looks, and waits again.
-        let _ready = poll(&mut fds, limit.as_ref());
+        sleep_until_readable([self.raised.as_fd(), self.woken.0.as_fd()], time);
         self.woken.rest();
         let signal = self.signals.pending().next()?;
         Some(signal_hook::low_level::signal_name(signal).unwrap_or("a signal"))
+    }
+}
+
+/// Readable once a request has come.
+impl AsFd for ShutdownRequests {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.raised.as_fd()
     }
 }
 
@@ -97,7 +102,7 @@ pub fn stop_signals() -> Vec<i32> {
     signals
 }
 
-/// Ignores the signals of [`stop_signals`] in a helper process. A signal to the whole unit or terminal is for the node, which
+/// Ignores the signals of [`ShutdownRequests::new`] in a helper process. A signal to the whole unit or terminal is for the node, which
 /// needs its helpers until it has unmounted.
 ///
 /// # Errors

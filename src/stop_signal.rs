@@ -50,16 +50,23 @@ impl StopSignal {
     }
 
     fn wait_on(&self, sources: &[BorrowedFd<'_>], time: Option<Duration>) -> bool {
-        let stop = self.event.as_fd();
-        let all = sources.iter().copied().chain([stop]);
-        let mut fds: Vec<_> = all
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-            .collect();
-        let limit = time.and_then(|time| Timespec::try_from(time).ok());
-        // An interrupted wait ends early: the caller looks, and waits again.
-        let _ready = poll(&mut fds, limit.as_ref());
+        sleep_until_readable(sources.iter().copied().chain([self.event.as_fd()]), time);
         self.is_set()
     }
+}
+
+/// Sleeps until one of the sources can be read, or until `time` is over. An interruption ends the sleep early, too: the caller
+/// looks, and sleeps again.
+pub(crate) fn sleep_until_readable<'a>(
+    sources: impl IntoIterator<Item = BorrowedFd<'a>>,
+    time: Option<Duration>,
+) {
+    let sources = sources.into_iter();
+    let mut watched: Vec<_> = sources
+        .map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN))
+        .collect();
+    let limit = time.and_then(|time| Timespec::try_from(time).ok());
+    let _ready = poll(&mut watched, limit.as_ref());
 }
 
 #[cfg(test)]

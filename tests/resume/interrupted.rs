@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -305,7 +306,7 @@ fn with_holder(run: impl FnOnce(&Path, &MountOptions)) {
     let holder = DescriptorHolder::open(&socket_path(&control), HoldUntil::Stopped).unwrap();
     let (_going_on, stop) = UnixStream::pair().unwrap();
     thread::scope(|scope| {
-        let held = scope.spawn(move || holder.run(&stop));
+        let held = scope.spawn(move || holder.run(stop.as_fd()));
         let mut options = MountOptions::new(&directory, "model");
         options.standby = Standby::Wait;
         options.descriptors = Arc::new(DescriptorStore::find(&control));

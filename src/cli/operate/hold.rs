@@ -1,6 +1,6 @@
 //! `lockstep hold`: the process that keeps a node's mounts while the node is away.
 
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_mount::hold::{DescriptorHolder, HoldError, HoldUntil, socket_path};
 use lockstepfs::private_directory;
-use lockstepfs::signals::stop_signals;
+use lockstepfs::signals::ShutdownRequests;
 
 use crate::cli::arguments::ConfigArgs;
 use crate::cli::log;
@@ -50,11 +50,7 @@ pub(crate) fn run(args: &HoldArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     log::start("info")?;
-    let (stop, raised) = UnixStream::pair().context("cannot wait for signals")?;
-    for signal in stop_signals() {
-        let raised = raised.try_clone().context("cannot wait for signals")?;
-        signal_hook::low_level::pipe::register(signal, raised).context("cannot handle signals")?;
-    }
+    let requests = ShutdownRequests::new().context("cannot handle signals")?;
     let until = if args.until_unmounted {
         HoldUntil::Unmounted
     } else {
@@ -63,7 +59,7 @@ pub(crate) fn run(args: &HoldArgs) -> Result<ExitCode> {
     make_directory(&socket)?;
     let holder = DescriptorHolder::open(&socket, until)?;
     tracing::info!(socket = %socket.display(), "holding");
-    holder.run(&stop)?;
+    holder.run(requests.as_fd())?;
     tracing::info!("ended");
     Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,6 @@ use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -86,7 +85,7 @@ impl DescriptorHolder {
     ///
     /// # Errors
     /// If the holder cannot wait for requests.
-    pub fn run(mut self, stop: &UnixStream) -> Result<(), HoldError> {
+    pub fn run(mut self, stop: BorrowedFd<'_>) -> Result<(), HoldError> {
         loop {
             let wakened = self.wait(stop);
             let wakened = wakened.map_err(|source| HoldError::Wait { source })?;
@@ -111,10 +110,10 @@ impl DescriptorHolder {
     }
 
     /// Waits for a client, for the end of a mount, or for the end of the holder.
-    fn wait(&self, stop: &UnixStream) -> io::Result<Wakened> {
+    fn wait(&self, stop: BorrowedFd<'_>) -> io::Result<Wakened> {
         let read = PollFlags::IN;
         let mut watched = vec![
-            PollFd::from_borrowed_fd(stop.as_fd(), read),
+            PollFd::from_borrowed_fd(stop, read),
             PollFd::from_borrowed_fd(self.listener.as_fd(), read),
         ];
         let mut names = Vec::new();
@@ -240,6 +239,7 @@ fn may_ask(client: &OwnedFd) -> io::Result<bool> {
 mod tests {
     use std::fs::File;
     use std::io::{Read, Seek, Write};
+    use std::os::unix::net::UnixStream;
     use std::thread;
 
     use super::super::DescriptorStore;
@@ -257,7 +257,7 @@ mod tests {
         let (directory, socket, holder) = holder(HoldUntil::Stopped);
         let (_running, stop) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
-            let held = scope.spawn(|| holder.run(&stop));
+            let held = scope.spawn(|| holder.run(stop.as_fd()));
             let store = DescriptorStore::find(&directory.path().join("a.sock"));
             assert!(matches!(store, DescriptorStore::Holder(_)));
             let mut file = tempfile::tempfile().unwrap();
@@ -290,7 +290,7 @@ mod tests {
         let (directory, _socket, holder) = holder(HoldUntil::Unmounted);
         let (_running, stop) = UnixStream::pair().unwrap();
         thread::scope(|scope| {
-            let held = scope.spawn(|| holder.run(&stop));
+            let held = scope.spawn(|| holder.run(stop.as_fd()));
             let store = DescriptorStore::find(&directory.path().join("a.sock"));
             let (kept, other_end) = std::io::pipe().unwrap();
             // A pipe without a reader reports an error to its writer, as the device of a mount that is gone.
