@@ -347,9 +347,7 @@ impl Filesystem for Adaptor {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer(request, "fsync", reply, move |context, reply| {
-            content::sync(&*context.service, node, reply);
-        });
+        self.sync("fsync", request, node, reply);
     }
 
     fn fsyncdir(
@@ -360,9 +358,7 @@ impl Filesystem for Adaptor {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer(request, "fsyncdir", reply, move |context, reply| {
-            content::sync(&*context.service, node, reply);
-        });
+        self.sync("fsyncdir", request, node, reply);
     }
 
     fn fallocate(

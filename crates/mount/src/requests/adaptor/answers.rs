@@ -12,6 +12,7 @@ use crate::admission::context::Context;
 use crate::admission::refuse::Refuse;
 use crate::admission::request_info::RequestInfo;
 use crate::requests::attributes::ino;
+use crate::requests::content;
 use crate::requests::create::NewInode;
 use crate::requests::reply;
 use crate::resume::exchange;
@@ -66,6 +67,19 @@ impl Adaptor {
                 }
                 Err(errno) => reply.refuse(errno),
             }
+        });
+    }
+
+    /// Puts a file or a directory on stable storage.
+    pub fn sync(
+        &self,
+        operation: &'static str,
+        request: &Request,
+        node: INodeNo,
+        reply: ReplyEmpty,
+    ) {
+        self.answer(request, operation, reply, move |context, reply| {
+            content::sync(&*context.service, node, reply);
         });
     }
 
