@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "control/pretended.rs"]
-mod pretended;
-
 use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -18,8 +15,8 @@ use std::time::{Duration, Instant};
 use lockstep_driver::report::{
     ClusterStatus, CommandFailure, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
 };
+use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleCommand};
-use pretended::{alpha, node_with};
 use tempfile::TempDir;
 
 /// Longest run of a command, in seconds: the holds of these tests are longer.

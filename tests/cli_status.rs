@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
-#[path = "control/pretended.rs"]
-mod pretended;
-
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -13,9 +10,9 @@ use std::sync::Arc;
 use lockstep_driver::report::{
     CommandFailure, Difference, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
 };
+use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::config::{Role, Standby};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleCommand};
-use pretended::{alpha, node_with};
 
 /// A node with one datastore, which is in sync or not, and identical or not.
 struct PretendedNode {

@@ -3,7 +3,7 @@
 //!
 //! The modules from the bottom up: `address`, `chance`, `namespace`, `program` and `wait` stand alone; `process` and `network` use
 //! them; `node` is one process with its files, and `pair` has two of them with the network between. `holder`, `operator`, `server`,
-//! `small_disk` and `witness` use the nodes.
+//! `small_disk` and `witness` use the nodes. `status` is the status of a node that does not run.
 //!
 //! Invariant: every process that a test starts has ended, and each of its mounts is unmounted, once the values here
 //! are dropped, however the test ends. Only a process that this crate has started is ended,
@@ -24,6 +24,7 @@ mod process;
 mod program;
 pub mod server;
 pub mod small_disk;
+pub mod status;
 mod wait;
 pub mod witness;
 

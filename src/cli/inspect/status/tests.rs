@@ -1,74 +1,27 @@
 //! The text of `lockstep status`.
 
 use lockstep_driver::report::{
-    CopyStatus, DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PoisonStatus,
-    SettingsStatus, SlowOperationStatus, SyncStatus, TimesStatus, WitnessStatus, WorkStatus,
+    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PoisonStatus, SettingsStatus,
+    SlowOperationStatus, SyncStatus, TimesStatus, WitnessStatus,
 };
+use lockstep_testbed::status::alpha;
 
 use super::*;
 
 mod witnessed;
 
 pub(in crate::cli) fn store(in_sync: bool, peer: bool) -> DatastoreStatus {
-    DatastoreStatus {
-        settings: SettingsStatus {
-            name: "alpha".to_owned(),
-            uuid: "6f0e2f5e-58b6-4c3b-8a55-6c4a36c3a001".to_owned(),
-            role: Role::Primary,
-            mount: Some("/srv/alpha".to_owned()),
-            durability: Durability::Posix,
-            on_peer_loss: OnPeerLoss::Continue,
-        },
-        sync: SyncStatus {
-            state: "synced and connected".to_owned(),
-            service: if in_sync {
-                ServiceStatus::Mirrored
-            } else {
-                ServiceStatus::Alone
-            },
-            in_sync,
-            copy: CopyStatus {
-                marked_in_sync: in_sync,
-                complete: true,
-                write_verifier: Some(7),
-                as_of: None,
-            },
-            service_since_ms: 0,
-            restart_within_ms: None,
-            since_ms: 65_000,
-            reason: None,
-            started: true,
-            disk_stall: None,
-            cluster: None,
-        },
-        work: WorkStatus {
-            generation: 1,
-            osn: "1.42".to_owned(),
-            writes_in_flight: 0,
-            metadata_in_flight: 0,
-            kept_bytes: 0,
-            waiting_requests: 0,
-            paw: 0,
-            saw: 0,
-            slow_operation: None,
-        },
-        poisoned: None,
-        peer: peer.then(|| PeerStatus {
-            address: "10.0.0.2:7400".to_owned(),
-            connected: in_sync,
-            encryption: Encryption::On,
-            disk_failed: false,
-            obstacle: false,
-            disk_silent_ms: None,
-        }),
-        witness: None,
-        times: None,
-        space: None,
-        resync: None,
-        stray: None,
-        verified: None,
-        lost_found: Vec::new(),
-    }
+    let service = if in_sync {
+        ServiceStatus::Mirrored
+    } else {
+        ServiceStatus::Alone
+    };
+    let mut store = alpha(service, in_sync);
+    "synced and connected".clone_into(&mut store.sync.state);
+    store.sync.since_ms = 65_000;
+    "1.42".clone_into(&mut store.work.osn);
+    store.peer = store.peer.filter(|_| peer);
+    store
 }
 
 /// The text of a status.

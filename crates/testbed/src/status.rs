@@ -1,4 +1,4 @@
-//! The status of a pretended node with one datastore, for tests of commands. A test changes the parts that it is about.
+//! The status of a node that does not run, with one datastore, for tests of commands. A test changes the parts that it is about.
 
 use lockstep_driver::report::{
     CopyStatus, DatastoreStatus, PeerStatus, ServiceStatus, SettingsStatus, SyncStatus, WorkStatus,
