@@ -71,3 +71,26 @@ pub struct Attr {
     /// Last change of content or attributes.
     pub ctime: Timestamp,
 }
+
+impl Attr {
+    /// The attributes of an inode with one link and nothing else: it belongs to root, has no permission bit, no flag and no content,
+    /// and all its times are zero.
+    pub fn plain(ino: Ino, kind: NodeKind) -> Self {
+        let time = Timestamp::default();
+        Self {
+            ino,
+            kind,
+            mode: 0,
+            flags: InodeFlags::NONE,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        }
+    }
+}

@@ -354,7 +354,7 @@ fn times(attr: &Attr) -> Timestamps {
 mod tests {
     use std::cell::Cell;
 
-    use lockstep_types::{Ino, InodeFlags};
+    use lockstep_types::Ino;
 
     use super::*;
 
@@ -367,19 +367,10 @@ mod tests {
     /// The mode that a file of mode 6770 with the list gets, and its losses.
     fn applied(owner: Result<(), Errno>, list: Result<(), Errno>) -> (u32, Losses) {
         let attr = Attr {
-            ino: Ino::ROOT.next(),
-            kind: NodeKind::File,
             mode: 0o6770,
-            flags: InodeFlags::NONE,
             uid: 1,
             gid: 2,
-            nlink: 1,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: Timestamp::default(),
-            mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
+            ..Attr::plain(Ino::ROOT.next(), NodeKind::File)
         };
         let given = Cell::new(0);
         let node = Setters {

@@ -216,25 +216,16 @@ pub(crate) fn mode_after_acl(caller: Caller, attr: &Attr) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_types::{InodeFlags, Timestamp};
+    use lockstep_types::NodeKind;
 
     use super::*;
 
     fn file(mode: u32) -> Attr {
         Attr {
-            ino: Ino::ROOT.next(),
-            kind: NodeKind::File,
             mode,
-            flags: InodeFlags::NONE,
             uid: 1,
             gid: 2,
-            nlink: 1,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: Timestamp::default(),
-            mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
+            ..Attr::plain(Ino::ROOT.next(), NodeKind::File)
         }
     }
 

@@ -5,7 +5,7 @@ use lockstep_sim::history::{Answer, CallId, History, NodeEvent, Outcome, Stop};
 use lockstep_sim::op::{Mark, Op, WriteOp};
 use lockstep_sim::world::Side;
 use lockstep_types::{
-    Attr, FileName, Ino, InodeFlags, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
+    Attr, FileName, Ino, MetaRequest, NodeKind, RenameMode, Timestamp, XattrMode,
 };
 
 pub const BLOCK: u64 = 4096;
@@ -200,19 +200,10 @@ pub fn truncate(size: u64) -> Op {
 /// Attributes of a file.
 pub fn attr(raw: u64, nlink: u32, size: u64) -> Attr {
     Attr {
-        ino: ino(raw),
-        kind: NodeKind::File,
         mode: 0o644,
-        flags: InodeFlags::NONE,
-        uid: 0,
-        gid: 0,
         nlink,
-        rdev: 0,
         size,
-        blocks: 0,
-        atime: Timestamp::default(),
-        mtime: Timestamp::default(),
-        ctime: Timestamp::default(),
+        ..Attr::plain(ino(raw), NodeKind::File)
     }
 }
 
