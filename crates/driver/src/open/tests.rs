@@ -299,18 +299,9 @@ fn leave_an_operation_in_doubt(datastore: &Datastore) {
 
 /// The creation of an inode with a name in the root.
 pub(crate) fn creation(ino: Ino, name: &str, kind: NodeKind) -> MetaRequest {
-    MetaRequest::Create {
-        parent: Ino::ROOT,
-        name: FileName::new(name.as_bytes()).unwrap(),
-        ino,
-        kind,
-        mode: 0o755,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: Vec::new(),
-    }
+    let name = FileName::new(name.as_bytes()).unwrap();
+    let creation = MetaRequest::creation(Ino::ROOT, name, ino, kind);
+    creation.mode(0o755).request()
 }
 
 /// Makes a file in the root of a primary's store.

@@ -89,18 +89,12 @@ impl NewInode {
         let name = self.name?;
         let ino = service.next_ino()?;
         let (uid, gid) = self.owner;
-        let change = MetaRequest::Create {
-            parent,
-            name,
-            ino,
-            kind: self.kind,
-            mode: permissions(self.mode),
-            umask: self.umask,
-            uid,
-            gid,
-            rdev: self.rdev,
-            target: self.target,
-        };
-        Ok((ino, change))
+        let change = MetaRequest::creation(parent, name, ino, self.kind)
+            .mode(permissions(self.mode))
+            .umask(self.umask)
+            .owner(uid, gid)
+            .rdev(self.rdev)
+            .target(self.target);
+        Ok((ino, change.request()))
     }
 }

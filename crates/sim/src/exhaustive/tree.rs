@@ -268,18 +268,12 @@ fn create(parent: Ino, text: &str, kind: NodeKind, ino: Ino) -> Op {
     } else {
         b""
     };
-    Op::Change(MetaRequest::Create {
-        parent,
-        name: name(text),
-        ino,
-        kind,
-        mode: 0o755,
-        umask: 0o022,
-        uid: 1,
-        gid: 1,
-        rdev: 0,
-        target: target.to_vec(),
-    })
+    let creation = MetaRequest::creation(parent, name(text), ino, kind)
+        .mode(0o755)
+        .umask(0o022)
+        .owner(1, 1)
+        .target(target.to_vec());
+    Op::Change(creation.request())
 }
 
 fn link(ino: Ino, parent: Ino, text: &str) -> Op {

@@ -252,18 +252,13 @@ impl<'a> RequestChoice<'a> {
             NodeKind::Symlink => format!("to/{}", self.spare).into_bytes(),
             _ => Vec::new(),
         };
-        Op::Change(MetaRequest::Create {
-            parent,
-            name,
-            ino: self.spare,
-            kind,
-            mode: *self.random.pick(&MODES),
-            umask: 0o022,
-            uid: self.client,
-            gid: self.client,
-            rdev: if is_device { 0x0103 } else { 0 },
-            target,
-        })
+        let creation = MetaRequest::creation(parent, name, self.spare, kind)
+            .mode(*self.random.pick(&MODES))
+            .umask(0o022)
+            .owner(self.client, self.client)
+            .rdev(if is_device { 0x0103 } else { 0 })
+            .target(target);
+        Op::Change(creation.request())
     }
 
     fn link(&mut self) -> Op {
