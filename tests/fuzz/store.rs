@@ -23,7 +23,9 @@ use lockstepfs::config::{DatastoreConfig, Encryption, OnPowerLoss, PeerConfig, P
 
 use tempfile::TempDir;
 
-pub const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
+pub const UUID: DatastoreUuid = DatastoreUuid::from_bytes([
+    0x6f, 0x0e, 0x2f, 0x5e, 0x58, 0xb6, 0x4c, 0x3b, 0x8a, 0x55, 0x6c, 0x4a, 0x36, 0xc3, 0xa0, 0x01,
+]);
 
 /// Longest wait for an expected event.
 const WAIT_LIMIT: Duration = Duration::from_secs(120);

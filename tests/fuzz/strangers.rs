@@ -63,7 +63,7 @@ fn attack(target: &'static str, encryption: Encryption) {
     });
     node.restart();
     node.sync_with_true_peer();
-    println!("{target}: the node held at most {} KiB", node.peak_kib);
+    println!("{target}: the node held at most {} bytes", node.peak_bytes);
 }
 
 /// The first bytes of a true peer. Most attempts that pass the first check start with them.

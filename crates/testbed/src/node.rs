@@ -272,6 +272,13 @@ impl Node {
         open.filter_map(file).collect()
     }
 
+    /// The number of threads.
+    pub fn threads(&self) -> usize {
+        fs::read_dir(self.process().proc().join("task"))
+            .unwrap()
+            .count()
+    }
+
     /// The number of threads with this name that wait at this place in the kernel.
     pub fn threads_in(&self, name: &str, place: &str) -> usize {
         let threads = fs::read_dir(self.process().proc().join("task")).unwrap();
