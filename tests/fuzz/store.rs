@@ -134,12 +134,8 @@ impl Host for FastHost {
         self.0.random_id()
     }
 
-    fn sleep(&self, time: Duration) {
-        self.0.sleep(time / SPEEDUP);
-    }
-
     fn gate(&self) -> Arc<dyn Gate> {
-        self.0.gate()
+        Arc::new(FastGate(self.0.gate()))
     }
 
     fn spawn(&self, job: Job) {
@@ -152,6 +148,19 @@ impl Host for FastHost {
 
     fn stop(&self) {
         self.0.stop();
+    }
+}
+
+/// A gate of [`FastHost`]: a limit is over sooner.
+struct FastGate(Arc<dyn Gate>);
+
+impl Gate for FastGate {
+    fn open(&self) {
+        self.0.open();
+    }
+
+    fn wait_for(&self, limit: Option<Duration>) -> bool {
+        self.0.wait_for(limit.map(|limit| limit / SPEEDUP))
     }
 }
 

@@ -108,7 +108,7 @@ fn seen(name: &str, failover_after: Option<Duration>, flap_wait_max: FlapWait) -
 fn seen_once(seed: u64, name: &str, settings: Settings) -> Seen {
     let start = Instant::now();
     let mut cluster = cluster(seed, &settings);
-    let seen = Seen::of(&mut cluster);
+    let found = Seen::of(&mut cluster);
     cluster.apply_fault(Fault::Heal).unwrap();
     // The longest wait, and a resync.
     cluster.until_in_sync(IN_SYNC_WITHIN * 2).unwrap();
@@ -121,13 +121,13 @@ fn seen_once(seed: u64, name: &str, settings: Settings) -> Seen {
         without_service,
         pauses,
         in_sync,
-    } = seen;
+    } = found;
     let takeovers = cluster.role_changes();
     let result = format!(
         "{without_service} % of {TIME:?} without service in {pauses} pauses, {in_sync} % in sync, {takeovers} takeovers"
     );
     print_result(name, result, start.elapsed());
-    seen
+    found
 }
 
 fn check(name: &str, failover_after: Option<Duration>) {

@@ -91,8 +91,9 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // A write that the delta lacks may be a durable one.
         Mutant::DeltaForgetsWrites => &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE],
         // A recovery also waits for messages that were not sent again. One of them may be a durable write.
-        Mutant::NoResend => &[TABLES, IDENTICAL, SURVIVES, DURABLE, IN_TIME],
-        Mutant::HandOverUnsynced => &[TABLES, IDENTICAL, SURVIVES, DURABLE, IN_TIME],
+        Mutant::NoResend | Mutant::HandOverUnsynced => {
+            &[TABLES, IDENTICAL, SURVIVES, DURABLE, IN_TIME]
+        }
         // An operation that was finished alone may be a durable one.
         Mutant::FinishAloneUnmarked => {
             &[TABLES, IDENTICAL, SURVIVES, EXACTLY_ONCE, FOLLOWS, DURABLE]
