@@ -5,8 +5,8 @@
 #![allow(clippy::disallowed_methods)] // this file is the host
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -149,50 +149,82 @@ impl Gate for ThreadGate {
 
 /// A queue of jobs, and the threads that do them.
 struct Queue {
-    jobs: Mutex<Option<Sender<Job>>>,
+    jobs: Arc<QueuedJobs>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// The jobs of a queue. A job wakes one thread.
+struct QueuedJobs {
+    waiting: Mutex<WaitingJobs>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct WaitingJobs {
+    jobs: VecDeque<Job>,
+    /// No more jobs are taken.
+    is_stopped: bool,
+}
+
+impl QueuedJobs {
+    /// Waits for a job; `None` once the queue is stopped and all jobs have begun.
+    fn next(&self) -> Option<Job> {
+        let mut waiting = self.waiting.lock();
+        loop {
+            if let Some(job) = waiting.jobs.pop_front() {
+                return Some(job);
+            }
+            if waiting.is_stopped {
+                return None;
+            }
+            self.changed.wait(&mut waiting);
+        }
+    }
 }
 
 impl Queue {
     fn start(name: &str, threads: usize) -> std::io::Result<Self> {
-        let (sender, receiver) = channel();
-        let receiver = Arc::new(Mutex::new(receiver));
+        let jobs = Arc::new(QueuedJobs {
+            waiting: Mutex::default(),
+            changed: Condvar::new(),
+        });
         let threads = (0..threads)
             .map(|number| {
-                let receiver = Arc::clone(&receiver);
-                threads::spawn(&format!("{name}-{number}"), move || work(&receiver))
+                let jobs = Arc::clone(&jobs);
+                threads::spawn(&format!("{name}-{number}"), move || {
+                    while let Some(job) = jobs.next() {
+                        job();
+                    }
+                })
             })
             .collect::<Result<_, _>>()?;
         Ok(Self {
-            jobs: Mutex::new(Some(sender)),
+            jobs,
             threads: Mutex::new(threads),
         })
     }
 
     fn push(&self, job: Job) {
-        let jobs = self.jobs.lock();
-        if let Some(sender) = &*jobs {
-            // The receivers live until the sender is dropped.
-            let _sent = sender.send(job);
+        let mut waiting = self.jobs.waiting.lock();
+        if waiting.is_stopped {
+            drop(waiting);
+            // The job may own what calls this again.
+            drop(job);
+            return;
         }
+        waiting.jobs.push_back(job);
+        drop(waiting);
+        self.jobs.changed.notify_one();
     }
 
     fn stop(&self) {
-        drop(self.jobs.lock().take());
+        self.jobs.waiting.lock().is_stopped = true;
+        self.jobs.changed.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             if thread.thread().id() != std::thread::current().id() {
                 let _ended = thread.join();
             }
         }
-    }
-}
-
-fn work(receiver: &Mutex<Receiver<Job>>) {
-    loop {
-        let Ok(job) = receiver.lock().recv() else {
-            return;
-        };
-        job();
     }
 }

@@ -85,6 +85,8 @@ pub(crate) struct WitnessLoop<'a> {
     looked: Duration,
     /// At the last look, the disk of this node did not answer.
     is_stuck: bool,
+    /// The moment of the last answer.
+    answered: Duration,
     /// The moment before which no question is asked again.
     not_before: Duration,
     /// The moment of the next question without a need.
@@ -118,6 +120,7 @@ impl<'a> WitnessLoop<'a> {
             disconnection: Disconnection::of(&role.session(), now),
             looked: now,
             is_stuck: false,
+            answered: Duration::ZERO,
             not_before: now,
             look_at: now,
             forgets_until: None,
@@ -324,11 +327,13 @@ impl<'a> WitnessLoop<'a> {
             tracing::info!(datastore = engine.name(), "the witness answers again");
         }
         let pause = if over.is_settled {
-            PAUSE_MIN
+            // An answer may lead to another question at once.
+            PAUSE_MIN.saturating_sub(now.saturating_sub(self.answered))
         } else {
             self.times.beat()
         };
         self.not_before = now + pause;
+        self.answered = now;
     }
 
     /// Acts on the answers, once no other thread changes the role.
