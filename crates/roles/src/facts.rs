@@ -87,7 +87,7 @@ impl SessionState {
     }
 }
 
-/// The facts of a node at the moment of an event. To collect them needs no disk.
+/// The facts of a node at the moment of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct RoleFacts {
     /// The settings.

@@ -102,6 +102,12 @@ impl SharedMachine {
         self.machine.lock().asks_incomplete_mark(facts)
     }
 
+    /// Whether the witness has answered the last call, and lets the secondary take over.
+    pub fn protects(&self) -> bool {
+        let report = self.machine.lock().witness_report();
+        report.answers && report.protects
+    }
+
     /// Notes an answer of the witness. `trouble`: why the answer decides nothing. Returns whether the last call had no answer.
     pub fn note_answer(&self, trouble: Option<&str>) -> bool {
         let mut state = self.trouble.lock();

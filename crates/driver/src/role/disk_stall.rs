@@ -15,6 +15,7 @@ use lockstep_types::time::millis;
 
 use super::current_role::CurrentRole;
 use super::keeper::RoleKeeper;
+use crate::client::Standing;
 use crate::engine::disk_watch::DiskProbe;
 use crate::host::signal::wait_until;
 
@@ -121,6 +122,9 @@ impl<'a> StallGuard<'a> {
             );
         }
         let may_peer_hang = watch.may_peer_hang();
+        if may_peer_hang || !self.can_be_replaced() {
+            return;
+        }
         let event = RoleEvent::DiskHangs { may_peer_hang };
         let effects = self.role.decide(&event);
         if !effects.is_empty() && watch.give_way() {
@@ -129,5 +133,13 @@ impl<'a> StallGuard<'a> {
                 let _given = self.role.carry_out(effect);
             }
         }
+    }
+
+    /// Whether the secondary may be able to take over, by the facts that need no lock of the core: a thread may hold that lock, and
+    /// wait for the disk. The role machine decides.
+    fn can_be_replaced(&self) -> bool {
+        let engine = &self.role.engine;
+        let peer_is_complete = || self.role.session().replication().peer.is_complete();
+        engine.gate.standing() == Standing::Serving && engine.role.protects() && peer_is_complete()
     }
 }

@@ -1,7 +1,7 @@
 //! Carries out the effects of the role machine.
 //!
 //! Invariant: the effects of one event are carried out in their order. The command of an operator and a role exchange end with
-//! the first one that fails.
+//! the first one that fails. After an answer of the witness, an effect that fails keeps no later one back.
 
 use std::collections::VecDeque;
 
@@ -51,11 +51,19 @@ impl CurrentRole {
             match effect {
                 RoleEffect::Call(call) => queue.extend(self.call_witness(asker, &call)),
                 RoleEffect::Settle(over) => return Ok(Some(over)),
-                RoleEffect::Change(_) if asker == Asker::Command => {
-                    self.carry_out(effect)?;
-                    queue.extend(self.decide(&RoleEvent::Changed));
+                _ => {
+                    let done = self.carry_out(effect);
+                    match (done, asker) {
+                        (Ok(()), Asker::Command) if matches!(effect, RoleEffect::Change(_)) => {
+                            queue.extend(self.decide(&RoleEvent::Changed));
+                        }
+                        (Ok(()), _) => {}
+                        (Err(error), Asker::Command) => return Err(error),
+                        (Err(error), Asker::Watch) => {
+                            tracing::error!(datastore = self.engine.name(), %error, "a step of the role is not carried out");
+                        }
+                    }
                 }
-                _ => self.carry_out(effect)?,
             }
         }
         Ok(None)

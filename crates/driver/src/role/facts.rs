@@ -9,7 +9,7 @@ use crate::durable::role_file::RoleState;
 use crate::engine::Engine;
 use crate::session::Session;
 
-/// The facts of a node that is `me` for the witness. Waits for no disk: a thread that holds a lock of the core may wait for one.
+/// The facts of a node that is `me` for the witness. Waits for a thread that holds the core.
 pub(super) fn of(engine: &Engine, session: &Session, me: Member) -> RoleFacts {
     let RoleState {
         record, unrecorded, ..

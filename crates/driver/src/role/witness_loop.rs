@@ -291,18 +291,12 @@ impl<'a> WitnessLoop<'a> {
     }
 
     /// Carries effects out, and those that follow from the answers of the witness. Returns the end of the question; `None` if the
-    /// witness gives no answer. An effect that fails is in the log, and keeps no later one back.
+    /// witness gives no answer.
     fn carry_out(&self, effects: Vec<RoleEffect>) -> Option<QuestionOver> {
-        let mut over = None;
-        for effect in effects {
-            match self.role.carry_out_all(Asker::Watch, vec![effect]) {
-                Ok(ended) => over = over.or(ended),
-                Err(error) => {
-                    tracing::error!(datastore = self.role.engine.name(), %error, "after an answer of the witness");
-                }
-            }
-        }
-        over
+        self.role
+            .carry_out_all(Asker::Watch, effects)
+            .ok()
+            .flatten()
     }
 
     /// Notes the end of a question for the status, and for the time of the next one. A question whose answer has changed nothing

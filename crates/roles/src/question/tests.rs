@@ -405,7 +405,7 @@ fn the_witness_lets_only_the_forced_node_serve() {
 }
 
 #[test]
-fn an_overtaken_word_is_given_again_unless_the_other_node_leads() {
+fn an_overtaken_claim_is_made_again_unless_the_other_node_leads() {
     use InSyncSet::{Both, PrimaryOnly};
     use Member::{First, Second};
     let [first, second, fourth] = [1, 2, 4].map(generation);

@@ -14,7 +14,7 @@ const PROMOTE: RoleEvent = RoleEvent::Promote {
     accepts_loss: false,
 };
 const FORCE: RoleEvent = RoleEvent::Promote { accepts_loss: true };
-const BEGIN_ANEW: RoleEffect = RoleEffect::SkipNumbersAndRenewVerifier;
+const RENEWAL: RoleEffect = RoleEffect::SkipNumbersAndRenewVerifier;
 
 fn handle(facts: &RoleFacts, event: &RoleEvent) -> RoleEffects {
     RoleMachine::default().handle(facts, *event)
@@ -139,7 +139,7 @@ fn a_secondary_without_a_witness_leads_the_next_generation() {
         let mut machine = that_knows(generation(peer));
         let effects = machine.handle(&node, event);
         let promoted = change(&effects);
-        assert_eq!(effects, [BEGIN_ANEW, RoleEffect::Change(promoted)]);
+        assert_eq!(effects, [RENEWAL, RoleEffect::Change(promoted)]);
         assert_eq!(promoted.kind, RoleChangeKind::Promote);
         assert!(promoted.serves());
         let record = RoleRecord {
@@ -228,7 +228,7 @@ fn a_forced_secondary_stands_then_tells_the_witness_and_then_leads() {
     let node = facts(COMPLETE);
     let witness = MemoryWitness::with(Some(both(Member::Second, 1)));
     let read = RoleEffect::Call(WitnessCall::Read);
-    assert_eq!(machine.handle(&node, FORCE), [BEGIN_ANEW, read]);
+    assert_eq!(machine.handle(&node, FORCE), [RENEWAL, read]);
     let answer = RoleEvent::Answered(witness.answer(Asker::Command));
     let stands = change(&machine.handle(&node, answer));
     assert_eq!(stands.kind, RoleChangeKind::BecomeCandidate);
@@ -288,13 +288,7 @@ fn a_forced_node_leads_without_the_witness_and_keeps_that_it_must_still_know() {
         } else {
             unrecorded
         };
-        let [
-            BEGIN_ANEW,
-            RoleEffect::Change(_),
-            noted,
-            RoleEffect::Change(_),
-        ] = effects[..]
-        else {
+        let [RENEWAL, RoleEffect::Change(_), noted, RoleEffect::Change(_)] = effects[..] else {
             panic!("{effects:?}");
         };
         assert_eq!(noted, note, "silent at call {silent_at}");
@@ -392,11 +386,7 @@ fn a_primary_that_waits_is_forced_to_serve_alone_and_keeps_its_generation() {
         let mut machine = RoleMachine::default();
         let mut witness = MemoryWitness::with(Some(both(Member::First, 1)));
         let effects = command(&mut machine, &mut node, &FORCE, &mut witness);
-        let expected = [
-            RoleEffect::ClearUnrecorded,
-            BEGIN_ANEW,
-            RoleEffect::ServeAlone,
-        ];
+        let expected = [RoleEffect::ClearUnrecorded, RENEWAL, RoleEffect::ServeAlone];
         assert_eq!(effects, expected);
         assert_eq!(node.record, PRIMARY, "the session records that it is alone");
         assert!(machine.may_serve_alone(true, G1));
@@ -425,7 +415,7 @@ fn a_primary_that_waits_serves_alone_without_an_answer_and_not_against_one() {
         let effects = command(&mut machine, &mut node.clone(), &FORCE, &mut witness);
         let expected = [
             RoleEffect::NoteUnrecorded(promotion),
-            BEGIN_ANEW,
+            RENEWAL,
             RoleEffect::ServeAlone,
         ];
         assert_eq!(effects, expected, "silent at call {silent_at}");
