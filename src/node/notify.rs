@@ -60,7 +60,7 @@ impl Notifier {
         self.manager.status(error);
     }
 
-    /// The longest time between two calls of [`Self::tick`]; `None` if nobody is to be told anything.
+    /// The longest time between two calls of [`Self::tick`]; `None` without a service manager.
     pub fn interval(&self) -> Option<Duration> {
         let feeding = self.watchdog.as_ref().map(|watchdog| watchdog.limit / 8);
         let interval = feeding.map_or(STATUS_INTERVAL, |feeding| feeding.min(STATUS_INTERVAL));

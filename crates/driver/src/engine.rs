@@ -72,7 +72,7 @@ pub(crate) struct Engine {
     pub gate: Arc<ServiceGate>,
     /// Counts changes of the state, in all sessions.
     pub state_version: AtomicU64,
-    /// What wakes the threads of the datastore.
+    /// The reasons for which the threads of the datastore wake.
     pub wakes: Wakes,
 }
 
@@ -102,8 +102,8 @@ impl Engine {
         self.wakes.stop();
     }
 
-    /// Waits until `is_met` says so, or the datastore is stopped, or until `deadline` on the host's clock: the condition depends
-    /// on what raises [`Wakes::changes`]. Returns whether the condition is met.
+    /// Waits until `is_met` says so, or the datastore is stopped, or until `deadline` on the host's clock: every change of the
+    /// condition raises [`Wakes::changes`]. Returns whether the condition is met.
     pub fn wait_until(&self, deadline: Option<Duration>, mut is_met: impl FnMut() -> bool) -> bool {
         let mut met = false;
         self.wakes.changes.wait_until(&*self.host, deadline, || {

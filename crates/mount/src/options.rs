@@ -53,7 +53,7 @@ impl MountNotice {
 }
 
 impl Default for MountNotice {
-    /// Nobody learns of an event.
+    /// A notice without an effect.
     fn default() -> Self {
         Self::new(|| ())
     }

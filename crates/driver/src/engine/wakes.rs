@@ -1,4 +1,4 @@
-//! What wakes the threads of a datastore: its stop, rare changes, and work for a tick.
+//! The reasons for which the threads of a datastore wake: its stop, rare changes, and work for a tick.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! The one way to wait for a change of a state: a thread sleeps until the owner of the state raises a signal, or until a deadline.
 //!
-//! Nobody looks again and again. A wait takes a condition, because a raise only says that something has changed: a woken thread
+//! No thread looks again and again. A wait takes a condition, because a raise only says that something has changed: a woken thread
 //! looks, and sleeps on if its condition does not hold.
 //!
 //! Invariants:

@@ -42,7 +42,7 @@ use crate::memory::mount_memory::MountMemory;
 const COMMAND: &str = "guard";
 
 /// Looks for a new lease in the time of a lease. The guard has to see a lease before its end, also if the node is suspended right
-/// after the beginning: so nobody can wake the guard instead.
+/// after the beginning. So the node cannot wake the guard instead.
 const LOOKS_IN_LEASE: u32 = 3;
 
 /// Pause before another start of a guard.
