@@ -10,6 +10,7 @@ mod late;
 mod listener;
 mod nfs_probe;
 mod notify;
+mod registry;
 mod shared;
 mod slot;
 mod witnesses;
@@ -19,7 +20,6 @@ use std::thread::JoinHandle;
 
 use lockstep_driver::{DatastoreError, threads};
 use lockstep_link::WarningLimiter;
-use lockstep_mount::hold::DescriptorStore;
 
 use crate::config::NodeConfig;
 use crate::control::{ControlServer, ControlService};
@@ -32,9 +32,9 @@ use listener::PeerListener;
 use notify::Notifier;
 use shared::NodeShared;
 use slot::DatastoreSlot;
-use witnesses::NodeWitnesses;
 
 pub use error::NodeError;
+pub use registry::{DatastoreRegistry, RegistryError};
 
 /// The condition under which a node stops without a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,8 +98,8 @@ fn raise_open_files_limit() {
     }
 }
 
-/// A running node.
-struct RunningNode {
+/// A running node. [`Self::stop`] ends it.
+pub struct RunningNode {
     shared: Arc<NodeShared>,
     control: ControlServer,
     /// The listener, the thread that retries failed starts of datastores, and the one that looks at cluster addresses.
@@ -109,30 +109,17 @@ struct RunningNode {
 impl RunningNode {
     /// Starts every datastore that can be started. The control socket answers before that, so that `lockstep
     /// status` can show a long start.
-    fn start(config: &NodeConfig, waker: &Waker) -> Result<Self, NodeError> {
+    /// The end of a mount calls `waker`.
+    ///
+    /// # Errors
+    /// If no datastore could be started, or the node itself.
+    pub fn start(config: &NodeConfig, waker: &Waker) -> Result<Self, NodeError> {
         let link = PeerListener::open(config)?;
-        let identity = link.as_ref().map(|link| Arc::clone(&link.identity));
-        let witnesses = NodeWitnesses::new(config, identity.as_deref())?;
+        let registry = DatastoreRegistry::new(config, link.as_ref(), waker)?;
         ControlServer::check(&config.control)?;
-        let descriptors = Arc::new(DescriptorStore::find(&config.control));
         let shared = Arc::new(NodeShared {
             name: config.name.clone(),
-            identity,
-            slots: config
-                .datastores
-                .iter()
-                .cloned()
-                .map(|store| {
-                    let witness = config.witness(store.uuid);
-                    let witness = witness.and_then(|witness| witnesses.find(witness));
-                    DatastoreSlot::new(
-                        store,
-                        witness.cloned(),
-                        Arc::clone(&descriptors),
-                        waker.clone(),
-                    )
-                })
-                .collect(),
+            registry,
             stop: StopSignal::new().map_err(system("make a signal of the stop"))?,
             refusals: WarningLimiter::default(),
         });
@@ -156,18 +143,19 @@ impl RunningNode {
     /// # Errors
     /// If no datastore could be started.
     fn start_all(&mut self, link: Option<PeerListener>) -> Result<(), NodeError> {
-        let identity = self.shared.identity.as_ref();
+        let registry = &self.shared.registry;
+        let all = registry.all();
         let mut failures = Vec::new();
-        for slot in &self.shared.slots {
-            if let Err(error) = slot.start(identity) {
-                failures.push((&slot.config().name, error));
+        for slot in &all {
+            if let Err(error) = slot.start(registry.identity()) {
+                failures.push((slot.name(), error));
             }
         }
-        if failures.len() == self.shared.slots.len() {
+        if failures.len() == all.len() {
             // The caller tells the error, or starts this node again every moment for a while.
             return Err(none_started(failures));
         }
-        for slot in &self.shared.slots {
+        for slot in &all {
             slot.log_failure(None);
         }
         let all_run = failures.is_empty();
@@ -211,26 +199,36 @@ impl RunningNode {
         }
     }
 
+    /// The datastores of the node, which can be added, taken off and changed.
+    pub fn registry(&self) -> &DatastoreRegistry {
+        &self.shared.registry
+    }
+
     fn check_mounts(&self) -> Result<(), NodeError> {
-        let slots = self.shared.slots.iter();
-        let mut events = slots.filter_map(DatastoreSlot::take_mount_event);
+        let all = self.shared.registry.all();
+        let mut events = all.iter().filter_map(|slot| slot.take_mount_event());
         events.next().map_or(Ok(()), Err)
     }
 
     /// Unmounts and closes all datastores, and ends all threads.
-    fn stop(self) -> Result<(), NodeError> {
-        let slots = &self.shared.slots;
-        // First: from now on no datastore is started.
+    ///
+    /// # Errors
+    /// [`NodeError::UncleanShutdown`].
+    pub fn stop(self) -> Result<(), NodeError> {
+        // First: from now on no datastore is added or started.
         self.shared.stop.set();
+        let slots = self.shared.registry.close();
         let (starters, others): (Vec<_>, Vec<_>) = self
             .threads
             .into_iter()
             .partition(|thread| thread.thread().name() == Some("starter"));
         join(starters);
-        let mut is_clean = all(slots, DatastoreSlot::unmount);
-        slots.iter().for_each(DatastoreSlot::stop);
+        let mut is_clean = all(&slots, DatastoreSlot::unmount);
+        for slot in &slots {
+            slot.stop();
+        }
         join(others);
-        is_clean &= all(slots, DatastoreSlot::close);
+        is_clean &= all(&slots, DatastoreSlot::close);
         drop(self.control);
         if !is_clean {
             return Err(NodeError::UncleanShutdown);
@@ -241,7 +239,7 @@ impl RunningNode {
 }
 
 /// Makes the error of a node without a running datastore: the only error itself, or a line for each datastore.
-fn none_started(mut failures: Vec<(&String, NodeError)>) -> NodeError {
+fn none_started(mut failures: Vec<(&str, NodeError)>) -> NodeError {
     if failures.len() == 1
         && let Some((_, error)) = failures.pop()
     {
@@ -270,6 +268,8 @@ fn join(threads: Vec<JoinHandle<()>>) {
 
 /// Calls `step` for every datastore, for all of them at once: one whose unmount waits for another program holds no other one up.
 /// Returns whether all calls succeeded.
-fn all(slots: &[DatastoreSlot], step: fn(&DatastoreSlot) -> bool) -> bool {
-    at_once(slots, step).into_iter().all(|succeeded| succeeded)
+fn all(slots: &[Arc<DatastoreSlot>], step: fn(&DatastoreSlot) -> bool) -> bool {
+    at_once(slots, |slot| step(slot))
+        .into_iter()
+        .all(|succeeded| succeeded)
 }

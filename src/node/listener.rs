@@ -79,6 +79,11 @@ impl PeerListener {
         }))
     }
 
+    /// The setting of all connections.
+    pub fn encryption(&self) -> Encryption {
+        self.options.encryption
+    }
+
     /// Accepts connections until the node stops. A thread of its own answers each connection.
     pub fn run(self, shared: &Arc<NodeShared>) {
         let limiter = Arc::new(PreAuthLimiter::default());
@@ -152,9 +157,10 @@ fn answer(
         .set_nonblocking(false)
         .map_err(ConnectionRefused::system("set up the socket"))?;
     let pinned: BTreeSet<Fingerprint> = shared
-        .slots
+        .registry
+        .all()
         .iter()
-        .filter_map(|slot| Some(slot.config().peer.as_ref()?.fingerprint))
+        .filter_map(|slot| slot.peer())
         .collect();
     let connection = lockstep_link::accept(socket, identity, &pinned, options)?;
     guard.authenticated();
@@ -163,12 +169,7 @@ fn answer(
     let sender: Arc<dyn SendFrames> = Arc::new(sender);
     receiver.set_timeout(Some(options.greeting_timeout))?;
     let envelope = Envelope::decode(receiver.recv()?.header)?;
-    let slot = shared.slots.iter().find(|slot| {
-        let peer = slot.config().peer.as_ref();
-        slot.config().uuid == envelope.datastore
-            && peer.is_some_and(|peer| peer.fingerprint == fingerprint)
-    });
-    let Some(slot) = slot else {
+    let Some(slot) = shared.registry.of_peer(envelope.datastore, fingerprint) else {
         let cause = format!(
             "node {} has no datastore {} for this peer: compare uuid and fingerprint in both \
              configurations",
@@ -182,7 +183,7 @@ fn answer(
         return Ok(());
     };
     let Some(datastore) = slot.running() else {
-        refuse(&*sender, &envelope, &not_started(shared, slot));
+        refuse(&*sender, &envelope, &not_started(shared, &slot));
         return Ok(());
     };
     if datastore
@@ -224,25 +225,22 @@ fn log_refused(shared: &NodeShared, from: SocketAddr, error: &impl ToString) {
 /// Shows in every datastore that waits for its primary that this node has refused a peer, which may be that
 /// primary. The datastore that the peer wanted is unknown before authentication.
 fn note_unauthenticated_peer(shared: &NodeShared, reason: &str) {
-    for datastore in shared.slots.iter().filter_map(DatastoreSlot::running) {
+    for datastore in shared
+        .registry
+        .all()
+        .iter()
+        .filter_map(|slot| slot.running())
+    {
         datastore.role().note_unauthenticated(reason);
     }
 }
 
 /// Returns the datastores that this node shares with the peer.
-fn datastores_of_peer(
-    shared: &NodeShared,
-    fingerprint: Fingerprint,
-) -> impl Iterator<Item = Arc<Datastore>> {
-    let is_of = move |slot: &&DatastoreSlot| {
-        let peer = slot.config().peer.as_ref();
-        peer.is_some_and(|peer| peer.fingerprint == fingerprint)
-    };
-    shared
-        .slots
-        .iter()
-        .filter(is_of)
-        .filter_map(DatastoreSlot::running)
+fn datastores_of_peer(shared: &NodeShared, fingerprint: Fingerprint) -> Vec<Arc<Datastore>> {
+    let all = shared.registry.all().into_iter();
+    all.filter(|slot| slot.has_peer(fingerprint))
+        .filter_map(|slot| slot.running())
+        .collect()
 }
 
 /// Why a datastore of this node serves no primary yet.

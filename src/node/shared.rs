@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use lockstep_driver::Datastore;
 use lockstep_driver::report::{CommandFailure, RoleReport, VerifyProgress, VerifyReport};
-use lockstep_link::{Identity, WarningLimiter};
+use lockstep_link::WarningLimiter;
 
 use super::at_once::at_once;
 use super::cluster_address::LEAVE_LIMIT;
+use super::registry::DatastoreRegistry;
 use super::slot::DatastoreSlot;
 use crate::control::{ControlService, NodeStatus, RoleCommand};
 use crate::stop_signal::StopSignal;
@@ -25,10 +26,8 @@ const ADDRESS_LOOK_INTERVAL: Duration = Duration::from_secs(3);
 pub(super) struct NodeShared {
     /// Name of the node.
     pub name: String,
-    /// Key and certificate; `None` for a node without peers.
-    pub identity: Option<Arc<Identity>>,
-    /// The datastores, in the order of the configuration.
-    pub slots: Vec<DatastoreSlot>,
+    /// The datastores.
+    pub registry: DatastoreRegistry,
     /// Set when the node begins to stop.
     pub stop: StopSignal,
     /// Limits the log lines about refused connections.
@@ -36,26 +35,15 @@ pub(super) struct NodeShared {
 }
 
 impl NodeShared {
-    /// Joins the names of all datastores, for a message.
-    fn names(&self) -> String {
-        let names = self.slots.iter().map(|slot| slot.config().name.as_str());
-        names.collect::<Vec<_>>().join(", ")
-    }
-
-    fn slot(&self, name: &str) -> Option<&DatastoreSlot> {
-        let mut slots = self.slots.iter();
-        slots.find(|slot| slot.config().name == name)
-    }
-
     /// Returns the datastore of that name, for a command, and its slot.
     ///
     /// # Errors
     /// If the node has no such datastore, or has not started it.
-    fn running(&self, name: &str) -> Result<(&DatastoreSlot, Arc<Datastore>), CommandFailure> {
-        let slot = self.slot(name).ok_or_else(|| {
+    fn running(&self, name: &str) -> Result<(Arc<DatastoreSlot>, Arc<Datastore>), CommandFailure> {
+        let slot = self.registry.find(name).ok_or_else(|| {
             CommandFailure::new(
                 format!("node {} has no datastore named {name}", self.name),
-                format!("name one of: {}", self.names()),
+                format!("name one of: {}", self.registry.names()),
             )
         })?;
         let datastore = slot.running().ok_or_else(|| {
@@ -102,11 +90,12 @@ impl NodeShared {
             if self.stop.wait(wait) {
                 return;
             }
-            let stopped = self.slots.iter().filter(|slot| slot.running().is_none());
-            let attempts: Vec<_> = stopped
+            let all = self.registry.all().into_iter();
+            let attempts: Vec<_> = all
+                .filter(|slot| slot.running().is_none())
                 .map(|slot| {
                     let before = slot.reason();
-                    let started = slot.start(self.identity.as_ref());
+                    let started = slot.start(self.registry.identity());
                     slot.log_failure(before.as_ref());
                     started
                 })
@@ -120,25 +109,22 @@ impl NodeShared {
 
     /// Returns the states of all datastores, in one line.
     pub fn summary(&self) -> String {
-        let describe = |slot: &DatastoreSlot| {
-            let name = &slot.config().name;
+        let describe = |slot: &Arc<DatastoreSlot>| {
+            let name = slot.name();
             match slot.running() {
                 Some(datastore) => format!("{name}: {}", datastore.state().describe()),
                 None => format!("{name}: NOT STARTED: {}", slot.reason().unwrap_or_default()),
             }
         };
-        self.slots
-            .iter()
-            .map(describe)
-            .collect::<Vec<_>>()
-            .join("; ")
+        let all = self.registry.all();
+        all.iter().map(describe).collect::<Vec<_>>().join("; ")
     }
 
     /// Looks at the cluster addresses, and at the NFS servers behind them, until the node stops.
     pub fn watch_addresses(&self) {
         loop {
             // A server that hangs costs seconds, and the end of the node waits for this thread.
-            at_once(&self.slots, DatastoreSlot::look_at_address);
+            at_once(&self.registry.all(), |slot| slot.look_at_address());
             if self.stop.wait(ADDRESS_LOOK_INTERVAL) {
                 return;
             }
@@ -147,7 +133,8 @@ impl NodeShared {
 
     /// Returns a datastore whose maintenance has made no progress for `limit`, if there is one.
     pub fn stuck_for(&self, limit: Duration) -> Option<String> {
-        let mut running = self.slots.iter().filter_map(DatastoreSlot::running);
+        let all = self.registry.all();
+        let mut running = all.iter().filter_map(|slot| slot.running());
         let stuck = running.find(|datastore| datastore.since_tick() > limit)?;
         Some(stuck.name().to_owned())
     }
@@ -155,16 +142,18 @@ impl NodeShared {
 
 impl ControlService for NodeShared {
     fn status(&self) -> NodeStatus {
-        let fingerprint = self
-            .identity
-            .as_ref()
-            .map(|identity| identity.fingerprint());
+        let fingerprint = self.registry.identity().map(|it| it.fingerprint());
         NodeStatus {
             node: self.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             fingerprint: fingerprint.map(|fingerprint| fingerprint.to_string()),
-            datastores: self.slots.iter().map(DatastoreSlot::status).collect(),
+            datastores: self
+                .registry
+                .all()
+                .iter()
+                .map(|slot| slot.status())
+                .collect(),
         }
     }
 
@@ -179,7 +168,7 @@ impl ControlService for NodeShared {
     fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {
         let (slot, datastore) = self.running(name)?;
         match change {
-            RoleCommand::HandOver => self.hand_over(slot, &datastore),
+            RoleCommand::HandOver => self.hand_over(&slot, &datastore),
             RoleCommand::Promote { accepts_loss } => datastore.role().promote(accepts_loss),
             RoleCommand::Demote => datastore.role().demote(),
         }
@@ -187,7 +176,7 @@ impl ControlService for NodeShared {
 
     fn follow_address(&self, name: &str, address: IpAddr, has_nfs: bool) {
         // The status tells the caller of a missing datastore.
-        if let Some(slot) = self.slot(name) {
+        if let Some(slot) = self.registry.find(name) {
             slot.address().follow(address, has_nfs);
         }
     }

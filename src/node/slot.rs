@@ -1,39 +1,47 @@
 //! One datastore of a node: it runs, or it is not started and the node tries again.
 //!
 //! Invariants: a failed start leaves nothing open, mounted or locked behind. A running datastore is never started a
-//! second time. The lock of the state is never held while a store is opened or mounted, so that a request for the
+//! second time. A datastore that was taken off the node is never started again. The lock of the state is never held while a store is opened or mounted, so that a request for the
 //! status never waits for a disk.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lockstep_driver::config::FailoverTimes;
+use lockstep_driver::config::{ConfigRefused, FailoverTimes};
 use lockstep_driver::report::{DatastoreStatus, ServiceStatus, StrayStatus, SyncStatus};
 use lockstep_driver::{Datastore, DatastoreHandle, Dialer, Place, prepare, threads};
 use lockstep_fs::InoRanges;
-use lockstep_link::Identity;
+use lockstep_link::{Fingerprint, Identity};
 use lockstep_mount::hold::DescriptorStore;
 use lockstep_mount::{MountError, MountNotice, MountOptions, Mounted, Unmounted};
 use lockstep_types::time::millis;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use super::cluster_address::FollowedAddress;
 use super::error::{NodeError, system};
 use super::witnesses::NodeWitness;
-use crate::config::DatastoreConfig;
+use crate::config::{DatastoreConfig, WitnessConfig};
 use crate::service_manager::one_line;
 use crate::signals::Waker;
 
+/// The longest wait for the threads that use a datastore which has ended.
+const RELEASE_LIMIT: Duration = Duration::from_secs(30);
+/// Pause between two looks for them. A datastore is seldom taken off a running node.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(5);
+
 /// One datastore of the configuration.
 pub(super) struct DatastoreSlot {
-    config: DatastoreConfig,
+    name: String,
+    config: RwLock<Arc<DatastoreConfig>>,
     witness: Option<NodeWitness>,
     descriptors: Arc<DescriptorStore>,
     /// Wakes the thread that takes the events of the mount.
     waker: Waker,
     address: FollowedAddress,
     state: Mutex<SlotState>,
+    /// Held by the thread that starts the datastore, or ends it for good.
+    changing: Mutex<()>,
 }
 
 /// Whether a datastore runs.
@@ -42,6 +50,8 @@ enum SlotState {
     Stopped(StoppedDatastore),
     /// The datastore runs.
     Running(RunningDatastore),
+    /// The datastore was taken off the node, and is never started again.
+    Ended,
 }
 
 struct StoppedDatastore {
@@ -71,17 +81,54 @@ impl DatastoreSlot {
             reason: None,
         };
         Self {
-            config,
+            name: config.name.clone(),
+            config: RwLock::new(Arc::new(config)),
             witness,
             descriptors,
             waker,
             address: FollowedAddress::default(),
             state: Mutex::new(SlotState::Stopped(stopped)),
+            changing: Mutex::new(()),
         }
     }
 
-    pub const fn config(&self) -> &DatastoreConfig {
-        &self.config
+    /// Name of the datastore.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The configuration of this moment.
+    pub fn config(&self) -> Arc<DatastoreConfig> {
+        Arc::clone(&self.config.read())
+    }
+
+    /// The fingerprint of the peer.
+    pub fn peer(&self) -> Option<Fingerprint> {
+        let config = self.config.read();
+        config.peer.as_ref().map(|peer| peer.fingerprint)
+    }
+
+    /// Whether the other node of the datastore has this fingerprint.
+    pub fn has_peer(&self, fingerprint: Fingerprint) -> bool {
+        self.peer() == Some(fingerprint)
+    }
+
+    /// The witness that this node asks.
+    pub fn witness(&self) -> Option<&WitnessConfig> {
+        self.witness.as_ref().map(|witness| &witness.config)
+    }
+
+    /// Takes another configuration with the same name. The caller holds the registry for a change.
+    ///
+    /// # Errors
+    /// If a running datastore cannot follow the change. Then nothing changes.
+    pub fn reconfigure(&self, new: DatastoreConfig) -> Result<(), ConfigRefused> {
+        let _changing = self.changing.lock();
+        if let Some(datastore) = self.running() {
+            datastore.reconfigure(new.clone())?;
+        }
+        *self.config.write() = Arc::new(new);
+        Ok(())
     }
 
     pub const fn address(&self) -> &FollowedAddress {
@@ -102,26 +149,30 @@ impl DatastoreSlot {
     pub fn running(&self) -> Option<Arc<Datastore>> {
         match &*self.state.lock() {
             SlotState::Running(running) => Some(Arc::clone(&running.datastore)),
-            SlotState::Stopped(_) => None,
+            SlotState::Stopped(_) | SlotState::Ended => None,
         }
     }
 
     /// Returns why the last start failed; `None` if the datastore runs or no attempt has ended yet.
     pub fn reason(&self) -> Option<String> {
         match &*self.state.lock() {
-            SlotState::Running(_) => None,
+            SlotState::Running(_) | SlotState::Ended => None,
             SlotState::Stopped(stopped) => stopped.reason.clone(),
         }
     }
 
-    /// Opens the store, mounts it, and starts its threads. Logs no failure. Only one thread at a time
-    /// may call this, and only while the datastore does not run.
+    /// Opens the store, mounts it, and starts its threads. Logs no failure. Does nothing if the datastore runs, or was taken off
+    /// the node.
     pub fn start(&self, identity: Option<&Arc<Identity>>) -> Result<(), NodeError> {
+        let _changing = self.changing.lock();
+        if !matches!(&*self.state.lock(), SlotState::Stopped(_)) {
+            return Ok(());
+        }
         match self.open_and_serve(identity) {
             Ok(running) => {
                 self.log_hidden(running.hidden.as_ref());
                 *self.state.lock() = SlotState::Running(running);
-                tracing::info!(datastore = self.config.name, "started");
+                tracing::info!(datastore = self.name, "started");
                 Ok(())
             }
             Err(error) => {
@@ -141,7 +192,7 @@ impl DatastoreSlot {
     /// Logs why the last start failed, unless that is the same as `before`.
     pub fn log_failure(&self, before: Option<&String>) {
         if let Some(reason) = self.reason().filter(|reason| Some(reason) != before) {
-            let datastore = &self.config.name;
+            let datastore = &self.name;
             tracing::error!(datastore, reason, "cannot start this datastore");
         }
     }
@@ -149,8 +200,8 @@ impl DatastoreSlot {
     fn log_hidden(&self, hidden: Option<&StrayStatus>) {
         if let Some(stray) = hidden {
             tracing::warn!(
-                datastore = self.config.name,
-                mount = %self.config.mount.display(),
+                datastore = self.name,
+                mount = %self.config().mount.display(),
                 names = stray.names.join(", "),
                 "the mount directory itself holds files, which are not part of the datastore: programs wrote \
                  them while nothing was mounted there; move them away while the node is stopped"
@@ -160,7 +211,7 @@ impl DatastoreSlot {
 
     /// The configuration, with the values that follow from the fingerprints of both nodes.
     fn config_with(&self, identity: Option<&Arc<Identity>>) -> DatastoreConfig {
-        let mut config = self.config.clone();
+        let mut config = DatastoreConfig::clone(&self.config());
         if let (Some(peer), Some(identity)) = (&mut config.peer, identity)
             && identity.fingerprint() > peer.fingerprint
         {
@@ -172,9 +223,9 @@ impl DatastoreSlot {
     /// Checks that the peer is another node.
     fn check_peer(&self, identity: Option<&Arc<Identity>>) -> Result<(), NodeError> {
         let own = identity.map(|identity| identity.fingerprint());
-        let peer = self.config.peer.as_ref().map(|peer| peer.fingerprint);
+        let peer = self.peer();
         if own.is_some() && own == peer {
-            let datastore = self.config.name.clone();
+            let datastore = self.name.clone();
             return Err(NodeError::OwnPeer { datastore });
         }
         Ok(())
@@ -186,7 +237,7 @@ impl DatastoreSlot {
     ) -> Result<RunningDatastore, NodeError> {
         self.check_peer(identity)?;
         lockstep_mount::check(&self.mount_options())?;
-        let place = Place::on_this_machine(&self.config)?;
+        let place = Place::on_this_machine(&self.config())?;
         let datastore = prepare(self.config_with(identity), place)?.open()?;
         let mut running = RunningDatastore {
             hidden: self.stray(),
@@ -230,12 +281,12 @@ impl DatastoreSlot {
 
     /// Starts the thread that asks the witness, if the datastore has one.
     fn ask_witness(&self, running: &mut RunningDatastore) -> Result<(), NodeError> {
-        let (Some(witness), Some(peer)) = (&self.witness, &self.config.peer) else {
+        let (Some(witness), Some(peer)) = (&self.witness, self.peer()) else {
             return Ok(());
         };
-        let (client, uuid) = (&witness.client, self.config.uuid);
-        let me = client.member(uuid, peer.fingerprint)?;
-        let witness = client.datastore(uuid, peer.fingerprint)?;
+        let (client, uuid) = (&witness.client, self.config().uuid);
+        let me = client.member(uuid, peer)?;
+        let witness = client.datastore(uuid, peer)?;
         let leased = Arc::clone(&running.datastore);
         running.start_thread("lease", move || leased.role().run_lease_timer())?;
         let asking = Arc::clone(&running.datastore);
@@ -246,27 +297,27 @@ impl DatastoreSlot {
 
     /// The length of a lease, if this node serves under leases.
     fn lease(&self) -> Option<Duration> {
-        let times = self.config.failover().filter(|_| self.witness.is_some());
+        let times = self.config().failover().filter(|_| self.witness.is_some());
         times.map(FailoverTimes::lease)
     }
 
     fn mount_options(&self) -> MountOptions {
-        let waker = self.waker.clone();
+        let (config, waker) = (self.config(), self.waker.clone());
         MountOptions {
-            threads: self.config.fuse_threads,
+            threads: config.fuse_threads,
             descriptors: Arc::clone(&self.descriptors),
-            held_name: format!("lockstep.{}", self.config.uuid),
+            held_name: format!("lockstep.{}", config.uuid),
             program: Some("/proc/self/exe".into()),
             lease: self.lease(),
             notice: MountNotice::new(move || waker.wake()),
-            standby: self.config.policies.standby,
-            ..MountOptions::new(&self.config.mount, &self.config.name)
+            standby: config.policies.standby,
+            ..MountOptions::new(&config.mount, &config.name)
         }
     }
 
     /// Returns entries of the mount directory itself while nothing is mounted there.
     fn stray(&self) -> Option<StrayStatus> {
-        let stray = lockstep_mount::bare_entries(&self.config.mount)?;
+        let stray = lockstep_mount::bare_entries(&self.config().mount)?;
         Some(StrayStatus {
             names: stray.names,
             more: stray.more,
@@ -291,7 +342,7 @@ impl DatastoreSlot {
     pub fn unmount(&self) -> bool {
         match &mut *self.state.lock() {
             SlotState::Running(running) => running.unmount(),
-            SlotState::Stopped(_) => true,
+            SlotState::Stopped(_) | SlotState::Ended => true,
         }
     }
 
@@ -306,8 +357,22 @@ impl DatastoreSlot {
     pub fn close(&self) -> bool {
         match &mut *self.state.lock() {
             SlotState::Running(running) => running.close(),
-            SlotState::Stopped(_) => true,
+            SlotState::Stopped(_) | SlotState::Ended => true,
         }
+    }
+
+    /// Ends the datastore for good, in the order in which a node stops. A start that is under way ends first. Returns whether the
+    /// end was clean, and nothing of the datastore is left.
+    pub fn end(&self) -> bool {
+        let _changing = self.changing.lock();
+        let state = std::mem::replace(&mut *self.state.lock(), SlotState::Ended);
+        let SlotState::Running(mut running) = state else {
+            return true;
+        };
+        let is_unmounted = running.unmount();
+        running.stop();
+        let is_closed = running.close();
+        running.release() && is_unmounted && is_closed
     }
 
     /// Returns the status for operators.
@@ -318,7 +383,7 @@ impl DatastoreSlot {
                 let hidden = mounted.map(|_| running.hidden.clone());
                 (hidden, mounted.is_some_and(Mounted::outlives_process))
             }
-            SlotState::Stopped(_) => (None, false),
+            SlotState::Stopped(_) | SlotState::Ended => (None, false),
         };
         // Without a mount the directory itself can be read.
         let stray = hidden.unwrap_or_else(|| self.stray());
@@ -327,7 +392,7 @@ impl DatastoreSlot {
             None => self.status_while_stopped(),
         };
         if let (Some(status), Some(witness)) = (&mut status.witness, &self.witness) {
-            status.address.clone_from(&witness.address);
+            status.address = witness.config.address();
         }
         status.sync.restart_within_ms.take_if(|_| !outlives);
         self.address.amend(&mut status.sync);
@@ -337,13 +402,14 @@ impl DatastoreSlot {
     fn status_while_stopped(&self) -> DatastoreStatus {
         let (since, reason) = match &*self.state.lock() {
             SlotState::Stopped(stopped) => (stopped.since.elapsed(), stopped.reason.clone()),
-            SlotState::Running(_) => (Duration::ZERO, None),
+            SlotState::Running(_) | SlotState::Ended => (Duration::ZERO, None),
         };
         let state = if reason.is_some() {
             "not started"
         } else {
             "starting"
         };
+        let configured = DatastoreStatus::of_configuration(&self.config());
         DatastoreStatus {
             sync: SyncStatus {
                 state: state.to_owned(),
@@ -353,9 +419,9 @@ impl DatastoreSlot {
                 reason,
                 started: false,
                 service: ServiceStatus::None,
-                ..DatastoreStatus::of_configuration(&self.config).sync
+                ..configured.sync
             },
-            ..DatastoreStatus::of_configuration(&self.config)
+            ..configured
         }
     }
 }
@@ -391,5 +457,22 @@ impl RunningDatastore {
             let _ended = thread.join();
         }
         self.datastore.close()
+    }
+
+    /// Waits until no thread uses the datastore any more: connections of the peer, commands and requests of programs end soon
+    /// after it has stopped. Returns whether that is so: the lock of its store is free then.
+    fn release(self) -> bool {
+        let name = self.datastore.name().to_owned();
+        let left = Arc::downgrade(&self.datastore);
+        drop(self);
+        let start = Instant::now();
+        while left.strong_count() > 0 {
+            if start.elapsed() > RELEASE_LIMIT {
+                tracing::error!(datastore = name, "still in use after its end");
+                return false;
+            }
+            thread::sleep(RELEASE_INTERVAL);
+        }
+        true
     }
 }

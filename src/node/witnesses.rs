@@ -2,52 +2,56 @@
 
 use lockstep_link::Identity;
 use lockstep_witness::{WitnessClient, WitnessConfig};
+use parking_lot::Mutex;
 
 use super::error::NodeError;
-use crate::config::NodeConfig;
 
 /// A witness that some datastores of the node have.
 #[derive(Clone, Debug)]
 pub(super) struct NodeWitness {
-    /// Address for people.
-    pub address: String,
+    pub config: WitnessConfig,
     pub client: WitnessClient,
 }
 
 /// The clients of a node, one for each distinct witness.
-#[derive(Debug)]
-pub(super) struct NodeWitnesses(Vec<(WitnessConfig, NodeWitness)>);
+#[derive(Debug, Default)]
+pub(super) struct NodeWitnesses(Mutex<Vec<NodeWitness>>);
 
 impl NodeWitnesses {
-    /// Makes the clients of all witnesses in the configuration. Makes no connection yet.
+    /// Returns the client of a witness, and makes it for the first datastore that has this witness. Makes no connection yet.
     ///
     /// # Errors
-    /// [`NodeError::OwnWitness`] if a witness has the identity of this node, [`NodeError::Witness`] if the system refuses
+    /// [`NodeError::OwnWitness`] if the witness has the identity of this node, [`NodeError::Witness`] if the system refuses
     /// a thread.
-    pub fn new(config: &NodeConfig, identity: Option<&Identity>) -> Result<Self, NodeError> {
-        let mut all: Vec<(WitnessConfig, NodeWitness)> = Vec::new();
-        let Some(identity) = identity else {
-            return Ok(Self(all));
-        };
-        for (_, witness) in &config.witnesses {
+    pub fn client(
+        &self,
+        witness: &WitnessConfig,
+        identity: &Identity,
+    ) -> Result<NodeWitness, NodeError> {
+        if matches!(witness, WitnessConfig::Own { fingerprint, .. } if *fingerprint == identity.fingerprint())
+        {
             let address = witness.address();
-            if matches!(witness, WitnessConfig::Own { fingerprint, .. } if *fingerprint == identity.fingerprint())
-            {
-                return Err(NodeError::OwnWitness { address });
-            }
-            if all.iter().all(|(known, _)| known != witness) {
-                let client = WitnessClient::new(witness, identity)?;
-                all.push((witness.clone(), NodeWitness { address, client }));
-            }
+            return Err(NodeError::OwnWitness { address });
         }
-        Ok(Self(all))
+        let mut all = self.0.lock();
+        if let Some(known) = all.iter().find(|known| known.config == *witness) {
+            return Ok(known.clone());
+        }
+        let made = NodeWitness {
+            config: witness.clone(),
+            client: WitnessClient::new(witness, identity)?,
+        };
+        all.push(made.clone());
+        Ok(made)
     }
 
-    /// Returns the client of a witness.
-    pub fn find(&self, witness: &WitnessConfig) -> Option<&NodeWitness> {
-        let mut all = self.0.iter();
-        all.find(|(known, _)| known == witness)
-            .map(|(_, client)| client)
+    /// Ends the clients of all witnesses but these.
+    pub fn keep(&self, in_use: &[&WitnessConfig]) {
+        let is_in_use = |known: &NodeWitness| in_use.contains(&&known.config);
+        let (kept, unused) = self.0.lock().drain(..).partition(is_in_use);
+        *self.0.lock() = kept;
+        // Outside of the lock: the end of a client waits for its thread.
+        let _unused: Vec<NodeWitness> = unused;
     }
 }
 
@@ -56,7 +60,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config;
+    use crate::config::{self, NodeConfig};
 
     fn node(first: &str, second: &str) -> NodeConfig {
         let datastore = |number: u8, witness: &str| {
@@ -91,12 +95,17 @@ mod tests {
         let etcd = "etcd = [\"http://10.0.0.4:2379\"]";
         for (second, clients) in [(&*witness, 1), (etcd, 2)] {
             let config = node(&witness, second);
-            let witnesses = NodeWitnesses::new(&config, Some(&identity)).unwrap();
-            assert_eq!(witnesses.0.len(), clients);
+            let witnesses = NodeWitnesses::default();
             for (_, witness) in &config.witnesses {
-                let found = witnesses.find(witness).unwrap();
-                assert_eq!(found.address, witness.address());
+                let found = witnesses.client(witness, &identity).unwrap();
+                assert_eq!(found.config, *witness);
             }
+            assert_eq!(witnesses.0.lock().len(), clients);
+            let (_, first) = &config.witnesses[0];
+            witnesses.keep(&[first]);
+            assert_eq!(witnesses.0.lock().len(), 1);
+            witnesses.keep(&[]);
+            assert_eq!(witnesses.0.lock().len(), 0);
         }
     }
 
@@ -107,7 +116,8 @@ mod tests {
             &own(&fingerprint(b"witness")),
             &own(&identity.fingerprint().to_string()),
         );
-        let error = NodeWitnesses::new(&config, Some(&identity)).unwrap_err();
+        let (_, own) = &config.witnesses[1];
+        let error = NodeWitnesses::default().client(own, &identity).unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("is this node itself") && text.contains("cure: "),
