@@ -1,12 +1,14 @@
 //! `lockstep demo` on this machine: it ends well, and leaves nothing behind, also after Ctrl-C at any step.
+//!
+//! The demonstration starts its nodes itself. So the testbed starts none here.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use lockstep_testbed::can_mount;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -19,8 +21,7 @@ struct Demo {
 
 /// Starts the demo; `None` if this machine cannot mount.
 fn start() -> Option<Demo> {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        println!("skipped: needs root and /dev/fuse");
+    if !can_mount() {
         return None;
     }
     let dir = tempfile::Builder::new().prefix("lsd.").tempdir().unwrap();

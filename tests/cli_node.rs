@@ -1,4 +1,8 @@
 //! The errors of `lockstep node` before the start, and the ways in which a node ends.
+//!
+//! These tests start the program themselves: its arguments, its signals, its reports to the service manager, several datastores
+//! in one configuration and its exit code are their subject. The testbed hides them: its node has one datastore, and is started
+//! and ended in the usual way.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
@@ -12,6 +16,7 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use lockstep_link::Identity;
+use lockstep_testbed::can_mount;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -152,8 +157,7 @@ impl Drop for Running {
 /// The service manager (systemd, for example) must see that the node was not asked to stop.
 #[test]
 fn an_unmount_by_another_program_ends_the_node_with_an_error() {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        println!("skipped: needs root and /dev/fuse");
+    if !can_mount() {
         return;
     }
     let mut node = Running::start();
@@ -180,14 +184,6 @@ fn a_missing_processor_is_refused() {
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("no processor 100000"), "{error}");
-}
-
-fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !can {
-        println!("skipped: needs root and /dev/fuse");
-    }
-    can
 }
 
 /// A second datastore in the same configuration.

@@ -1,4 +1,6 @@
 //! Faulty nodes of a playground: the playground reports the fault and leaves nothing behind.
+//!
+//! The playground starts its nodes itself, or a program in their place. So the testbed starts none here.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
@@ -6,6 +8,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use lockstep_testbed::can_mount;
 
 /// A directory with a program that takes the place of the node.
 fn with_program(script: &str) -> (tempfile::TempDir, PathBuf) {
@@ -108,8 +112,7 @@ fn a_directory_in_use_for_something_else_is_refused() {
 /// Operators stop reading a log that always warns.
 #[test]
 fn a_good_first_start_logs_no_warnings() {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        println!("skipped: needs root and /dev/fuse");
+    if !can_mount() {
         return;
     }
     let root = tempfile::tempdir().unwrap();

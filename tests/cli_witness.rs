@@ -1,19 +1,22 @@
 //! The witness as its operator runs it: set-up with the output of `init --witness`, service, status, and mistakes.
+//!
+//! These tests start the witness themselves: the configuration of `init` and the reports to the service manager are their subject.
+//! The testbed writes a configuration of its own.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
 #[path = "json/page.rs"]
 mod page;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use lockstep_link::Identity;
 use lockstep_roles::{Claim, InSyncSet, Member, WitnessRecord};
+use lockstep_testbed::address::own_address;
 use lockstep_types::{DatastoreUuid, Generation};
 use lockstep_witness::{WitnessClient, WitnessConfig};
 use rustix::process::{Pid, Signal, kill_process};
@@ -40,14 +43,6 @@ fn text_of(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// An address of this machine that no other program uses: each test of each process has its own in 127.0.0.0/8.
-fn own_address() -> SocketAddr {
-    static NEXT: AtomicU8 = AtomicU8::new(1);
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    let own = NEXT.fetch_add(1, Ordering::Relaxed);
-    SocketAddr::from((Ipv4Addr::new(127, own, high, low.max(2)), 7400))
-}
-
 /// A directory with a witness, and the two nodes that it knows.
 struct Setting {
     directory: tempfile::TempDir,
@@ -59,7 +54,7 @@ impl Setting {
     fn new() -> Self {
         Self {
             directory: tempfile::tempdir().unwrap(),
-            listen: own_address(),
+            listen: SocketAddr::new(own_address(), 7400),
             nodes: ["a", "b"].map(|name| Identity::ephemeral(name).unwrap()),
         }
     }

@@ -3,14 +3,16 @@
 //! mount(8) looks for the helper only in `/sbin`: each test has a mount namespace of its own, in which an
 //! overlay adds the helper to that directory. The machine itself does not change, and all mounts end
 //! with the namespace.
+//!
+//! Only mount(8) starts a node here, as the helper asks. So the testbed starts none.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::process::{Command, Output};
 
+use lockstep_testbed::can_mount;
 use tempfile::TempDir;
 
 /// A datastore without a peer, and a directory with the helper.
@@ -20,8 +22,7 @@ struct Site {
 
 impl Site {
     fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("skipped: needs root and /dev/fuse");
+        if !can_mount() {
             return None;
         }
         let site = Self {
