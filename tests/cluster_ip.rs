@@ -62,7 +62,7 @@ const PATIENT: &str = "pause_limit_ms = 600000\npeer_timeout_ms = 1000";
 /// A primary that soon goes on alone.
 const IMPATIENT: &str = "pause_limit_ms = 400\npeer_timeout_ms = 1000";
 
-/// The secondary takes over soon, by the word of the witness.
+/// The secondary takes over soon, by the answer of the witness.
 const AUTOMATIC: &str = "failover_after_ms = 1500\npeer_timeout_ms = 1000";
 /// The secondary takes over after any restart of a process, also on a busy machine.
 const UNHURRIED: &str = "failover_after_ms = 30000\npeer_timeout_ms = 1000";

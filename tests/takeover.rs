@@ -470,7 +470,7 @@ fn an_operator_promotes_past_a_lost_witness_by_force_only() {
     assert_identical(pair.node(B));
 }
 
-/// The old primary has served alone by the word of the witness. So it would serve again when it starts.
+/// The old primary has served alone by the answer of the witness. So it would serve again when it starts.
 #[test]
 fn a_forced_promotion_tells_the_witness() {
     let Some((mut pair, _witness)) = start() else {

@@ -14,7 +14,7 @@ use crate::{AUTOMATIC, Site, UNHURRIED, await_that, without_gaps};
 /// Number of times that a process ends and starts again.
 const RESTARTS: usize = 5;
 
-/// A node serves by the word of the witness, without the other one.
+/// A node serves by the answer of the witness, without the other one.
 fn await_alone(site: &Site, host: Host) {
     site.server(host).await_status("service alone", |status| {
         status.sync.service == ServiceStatus::Alone

@@ -176,7 +176,7 @@ impl DatastoreConfig {
         self.peer.is_some() && self.failover_after.is_some()
     }
 
-    /// Whether the word of the witness ends the wait of acknowledgements for a lost peer, in place of
+    /// Whether the answer of the witness ends the wait of acknowledgements for a lost peer, in place of
     /// [`Self::pause_limit`] (rule R1).
     pub fn witness_ends_pause(&self) -> bool {
         self.has_witness() && self.policies.on_peer_loss == OnPeerLoss::Continue

@@ -134,9 +134,9 @@ pub struct WitnessStatus {
 pub struct TimesStatus {
     /// Time between two signs of life on the connection.
     pub ping_ms: u64,
-    /// Silence of the peer after which the connection is treated as lost.
+    /// Time without a word of the peer after which the connection is treated as lost.
     pub peer_timeout_ms: u64,
-    /// Wait of acknowledgements for a lost peer; `None` if the word of the witness ends the wait.
+    /// Wait of acknowledgements for a lost peer; `None` if the answer of the witness ends the wait.
     pub pause_limit_ms: Option<u64>,
     /// Wait of an operation for a connected peer.
     pub answer_limit_ms: u64,

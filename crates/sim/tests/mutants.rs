@@ -69,7 +69,7 @@ const VERIFIER: &str = "verifier: ";
 /// A copy was brought up to date, and differs.
 const DIFFERS: &[&str] = &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, EXACTLY_ONCE, READS];
 
-/// A node has acted without the word of the witness. So two nodes have served, or a claim contradicts the record.
+/// A node has acted without the answer of the witness. So two nodes have served, or a claim contradicts the record.
 const WITHOUT_WITNESS: &[&str] = &[ONE_PRIMARY, SURVIVES, READS, EXACTLY_ONCE, IN_TIME, CLAIM];
 /// A node claims what the record of the witness excludes.
 const CLAIM: &str = "a node makes the claim";

@@ -113,7 +113,7 @@ fn in_order(cluster: &mut ScriptedCluster) -> Result<(), String> {
     hand_over(cluster)
 }
 
-/// The other node serves by the word of the witness, while the old primary lives and is cut off.
+/// The other node serves by the answer of the witness, while the old primary lives and is cut off.
 fn by_the_witness(cluster: &mut ScriptedCluster) -> Result<(), String> {
     cluster.apply_fault(Fault::Isolate(Role::Primary))?;
     cluster.run_for(TAKEN_OVER_WITHIN)?;
@@ -229,13 +229,13 @@ fn late_mark(seed: u64) -> Result<(), String> {
 }
 
 /// A thread of the primary that has accepted a connection stands still while the word of the secondary arrives that its copy is
-/// not complete. It goes on after the next sync, while the primary waits for the permit to serve alone, and the secondary has
-/// taken over by the word of the witness.
+/// not complete. It goes on after the next sync, while the primary waits for the solo grant, and the secondary has
+/// taken over by the answer of the witness.
 fn late_word(seed: u64) -> Result<(), String> {
     let mut cluster = cluster(seed, Some(FAILOVER_AFTER))?;
     let ino = create(&mut cluster, "f")?;
     cluster.lose_no_frames();
-    // The record of the primary changes by no word of the witness.
+    // The record of the primary changes by no answer of the witness.
     cluster.apply_fault(Fault::CutWitness(Role::Primary))?;
     cluster.cut_power(SECONDARY);
     cluster.run_for(FAILOVER_AFTER)?;

@@ -134,7 +134,7 @@ mutants! {
     AdmitInAnyStanding,
     /// A primary serves although its lease is over (R7).
     ServeWithoutLease,
-    /// A primary serves alone without the word of the witness (R1).
+    /// A primary serves alone without the answer of the witness (R1).
     GoAloneUnasked,
     /// A secondary takes over before the lease of its primary is over (R7).
     TakeOverEarly,

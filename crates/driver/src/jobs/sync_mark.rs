@@ -3,7 +3,7 @@
 //! Invariants:
 //! - The core learns of a mark after the mark is durable (rule P1). The courier thread makes the marks, in the order of the
 //!   core's decisions.
-//! - With a witness, a primary marks its peer out of sync only with the permit to serve alone (rule R1).
+//! - With a witness, a primary marks its peer out of sync only with the solo grant (rule R1).
 //! - A primary serves without a lease only while the mark says "out of sync" (rule R7).
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A node whose own disk hangs: it notices that, and a primary with a secondary that can take over gives way (rule R12).
 //!
 //! To give way needs no disk: the node closes the connection, and from then on deals neither with the other node nor with
-//! the witness, as if it were cut off from both. So its lease ends, and the secondary takes over by the word of the witness
+//! the witness, as if it were cut off from both. So its lease ends, and the secondary takes over by the answer of the witness
 //! (rule R7). While the disk hangs, the dialer dials nobody, callers are refused, and `arbitration` asks nothing. Once the
 //! disk answers, the nodes meet as after any cut.
 //!

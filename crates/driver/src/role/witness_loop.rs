@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_secs(5);
 const EMPTY_WITNESS: &str = "the witness has no record of this datastore, so it cannot tell whether the other node serves: connect the nodes, \
                              or run `lockstep promote --force-data-loss` on the node whose copy is to be kept";
 
-/// Why an older copy does not lead by the word of the witness.
+/// Why an older copy does not lead by the answer of the witness.
 const OLDER_COPY: &str = "the witness knows of a later sync of this datastore than the store of this node: an older copy of the store was put \
                           back. Connect the nodes, put the newer store back, or run `lockstep promote --force-data-loss` here";
 

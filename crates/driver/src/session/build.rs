@@ -25,7 +25,7 @@ use crate::ops::lock_plan;
 /// Slots for writes that are over for the core and whose entries are being removed.
 const SLOTS_SPARE: usize = 128;
 
-/// Whether this node serves under a lease: the secondary may take over by the word of the witness (rule R7).
+/// Whether this node serves under a lease: the secondary may take over by the answer of the witness (rule R7).
 pub(crate) fn needs_lease(engine: &Engine) -> bool {
     engine.role.has_witness() && engine.role_file.state().record.peer_complete
 }

@@ -504,7 +504,7 @@ fn put_copies_back(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
     }
 }
 
-/// Adds such acts where roles change by the word of a witness. After an older copy, and a loss of power or of a disk, neither copy
+/// Adds such acts where roles change by the answer of a witness. After an older copy, and a loss of power or of a disk, neither copy
 /// is complete, and only an operator can go on.
 fn put_copies_back_beside_a_witness(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
     let may_end_both = |fault: &Fault| {

@@ -112,7 +112,7 @@ fn a_copy_of_the_primary_that_is_put_back_overwrites_nothing() {
     }
 }
 
-/// The witness knows the name of the sync. While the other node is down, the older copy does not lead by the word of the
+/// The witness knows the name of the sync. While the other node is down, the older copy does not lead by the answer of the
 /// witness.
 #[test]
 fn a_copy_that_is_put_back_while_its_node_is_alone_does_not_lead() {

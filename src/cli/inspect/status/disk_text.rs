@@ -24,7 +24,7 @@ pub(in crate::cli) fn own(store: &DatastoreStatus) -> Option<String> {
     let stall = store.sync.disk_stall?;
     let effect = match (store.settings.role, &store.witness) {
         _ if stall.gave_way => {
-            "this node has stopped serving, so that the other node takes over by the word of the witness"
+            "this node has stopped serving, so that the other node takes over by the answer of the witness"
         }
         (Role::Secondary, _) => {
             "this copy does not follow; the primary waits for it up to its answer_limit_ms"

@@ -19,7 +19,7 @@ const OTHER_IF_HEARD: &str = "nothing acknowledged is lost; nothing serves until
 const THIS_IF_HEARD: &str = "nothing acknowledged is lost; nothing serves until the primary is back, or until this node reaches the witness \
                              and may take over";
 const SERVES_ALONE: &str =
-    "changes wait for ALONE; then this node serves alone by the word of the witness";
+    "changes wait for ALONE; then this node serves alone by the answer of the witness";
 const NOBODY_DECIDES: &str = "nothing serves until the nodes are connected again, or the witness decides: changes wait, and reads end with the \
                               lease, after LEASE";
 const FROZEN: &str = "nothing serves until the nodes are connected again (on_peer_loss = \"freeze\"): changes wait, and reads end with the \
@@ -28,7 +28,7 @@ const FIRST_HEARD: &str = "the node that the witness hears first serves: normall
                            reach the witness is replaced after TAKEOVER";
 const FROZEN_CUT: &str = "the other node takes over, TAKEOVER after it has lost the connection: this node never serves alone (on_peer_loss = \
                           \"freeze\")";
-const PRIMARY_LOSES: &str = "changes wait; after ALONE the primary serves alone by the word of the witness, or nothing serves until this node is \
+const PRIMARY_LOSES: &str = "changes wait; after ALONE the primary serves alone by the answer of the witness, or nothing serves until this node is \
                              back (its on_peer_loss)";
 const PRIMARY_IF_HEARD: &str = "changes wait; the primary serves alone if it reaches the witness, or nothing serves until the nodes are connected \
                                 again (its on_peer_loss)";
@@ -140,7 +140,7 @@ const fn serving(
     match situation {
         Situation::LeavingSync => Outlook {
             waits_for: if protection.decides() {
-                "the word of the witness that this node may go on alone"
+                "the answer of the witness that this node may go on alone"
             } else {
                 if_fit(fit, FORCE_PAST_SILENT, SYNC_OR_WITNESS)
             },
@@ -156,7 +156,7 @@ const fn serving(
             waits_for: match policy {
                 _ if !protection.decides() => if_fit(fit, FORCE, EITHER),
                 OnPeerLoss::Continue => {
-                    "the other node, or the word of the witness, which this node asks ALONE after the loss of the connection"
+                    "the other node, or the answer of the witness, which this node asks ALONE after the loss of the connection"
                 }
                 OnPeerLoss::Freeze if matches!(protection, WitnessProtection::Protects) => {
                     "the other node, which takes over if it runs (on_peer_loss = \"freeze\")"
@@ -309,7 +309,7 @@ const fn undecided(protection: WitnessProtection, policy: OnPeerLoss, fit: FitCo
         waits_for: match policy {
             _ if !protection.decides() => if_fit(fit, FORCE, EITHER),
             OnPeerLoss::Continue => {
-                "an answer of the other node, or the word of the witness that no other node serves"
+                "an answer of the other node, or the answer of the witness that no other node serves"
             }
             OnPeerLoss::Freeze => "an answer of the other node (on_peer_loss = \"freeze\")",
         },
@@ -323,7 +323,7 @@ const fn undecided(protection: WitnessProtection, policy: OnPeerLoss, fit: FitCo
         },
         other_fails: match policy {
             OnPeerLoss::Continue if protection.decides() => {
-                "this node serves alone by the word of the witness, unless the other node has taken over"
+                "this node serves alone by the answer of the witness, unless the other node has taken over"
             }
             _ => NOBODY_SERVES,
         },

@@ -1,7 +1,7 @@
 //! The check of the kernel's caches: no node acknowledges a change while the kernel of the other machine may answer from caches
 //! of before.
 //!
-//! The check is for the takeover by the word of a witness. An operator who forces a node to lead vouches that no program uses the
+//! The check is for the takeover by the answer of a witness. An operator who forces a node to lead vouches that no program uses the
 //! other machine.
 
 use super::live_checks::LiveChecks;

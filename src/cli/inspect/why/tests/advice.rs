@@ -46,7 +46,7 @@ fn states() -> Vec<DatastoreStatus> {
     states
 }
 
-/// The state without a witness, and with each word of a witness.
+/// The state without a witness, and with each answer of a witness.
 fn with_each_witness(state: &DatastoreStatus) -> impl Iterator<Item = DatastoreStatus> + '_ {
     let witness = |answers, protects, trouble: Option<&str>| {
         Some(WitnessStatus {

@@ -14,7 +14,7 @@ const PROTECTIONS: [WitnessProtection; 4] = [
 
 const TAKES_OVER: &str = "the other node takes over by itself, 1.5 s after";
 const ALONE: &str =
-    "changes wait for 750 ms; then this node serves alone by the word of the witness";
+    "changes wait for 750 ms; then this node serves alone by the answer of the witness";
 const NOBODY: &str = "nothing serves until the nodes are connected again, or the witness decides";
 const IDLE: &str = "nothing changes while the nodes are connected; but no node takes over";
 const SILENT: &str = "does not answer this node already";
@@ -205,7 +205,7 @@ fn a_primary_that_has_lost_its_secondary_asks_the_witness() {
 
 #[test]
 fn a_primary_that_asks_incomplete_mark_waits_for_the_witness() {
-    let word = "the word of the witness that this node may go on alone";
+    let word = "the answer of the witness that this node may go on alone";
     let force = "if the witness is lost for good: `lockstep promote alpha --force-data-loss`";
     assert_row(&leaving_sync(), "waits for", [word, word, force, force]);
     assert_row(
@@ -229,7 +229,7 @@ fn a_primary_that_asks_incomplete_mark_waits_for_the_witness() {
 fn a_primary_whose_lease_is_over_waits_for_either_of_the_others() {
     for is_connected in [true, false] {
         let expired = primary(ServiceStatus::Undecided, is_connected, true);
-        let word = "or the word of the witness that no other node serves";
+        let word = "or the answer of the witness that no other node serves";
         let force = "`lockstep promote alpha --force-data-loss`";
         let restart =
             "if both are lost for good: `lockstep promote alpha --force-data-loss` on this node";
@@ -239,8 +239,8 @@ fn a_primary_whose_lease_is_over_waits_for_either_of_the_others() {
             &expired,
             "if the other node fails now",
             [
-                "this node serves alone by the word",
-                "this node serves alone by the word",
+                "this node serves alone by the answer",
+                "this node serves alone by the answer",
                 "nothing serves until the other node is back",
                 "nothing serves until the other node is back",
             ],
