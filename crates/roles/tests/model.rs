@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "model/breaks.rs"]
+mod breaks;
 #[path = "model/calm.rs"]
 mod calm;
 #[path = "model/canonical.rs"]
@@ -35,8 +37,9 @@ mod steps;
 #[path = "model/world.rs"]
 mod world;
 
+use breaks::Break;
 use explore::{Found, Promise};
-use limits::{Break, Limits, Operator};
+use limits::{Limits, Operator};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use world::{Action, World};
 
@@ -132,7 +135,8 @@ fn explore(limits: Limits) {
     if bound("LOCKSTEP_MODEL_CALM", 1) > 0 {
         promises.push(CALM);
     }
-    let Found { states, broken } = explore::explore(limits, &promises, 2);
+    let Found { states, broken } =
+        explore::explore(limits, &promises, bound("LOCKSTEP_MODEL_THREADS", 2).into());
     println!("{states} states");
     if let Some(broken) = broken {
         calm::print_path(limits, &broken.path);
@@ -176,6 +180,42 @@ fn two_nodes_and_an_operator() {
     explore(limits(false, 3, 2, 1));
 }
 
+/// Every failure, and every command of an operator.
+#[test]
+fn two_nodes_whose_disks_hang_and_an_operator_who_loses_operations() {
+    explore(Limits {
+        hangs: true,
+        operator: Operator {
+            demotes: true,
+            forces: true,
+        },
+        ..limits(true, 1, 1, 0)
+    });
+}
+
+/// The witness must know of a promotion by force, also if it hears of that late. That takes two failures.
+#[test]
+fn two_nodes_and_an_operator_who_demotes_and_forces() {
+    explore(Limits {
+        operator: Operator {
+            demotes: true,
+            forces: true,
+        },
+        ..limits(true, 2, 0, 0)
+    });
+}
+
+#[test]
+fn two_nodes_without_a_witness_and_an_operator_who_loses_operations() {
+    explore(Limits {
+        operator: Operator {
+            demotes: true,
+            forces: true,
+        },
+        ..limits(false, 2, 1, 1)
+    });
+}
+
 /// Our own explorer and stateright see the same states: without failures, both count each state once.
 #[test]
 fn stateright_counts_the_same_states() {
@@ -209,7 +249,7 @@ fn the_shortest_path() {
 /// The model can fail: without one of the rules it finds a broken promise.
 #[test]
 fn without_a_rule_a_promise_is_broken() {
-    let rules = [
+    for rule in [
         Break::AloneUnasked,
         Break::StopTrusted,
         Break::PowerLossUnnoticed,
@@ -218,14 +258,45 @@ fn without_a_rule_a_promise_is_broken() {
         Break::LeaseIgnored,
         Break::ProtectEarly,
         Break::ServeAfterPowerLoss,
-    ];
-    for rule in rules {
-        let limits = Limits {
-            breaks: Some(rule),
-            ..limits(true, 1, 1, 0)
-        };
-        let found = explore::explore(limits, &SAFE, 2);
-        assert!(found.broken.is_some(), "{rule:?}: {} states", found.states);
-        println!("{rule:?}: found among {} states", found.states);
+    ] {
+        finds(rule, limits(true, 1, 1, 0));
     }
+    finds(Break::SettleStale, limits(true, 2, 0, 0));
+    finds(Break::SoloGrantKept, limits(true, 2, 0, 0));
+}
+
+#[test]
+fn without_a_rule_of_hanging_disks_a_promise_is_broken() {
+    let hangs = |failures| Limits {
+        hangs: true,
+        ..limits(true, failures, 0, 0)
+    };
+    finds(Break::GiveWayUnprotected, hangs(1));
+    finds(Break::HungAsks, hangs(1));
+    finds(Break::GiveWayWhileAsking, hangs(2));
+}
+
+#[test]
+fn without_a_rule_of_commands_a_promise_is_broken() {
+    let commands = |demotes, forces| Limits {
+        operator: Operator { demotes, forces },
+        ..limits(true, 2, 0, 0)
+    };
+    finds(Break::DemoteInSame, commands(true, false));
+    finds(Break::ForceUntold, commands(false, true));
+    finds(Break::ForceUnclaimed, commands(false, true));
+}
+
+/// Explores without a rule, and prints the promise that is broken then.
+fn finds(rule: Break, limits: Limits) {
+    let limits = Limits {
+        breaks: Some(rule),
+        ..limits
+    };
+    let found = explore::explore(limits, &SAFE, 2);
+    let states = found.states;
+    let broken = found.broken.map(|broken| broken.promise);
+    let promise =
+        broken.unwrap_or_else(|| panic!("{rule:?}: no promise is broken in {states} states"));
+    println!("{rule:?}: among {states} states, against \"{promise}\"");
 }

@@ -94,7 +94,8 @@ impl World {
 
 const fn is_message(action: Action) -> bool {
     use Action::{
-        Answer, Copy, Enter, Equal, Hear, Late, Mirror, NoteEqual, Start, TellEqual, Witness,
+        Answer, Copy, Enter, Equal, Hear, Late, LeaveSync, Mirror, NoteEqual, Start, TellEqual,
+        Witness,
     };
     matches!(
         action,
@@ -104,6 +105,7 @@ const fn is_message(action: Action) -> bool {
             | Equal(_)
             | Hear
             | Late(..)
+            | LeaveSync(_)
             | Mirror(_)
             | NoteEqual(_)
             | Start(_)

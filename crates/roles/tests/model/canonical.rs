@@ -1,12 +1,12 @@
 //! One state for all states whose differences no later step can notice.
 //!
-//! - Generations are only compared, and counted up by one or by three. So the lowest number of the records, of the witness and of
-//!   the claims becomes 2. A number below it is in an earlier record of a node, as a message or a question has it. No step depends
-//!   on its value: such a number becomes 1.
+//! - Generations are only compared, and counted up by one or by three. So the lowest number of the records, of the witness
+//!   and of the claims becomes 2. A number below it is in an earlier record of a node, as a message or a question has it. No
+//!   step depends on its value: such a number becomes 1.
 //! - A generation below that of its node that this node has heard of decides nothing. No generation does that the node has heard
 //!   of, while there is no operator.
-//! - A solo grant of an earlier generation, or of a node that waits for none, decides nothing. The number of grants that have ended
-//!   is compared with the number at the begin of a role exchange: it becomes 1, and an earlier one becomes 0.
+//! - A solo grant of an earlier generation, or of a node that waits for none, decides nothing. The number of grants that have
+//!   ended is compared with the number at the begin of a role exchange: it becomes 1, and an earlier one becomes 0.
 //! - Whether the witness has answered the last call decides about a disk that hangs only.
 //! - The numbers of the witness's changes are only compared for equality, and a claim names the next number. So a gap
 //!   becomes a gap of one number.
@@ -21,7 +21,7 @@ use std::hash::{Hash, Hasher};
 use lockstep_roles::{Claim, Labels, Member, RoleMachine, SoloEnds, WitnessRecord};
 use lockstep_types::Generation;
 
-use crate::limits::Break;
+use crate::breaks::Break;
 use crate::link::{Link, Meeting, Told};
 use crate::questions::{Call, Line};
 use crate::world::{Disk, Node, World};
@@ -161,6 +161,7 @@ impl World {
                 line.call = Call::Asked(None);
             }
             node.has_heard &= !line.is_idle();
+            line.asked = line.asked.filter(|_| !line.is_idle());
             for set in [&mut node.memory, &mut node.synced, &mut node.holds] {
                 *set &= !gone;
             }
@@ -245,6 +246,8 @@ impl Canon {
     /// An earlier record than the present one of its node, in a message or in a question, gets the label below the lowest one.
     fn see_node(&mut self, node: &Node) {
         self.see_generation(node.durable.generation);
+        let asked = node.line.asked.iter();
+        asked.for_each(|record| self.see_generation(record.generation));
         match &node.line.call {
             Call::Asked(Some(claim)) => self.see_claim(claim),
             Call::Answered(known) => self.see(known),
@@ -317,6 +320,7 @@ impl Node {
                     Call::None => Call::None,
                 },
                 late: self.line.late.map(|claim| labels.claim(claim)),
+                asked: self.line.asked.map(|record| labels.record(record)),
                 ..self.line
             },
             led: match labels.lowest.checked_sub(LOWEST) {

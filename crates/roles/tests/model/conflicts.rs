@@ -16,7 +16,7 @@ use crate::world::World;
 const CONFLICTS: [RoleConflict; 2] = [RoleConflict::BothServed, RoleConflict::TwoSecondaries];
 
 impl World {
-    /// Whether the nodes wait for an operator, who has brought them into that state, and tell the operator so.
+    /// Whether the nodes wait for the operator that has brought them into this state, and say so.
     pub fn waits_for_operator(&self) -> bool {
         let is_kept_off = |at: usize| {
             let peer = &self.nodes[1 - at];

@@ -6,9 +6,8 @@
 
 use lockstep_roles::{Claim, InSyncSet, RoleEffect, RoleEvent};
 
-use crate::limits::Break;
+use crate::breaks::Break;
 use crate::link::Link;
-use crate::questions::Call;
 use crate::world::{Action, Disk, World};
 
 /// More steps than a takeover takes.
@@ -29,7 +28,7 @@ impl World {
         }
     }
 
-    /// Whether a node whose disk hangs gives way, by what it knows.
+    /// Whether a node whose disk hangs gives way, by its own knowledge.
     pub fn gives_way(&self, at: usize) -> bool {
         let node = &self.nodes[at];
         if node.disk != Disk::Hangs {
@@ -38,6 +37,10 @@ impl World {
         let Some(mut machine) = node.machine.clone() else {
             return false;
         };
+        if self.breaks(Break::GiveWayWhileAsking) {
+            // The end of the question: the machine forgets it.
+            machine.handle(&self.facts(at), self.end_of_question(at));
+        }
         let effects = machine.handle(&self.facts(at), self.disk_hangs(at));
         let is_broken = self.breaks(Break::GiveWayUnprotected) && self.follows(at);
         effects.contains(&RoleEffect::GiveWay) || is_broken
@@ -45,15 +48,10 @@ impl World {
 
     /// A node gives way.
     pub fn give_way(&mut self, at: usize) {
-        let line = &self.nodes[at].line;
-        let asked = match line.call {
-            Call::Asked(claim) => claim,
-            _ => None,
-        };
-        let ends = |claim: Claim| claim.new.in_sync == InSyncSet::PrimaryOnly;
         let is_broken = self.breaks(Break::GiveWayUnprotected);
-        let is_sure =
-            is_broken || self.is_protected(at) && !line.late.iter().chain(asked).any(ends);
+        let ends = |claim: Claim| claim.new.in_sync == InSyncSet::PrimaryOnly;
+        let is_late = self.nodes[at].line.late.iter().any(ends);
+        let is_sure = (is_broken || self.is_protected(at)) && !is_late;
         self.nodes[at].disk = Disk::HasGivenWay { is_sure };
         self.cut();
     }
@@ -90,8 +88,7 @@ impl World {
 /// Whether this is a step of the takeover from the node `hung`, or one that may come before.
 fn is_of_takeover(action: Action, hung: usize) -> bool {
     match action {
-        Action::Witness(_) | Action::Answer(_) | Action::Late(..) => true,
-        Action::Ask(_) => true,
+        Action::Witness(_) | Action::Answer(_) | Action::Late(..) | Action::Ask(_) => true,
         Action::LeaseEnds(at) => at == hung,
         _ => false,
     }

@@ -1,35 +1,6 @@
-//! The bounds of an exploration, and the rules that it may leave out.
+//! The bounds of an exploration.
 
-/// A rule that the model leaves out. Then it must find a broken promise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Break {
-    /// R1: a primary serves alone before the witness has recorded that.
-    AloneUnasked,
-    /// R1: a primary takes the word of its secondary that it stops for the word that its copy is not complete.
-    StopTrusted,
-    /// R2: a copy counts as complete after a power loss.
-    PowerLossUnnoticed,
-    /// R3: the primary grants its role to a secondary that has not told that it is complete.
-    GrantUntold,
-    /// R5: the witness compares no record before it grants a claim.
-    ClaimUncompared,
-    /// R7: a node takes over within the lease of the primary.
-    LeaseIgnored,
-    /// R8: the witness hears that both are in sync before the secondary has recorded that.
-    ProtectEarly,
-    /// R9: a primary that lost power serves from its own disk.
-    ServeAfterPowerLoss,
-    /// R12: a primary gives way although the secondary cannot take over, as far as it knows.
-    GiveWayUnprotected,
-    /// R12: a primary whose disk hangs asks to serve alone.
-    HungAsks,
-    /// A forced promotion does not tell the witness.
-    ForceUntold,
-    /// A demotion opens no new generation.
-    DemoteInSame,
-    /// The copy of a demoted node counts as complete.
-    DemotedComplete,
-}
+use crate::breaks::Break;
 
 /// The bounds of an exploration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,19 +7,17 @@
 //! Reductions of this file:
 //! - One connection at a time. A record that a second connection would tell meanwhile is that of the same moment, or of an
 //!   earlier one: then the first connection has it on its way.
-//! - A node that serves, or that may serve, calls the other one, if there is one. The exchange is the same whoever begins it,
-//!   but for the first message.
 //! - A secondary has no question to the witness while the nodes reach each other. Without a failure they meet within the time of
 //!   a takeover.
 //! - The greeting is one step. The marks of both nodes may change before and after it.
 
-use lockstep_roles::{LocalCopy, Offered, RoleEvent, RoleOffer, RoleRecord, SoloEnds};
+use lockstep_roles::{LocalCopy, Offered, RoleEvent, RoleMachine, RoleOffer, RoleRecord, SoloEnds};
 use lockstep_types::{StoreId, SyncStanding};
 
 use crate::session::Session;
 use crate::world::World;
 
-/// What a message of a role exchange says.
+/// The content of a message of a role exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Told {
     pub record: RoleRecord,
@@ -75,25 +73,20 @@ pub fn local_copy() -> LocalCopy {
 }
 
 impl World {
-    /// Whether this node calls the other one.
-    pub fn calls(&self, at: usize) -> bool {
-        let rank = |at: usize| match self.nodes[at].session {
-            session if session.is_leading() => 2,
-            Session::Undecided => 1,
-            _ => 0,
-        };
+    /// Whether a node may call the other one.
+    pub fn may_call(&self) -> bool {
         let can_meet = self
             .nodes
             .iter()
             .all(|node| node.is_working() && !node.is_commanded());
-        matches!(self.link, Link::Down | Link::Idle) && can_meet && rank(at) >= rank(1 - at)
+        matches!(self.link, Link::Down | Link::Idle) && can_meet
     }
 
     /// A node begins a role exchange.
     pub fn connect(&mut self, at: usize) {
         let ends = |at: usize| {
             self.machine(at)
-                .map_or_else(SoloEnds::default, |machine| machine.solo_ends())
+                .map_or_else(SoloEnds::default, RoleMachine::solo_ends)
         };
         self.link = Link::Meeting(Meeting {
             caller: at,
@@ -160,7 +153,7 @@ impl World {
             since,
             excludes_other: self.serves(at),
         };
-        self.event(at, RoleEvent::Offered(offered))
+        self.event(at, &RoleEvent::Offered(offered))
     }
 
     /// The caller, if it serves, greets a secondary of its generation.

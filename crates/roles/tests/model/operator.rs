@@ -1,4 +1,4 @@
-//! The commands of an operator, and what an operator vouches for (docs/operations/roles.md).
+//! The commands of an operator, and the facts for which an operator vouches (docs/operations/roles.md).
 //!
 //! An operator who promotes a node vouches that the other node does not serve: that node is down, or it is a secondary whose copy
 //! is not complete. While the witness does not know of a promotion by force, the operator does not start the other node.
@@ -75,14 +75,14 @@ impl World {
             self.lose_call(at, true);
         }
         self.nodes[at].is_forced = accepts_loss;
-        self.event(at, RoleEvent::Promote { accepts_loss });
+        self.event(at, &RoleEvent::Promote { accepts_loss });
     }
 
     /// The operator gives up what only this node has.
     pub fn demote(&mut self, at: usize) {
         self.was_forced = true;
         self.gone |= self.acknowledged & !self.nodes[1 - at].memory;
-        self.event(at, RoleEvent::Demote);
+        self.event(at, &RoleEvent::Demote);
     }
 
     /// The node that an operator has forced serves: the operations that its copy lacks are given up.

@@ -10,7 +10,7 @@
 //! | `Synced` | `Synced`, with the connection |
 //! | `Paused` | `Paused` |
 //! | `CatchingUp` | `CatchingUp` |
-//! | `LeavingSync` | `LeavingSync`, while the primary may not serve alone yet |
+//! | `LeavingSync` | `LeavingSync` |
 //!
 //! `ResyncContent` waits for the secondary. The model acknowledges alone meanwhile, which promises more.
 //! `Unmirrored`, `Frozen` and the two states of a failed disk are not in the model: no node of these states leaves it without

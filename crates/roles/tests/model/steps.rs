@@ -6,7 +6,7 @@ use lockstep_roles::{
     Asker, RoleChange, RoleChangeKind, RoleEffect, RoleEvent, RoleMachine, SessionEvent, first_part,
 };
 
-use crate::limits::Break;
+use crate::breaks::Break;
 use crate::session::Session;
 use crate::world::{Action, Disk, Node, World};
 
@@ -17,9 +17,6 @@ impl World {
             self.left.failures -= 1;
         }
         self.act(action);
-        for at in [0, 1] {
-            self.leave_sync(at);
-        }
         for at in [0, 1] {
             self.note_lease(at);
             self.acknowledge(at);
@@ -48,11 +45,12 @@ impl World {
             }
             Action::Answer(at) => self.answer(at),
             Action::Silent(at, arrives) => self.lose_call(at, arrives),
+            Action::LeaveSync(at) => self.leave_sync(at),
             Action::PauseOver(at) => self.nodes[at].session = Session::LeavingSync,
             Action::LeaseEnds(at) => self.nodes[at].lease = false,
             Action::HandOver(at) => {
                 self.left.swaps -= 1;
-                self.event(at, RoleEvent::HandOver);
+                self.event(at, &RoleEvent::HandOver);
             }
             Action::Promote(at) => self.promote(at, false),
             Action::Force(at) => self.promote(at, true),
@@ -101,8 +99,9 @@ impl World {
     // The role machine.
 
     /// A machine decides on an event. Returns whether the node refuses nothing.
-    pub fn event(&mut self, at: usize, event: RoleEvent) -> bool {
-        let facts = self.facts(at);
+    pub fn event(&mut self, at: usize, event: &RoleEvent) -> bool {
+        let facts = self.facts_of(at, event);
+        let had = self.keeps_solo_grant(at) && matches!(event, RoleEvent::Due(_));
         let Some(machine) = &mut self.nodes[at].machine else {
             return true;
         };
@@ -116,7 +115,8 @@ impl World {
                     ..
                 })
         );
-        let effects = machine.handle(&facts, event);
+        let effects = machine.handle(&facts, *event);
+        self.keep_solo_grant(at, had);
         let asker = if is_command {
             Asker::Command
         } else {
@@ -137,7 +137,7 @@ impl World {
                 RoleEffect::Change(change) => {
                     self.change(at, change);
                     if asker == Asker::Command {
-                        self.event(at, RoleEvent::Changed);
+                        self.event(at, &RoleEvent::Changed);
                     }
                 }
                 RoleEffect::ServeAlone => {
@@ -168,13 +168,10 @@ impl World {
 
     /// Carries a change of the role out (`driver/role/switch.rs`).
     fn change(&mut self, at: usize, change: RoleChange) {
-        assert_eq!(change.from, self.nodes[at].durable);
+        assert!(change.from == self.nodes[at].durable || self.left.breaks.is_some());
         let mut to = change.to;
-        if change.kind == RoleChangeKind::Demote {
-            if self.breaks(Break::DemoteInSame) {
-                to.generation = change.from.generation;
-            }
-            to.complete |= self.breaks(Break::DemotedComplete);
+        if change.kind == RoleChangeKind::Demote && self.breaks(Break::DemoteInSame) {
+            to.generation = change.from.generation;
         }
         let node = &mut self.nodes[at];
         node.durable = to;
@@ -221,25 +218,28 @@ impl World {
     }
 
     fn enter_sync(&mut self, at: usize, is_recorded: bool) {
+        let had = self.keeps_solo_grant(at);
         let node = &mut self.nodes[at];
         node.session = Session::Synced { is_recorded };
         if let Some(machine) = &mut node.machine {
             machine.note_session(SessionEvent::EntersSync);
         }
+        self.keep_solo_grant(at, had);
     }
 
-    /// A primary that may serve alone records that its secondary is not complete, and serves alone. Nothing comes between the
-    /// grant and the record but what may come before the grant.
-    fn leave_sync(&mut self, at: usize) {
+    /// Whether a primary that leaves sync may serve alone, and can record that its secondary is not complete.
+    pub fn may_leave_sync(&self, at: usize) -> bool {
         let node = &self.nodes[at];
         let (has_witness, generation) = (self.left.has_witness, node.durable.generation);
         let may_serve = |machine: &RoleMachine| machine.may_serve_alone(has_witness, generation);
         let is_leaving = node.session == Session::LeavingSync && node.is_working();
-        if is_leaving && node.machine.as_ref().is_some_and(may_serve) {
-            self.nodes[at].durable.peer_complete = false;
-            self.nodes[at].session = Session::Alone;
-            self.note_record(at);
-        }
+        is_leaving && node.machine.as_ref().is_some_and(may_serve)
+    }
+
+    fn leave_sync(&mut self, at: usize) {
+        self.nodes[at].durable.peer_complete = false;
+        self.nodes[at].session = Session::Alone;
+        self.note_record(at);
     }
 
     // Processes.

@@ -12,7 +12,8 @@ use lockstep_roles::{
 };
 use lockstep_types::settings::{OnPeerLoss, OnPowerLoss, Role};
 
-use crate::limits::{Break, Limits};
+use crate::breaks::Break;
+use crate::limits::Limits;
 use crate::link::Link;
 use crate::questions::Line;
 use crate::session::Session;
@@ -59,6 +60,8 @@ pub enum Action {
     Equal(usize),
     /// The mark of the primary that its secondary is complete is durable, and the core hears of that.
     Enter(usize),
+    /// A primary that may serve alone records that its secondary is not complete, and serves alone.
+    LeaveSync(usize),
     /// The primary tells the secondary that its copy is equal, and the secondary records that.
     TellEqual(usize),
     /// The primary hears that the secondary has recorded that.
@@ -108,14 +111,15 @@ impl Action {
 pub enum Disk {
     Answers,
     Hangs,
-    /// The disk hangs, and its node has given way (rule R12). `is_sure`: the witness lets the secondary take over, and no claim to
-    /// serve alone is on its way that could end that.
+    /// The disk hangs, and its node has given way (rule R12). `is_sure`: the witness lets the secondary take over, and no late
+    /// claim, of which the node awaits no answer, could end that.
     HasGivenWay {
         is_sure: bool,
     },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::struct_excessive_bools)] // each is a fact of its own
 pub struct Node {
     /// The record on its disk.
     pub durable: RoleRecord,
@@ -220,10 +224,6 @@ impl World {
             durable: 0,
             gone: 0,
         }
-    }
-
-    pub fn breaks(&self, rule: Break) -> bool {
-        self.left.breaks == Some(rule)
     }
 
     pub fn machine(&self, at: usize) -> Option<&RoleMachine> {
@@ -346,6 +346,7 @@ impl World {
         };
         let pauses = node.session == Session::Paused && !self.left.has_witness;
         add(pauses && node.is_working(), Action::PauseOver(at));
+        add(self.may_leave_sync(at), Action::LeaveSync(at));
         add(node.lease && !self.follows(at), Action::LeaseEnds(at));
         add(self.may_hand_over(at), Action::HandOver(at));
         add(self.may_promote(at), Action::Promote(at));
@@ -353,7 +354,7 @@ impl World {
             node.machine.is_none() && self.may_start(at),
             Action::Start(at),
         );
-        add(self.calls(at), Action::Connect(at));
+        add(self.may_call(), Action::Connect(at));
         add(
             node.disk == Disk::Hangs && self.gives_way(at),
             Action::GiveWay(at),
