@@ -34,6 +34,7 @@ const LOWEST: u64 = 2;
 
 /// The labels of one state, for one of its nodes.
 #[derive(Clone, Copy)]
+#[allow(clippy::struct_excessive_bools)] // each is a question of its own
 struct Canon {
     lowest: u64,
     /// The numbers of changes in use, in their order.
