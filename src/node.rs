@@ -115,7 +115,10 @@ impl RunningNode {
     /// If no datastore could be started, or the node itself.
     pub fn start(config: &NodeConfig, waker: &Waker) -> Result<Self, NodeError> {
         let link = PeerListener::open(config)?;
-        let registry = DatastoreRegistry::new(config, link.as_ref(), waker)?;
+        let ends = link
+            .as_ref()
+            .map(|link| (&link.identity, link.encryption()));
+        let registry = DatastoreRegistry::new(config, ends, waker)?;
         ControlServer::check(&config.control)?;
         let shared = Arc::new(NodeShared {
             name: config.name.clone(),

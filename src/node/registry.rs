@@ -20,7 +20,6 @@ use lockstep_types::DatastoreUuid;
 use parking_lot::{Mutex, RwLock};
 
 use super::error::NodeError;
-use super::listener::PeerListener;
 use super::slot::DatastoreSlot;
 use super::witnesses::NodeWitnesses;
 use crate::config::{Choice, DatastoreConfig, Encryption, NodeConfig, WitnessConfig};
@@ -123,20 +122,21 @@ pub enum RegistryError {
 }
 
 impl DatastoreRegistry {
-    /// The datastores of a configuration. None is started yet.
+    /// The datastores of a configuration. None is started yet. `link`: the identity of this node for its peers, and the setting
+    /// of all connections.
     ///
     /// # Errors
     /// If a witness cannot be asked.
     pub(super) fn new(
         config: &NodeConfig,
-        link: Option<&PeerListener>,
+        link: Option<(&Arc<Identity>, Encryption)>,
         waker: &Waker,
     ) -> Result<Self, NodeError> {
         let registry = Self {
             slots: RwLock::default(),
             is_closed: Mutex::new(false),
-            identity: link.map(|link| Arc::clone(&link.identity)),
-            encryption: link.map(PeerListener::encryption),
+            identity: link.map(|(identity, _)| Arc::clone(identity)),
+            encryption: link.map(|(_, encryption)| encryption),
             witnesses: NodeWitnesses::default(),
             descriptors: Arc::new(DescriptorStore::find(&config.control)),
             waker: waker.clone(),

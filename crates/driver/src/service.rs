@@ -242,7 +242,7 @@ impl FileService for DatastoreHandle {
 
     fn closing(&self) {
         if let Ok(session) = self.session() {
-            session.spill.close();
+            session.spill.room.close();
         }
     }
 

@@ -74,7 +74,7 @@ impl Session {
         replication.peer.flush_deferred();
         replication.handle_event(ThreadKind::MayWait, Event::Tick);
         if let Self::Primary(session) = self {
-            session.spill.look_again();
+            session.spill.room.look_again();
             session.give_memory_back();
             session.reap_gathered();
         }

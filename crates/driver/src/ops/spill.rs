@@ -10,11 +10,11 @@
 //! - The bytes of a write are settled once: every reader gets the same bytes, or every reader gets an error. Bytes from
 //!   the disk are checked against their hash.
 //! - No lock is held here while a disk is called. To give bytes back calls no disk.
-//! - A call of [`SpillBuffer::look_again`] follows every change that makes room, so no thread waits for room that is there.
+//! - A call of [`RoomQueue::look_again`] follows every change that makes room, so no thread waits for room that is there.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_types::backing::Backing;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -24,18 +24,19 @@ use parking_lot::Mutex;
 use crate::client::SpilledBytes;
 use crate::durable::SCRATCH_PREFIX;
 use crate::engine::tick_work::TickWork;
-use crate::host::{Gate, Host, SpillLimits};
+use crate::host::{Host, SpillLimits};
 use file::{FileSlot, SpillFile};
+use room_queue::RoomQueue;
 
 mod file;
+mod room_queue;
 
 /// Keeps the bytes of the writes of one datastore.
 pub(crate) struct SpillBuffer {
     backing: Arc<dyn Backing>,
-    host: Arc<dyn Host>,
     limits: SpillLimits,
-    /// Each tick wakes the waiting threads.
-    tick_work: Arc<TickWork>,
+    /// The threads that wait for room.
+    pub room: RoomQueue,
     /// Bytes in memory.
     in_memory: AtomicU64,
     /// The bytes in memory that belong to writes which have begun.
@@ -45,25 +46,9 @@ pub(crate) struct SpillBuffer {
     file: Mutex<Option<Arc<SpillFile>>>,
     /// Number of spill files so far.
     files: AtomicU64,
-    waiters: Mutex<Waiters>,
-    has_waiters: AtomicBool,
-    /// Number of times that there may be new room.
-    rounds: AtomicU64,
     /// Bytes kept since the last call of [`SpillBuffer::take_kept`].
     kept: AtomicU64,
 }
-
-/// Threads that wait for room.
-#[derive(Default)]
-struct Waiters {
-    gates: Vec<Arc<dyn Gate>>,
-    /// No thread may wait any more.
-    closed: bool,
-}
-
-/// Number of times that there may have been new room, at one moment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Round(u64);
 
 /// The kept bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,18 +89,14 @@ impl SpillBuffer {
         tick_work: Arc<TickWork>,
     ) -> Self {
         Self {
-            tick_work,
+            room: RoomQueue::new(host, tick_work),
             backing,
-            host,
             limits,
             in_memory: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             in_file: AtomicU64::new(0),
             file: Mutex::default(),
             files: AtomicU64::new(0),
-            waiters: Mutex::default(),
-            has_waiters: AtomicBool::new(false),
-            rounds: AtomicU64::new(0),
             kept: AtomicU64::new(0),
         }
     }
@@ -229,55 +210,6 @@ impl SpillBuffer {
         Ok(SpillFile::new(file))
     }
 
-    /// The round of this moment. A thread takes it before it looks for room, for [`Self::wait_for_room`].
-    pub fn round(&self) -> Round {
-        Round(self.rounds.load(Ordering::SeqCst))
-    }
-
-    /// Waits until there may be new room since `looked`.
-    ///
-    /// # Errors
-    /// `Io` when no thread may wait any more.
-    pub fn wait_for_room(&self, looked: Round) -> Result<(), Errno> {
-        let gate = self.host.gate();
-        {
-            let mut waiters = self.waiters.lock();
-            if waiters.closed {
-                return Err(Errno::Io);
-            }
-            waiters.gates.push(Arc::clone(&gate));
-            self.has_waiters.store(true, Ordering::SeqCst);
-        }
-        self.tick_work.note();
-        // New room after this look opens the gate.
-        if self.rounds.load(Ordering::SeqCst) == looked.0 {
-            gate.wait();
-        }
-        Ok(())
-    }
-
-    /// Wakes the waiting threads, because there may be new room.
-    pub fn look_again(&self) {
-        self.rounds.fetch_add(1, Ordering::SeqCst);
-        if !self.has_waiters.load(Ordering::SeqCst) {
-            return;
-        }
-        let gates = {
-            let mut waiters = self.waiters.lock();
-            self.has_waiters.store(false, Ordering::SeqCst);
-            std::mem::take(&mut waiters.gates)
-        };
-        for gate in gates {
-            gate.open();
-        }
-    }
-
-    /// Ends all waiting, now and later: a thread that would wait gets an error.
-    pub fn close(&self) {
-        self.waiters.lock().closed = true;
-        self.look_again();
-    }
-
     /// Number of bytes kept since the last call of this method.
     pub fn take_kept(&self) -> u64 {
         self.kept.swap(0, Ordering::Relaxed)
@@ -304,12 +236,6 @@ impl SpillBuffer {
             file_bytes: self.in_file.load(Ordering::SeqCst),
             in_file,
         }
-    }
-
-    /// Whether a thread waits for room.
-    #[cfg(test)]
-    pub fn has_waiters(&self) -> bool {
-        self.has_waiters.load(Ordering::SeqCst)
     }
 }
 
@@ -385,7 +311,7 @@ impl SpilledBytes for Spilled {
         let read = slot.read(self.length);
         let settled = self.settle(read.and_then(|bytes| checked(bytes, hash)));
         drop(slot);
-        self.spill.look_again();
+        self.spill.room.look_again();
         settled
     }
 }
@@ -404,7 +330,7 @@ impl Drop for Spilled {
         self.spill.begun.fetch_sub(begun, Ordering::SeqCst);
         self.spill.in_file.fetch_sub(in_file, Ordering::SeqCst);
         drop(place);
-        self.spill.look_again();
+        self.spill.room.look_again();
     }
 }
 

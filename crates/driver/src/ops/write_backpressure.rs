@@ -77,7 +77,7 @@ impl WriteBackpressure {
         starts: impl Fn() -> bool,
     ) -> Result<Option<Arc<Spilled>>, Errno> {
         loop {
-            let looked = self.spill.round();
+            let looked = self.spill.room.round();
             if !self.spill.is_full() || starts() {
                 return Ok(None);
             }
@@ -90,7 +90,7 @@ impl WriteBackpressure {
             if waiting.is_some_and(WaitingRequests::is_gone) {
                 return Err(Errno::Io);
             }
-            self.spill.wait_for_room(looked)?;
+            self.spill.room.wait(looked)?;
         }
     }
 
@@ -103,7 +103,7 @@ impl WriteBackpressure {
         drop(berth);
         if kept.is_some() {
             // Another thread may have found no berth. Without room on the disk, it would find none either.
-            self.spill.look_again();
+            self.spill.room.look_again();
         }
         Ok(kept)
     }
@@ -238,16 +238,16 @@ mod tests {
         thread::scope(|scope| {
             let comer = scope.spawn(|| admit(&datastore, None).unwrap().is_none());
             let await_waiting = || {
-                while !session(&datastore).spill.has_waiters() {
+                while !session(&datastore).spill.room.has_waiters() {
                     assert!(!comer.is_finished(), "it does not wait");
                     thread::yield_now();
                 }
             };
             await_waiting();
-            session(&datastore).spill.look_again();
+            session(&datastore).spill.room.look_again();
             await_waiting();
             drop(berths);
-            session(&datastore).spill.look_again();
+            session(&datastore).spill.room.look_again();
             assert!(comer.join().unwrap());
         });
         assert_eq!(session(&datastore).spill.load().in_file, 0);

@@ -257,7 +257,8 @@ impl<'a> WitnessLoop<'a> {
         if effects.is_empty() {
             return false;
         }
-        let over = self.carry_out(effects);
+        // The log says why an effect is not carried out. Without an answer of the witness the question has no end.
+        let over = role.carry_out_all(Asker::Watch, effects).ok().flatten();
         let now = engine.host.now();
         self.look_at = now + LOOK;
         match over {
@@ -288,15 +289,6 @@ impl<'a> WitnessLoop<'a> {
             look_is_due: now >= self.look_at,
             cannot_protect: self.forgets_until.is_some_and(|until| now < until),
         }
-    }
-
-    /// Carries effects out, and those that follow from the answers of the witness. Returns the end of the question; `None` if the
-    /// witness gives no answer.
-    fn carry_out(&self, effects: Vec<RoleEffect>) -> Option<QuestionOver> {
-        self.role
-            .carry_out_all(Asker::Watch, effects)
-            .ok()
-            .flatten()
     }
 
     /// Notes the end of a question for the status, and for the time of the next one. A question whose answer has changed nothing
@@ -344,7 +336,7 @@ impl<'a> WitnessLoop<'a> {
             is_silent: self.has_stayed_disconnected(&session),
         }));
         let stands = effects.iter().any(begins_candidature);
-        self.carry_out(effects);
+        let _over = role.carry_out_all(Asker::Watch, effects);
         if stands {
             self.keep_disconnection(&session);
         }

@@ -486,7 +486,7 @@ impl PrimarySession {
     fn end_waiting(&self) {
         self.requests.abandon();
         self.pending.abandon_locks();
-        self.spill.close();
+        self.spill.room.close();
     }
 
     /// Ends all waiting, and the jobs of the host.

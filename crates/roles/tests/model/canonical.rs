@@ -22,7 +22,7 @@ use lockstep_roles::{Claim, Labels, Member, RoleMachine, SoloEnds, WitnessRecord
 use lockstep_types::Generation;
 
 use crate::breaks::Break;
-use crate::link::{Link, Meeting, Told};
+use crate::link::{Link, Meeting, Offer};
 use crate::questions::{Call, Line};
 use crate::world::{Disk, Node, World};
 
@@ -274,7 +274,7 @@ impl Meeting {
         Self {
             caller,
             since,
-            told: Told {
+            told: Offer {
                 record: labels.record(self.told.record),
                 seen: self.told.seen.map(|seen| labels.record(seen)),
                 ..self.told

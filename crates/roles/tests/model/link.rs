@@ -19,7 +19,7 @@ use crate::world::World;
 
 /// The content of a message of a role exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Told {
+pub struct Offer {
     pub record: RoleRecord,
     /// The record of the receiver; `None` in the first message only.
     pub seen: Option<RoleRecord>,
@@ -32,7 +32,7 @@ pub struct Meeting {
     pub caller: usize,
     /// The message is an answer to the caller.
     pub is_answer: bool,
-    pub told: Told,
+    pub told: Offer,
     /// The record that the caller had seen before it sent the message to which this is the answer.
     pub seen: Option<RoleRecord>,
     /// The moment of each node before its first message.
@@ -97,12 +97,12 @@ impl World {
         });
     }
 
-    fn own_offer(&self, at: usize, seen: Option<RoleRecord>) -> Told {
+    fn own_offer(&self, at: usize, seen: Option<RoleRecord>) -> Offer {
         let facts = self.facts(at);
         let asks = self
             .machine(at)
             .is_some_and(|machine| machine.asks_incomplete_mark(&facts));
-        Told {
+        Offer {
             record: facts.record,
             seen,
             asks_incomplete_mark: asks,
@@ -134,7 +134,7 @@ impl World {
     }
 
     /// A node decides on an offer. Returns whether the exchange goes on.
-    fn offered(&mut self, at: usize, told: Told, since: SoloEnds) -> bool {
+    fn offered(&mut self, at: usize, told: Offer, since: SoloEnds) -> bool {
         let settings = self.settings(at);
         let theirs = RoleOffer {
             version: 1,

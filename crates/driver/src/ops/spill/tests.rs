@@ -48,11 +48,11 @@ fn file_bytes(spill: &SpillBuffer) -> u64 {
 /// Keeps bytes in memory, or waits for room there.
 fn keep_or_wait(spill: &Arc<SpillBuffer>, data: &[u8]) -> Result<Arc<Spilled>, Errno> {
     loop {
-        let looked = spill.round();
+        let looked = spill.room.round();
         if !spill.is_full() {
             return Ok(spill.put_in_memory(data));
         }
-        spill.wait_for_room(looked)?;
+        spill.room.wait(looked)?;
     }
 }
 
@@ -208,17 +208,17 @@ fn a_free_slot_of_the_file_wakes_a_waiting_thread() {
     let spill = buffer_on(&disk(), limits);
     let _full = spill.put_in_memory(&[0; 10]);
     let keep = || loop {
-        let looked = spill.round();
+        let looked = spill.room.round();
         if let Some(kept) = spill.put_in_file(&[7; 10]).unwrap() {
             return kept;
         }
-        spill.wait_for_room(looked).unwrap();
+        spill.room.wait(looked).unwrap();
     };
     for is_read in [false, true] {
         let taken = keep();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| bytes(&keep()));
-            while !spill.has_waiters() {
+            while !spill.room.has_waiters() {
                 assert!(!waiter.is_finished(), "it does not wait");
                 thread::yield_now();
             }
@@ -241,16 +241,16 @@ fn the_end_of_waiting_gives_waiting_threads_an_error() {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| keep_or_wait(&spill, &[2; 10]).err());
         let await_waiting = || {
-            while !spill.has_waiters() {
+            while !spill.room.has_waiters() {
                 assert!(!waiter.is_finished(), "it does not wait");
                 thread::yield_now();
             }
         };
         await_waiting();
         // The thread looks again, and still has to wait.
-        spill.look_again();
+        spill.room.look_again();
         await_waiting();
-        spill.close();
+        spill.room.close();
         assert_eq!(waiter.join().unwrap(), Some(Errno::Io));
     });
     assert!(keep_or_wait(&spill, &[3; 10]).is_err());
