@@ -31,7 +31,6 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         Mutant::PromoteUnasked
         | Mutant::ForceIntoNextGeneration
         | Mutant::ForceUntold
-        | Mutant::ForgetUnrecorded
         | Mutant::DemoteInSameGeneration
         | Mutant::KeepDemotedComplete
         | Mutant::KeepVerifierOfDemoted

@@ -19,8 +19,10 @@ use parking_lot::Mutex;
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `poison/touched.rs` and `poison/put_back.rs`.
-const SCRIPTED: [Mutant; 7] = [
+const SCRIPTED: [Mutant; 9] = [
     Mutant::StandUnrecorded,
+    Mutant::ForgetUnrecorded,
+    Mutant::RecoverUnsynced,
     Mutant::ForgetNumbers,
     Mutant::MarkAfterWord,
     Mutant::TrustOldWord,
@@ -160,13 +162,9 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::ForgetWaiting => &[STANDBY],
         // The end of the file, or its attributes, may show the late change first.
         Mutant::RunOvertaken => &[SURVIVES, READS, DURABLE],
-        Mutant::RecoverUnsynced => &[SURVIVES, READS],
         Mutant::PromoteUnasked | Mutant::FollowAfterAlone => &[CONSENT],
         // Two nodes lead in one generation. A witness has then one record for both.
-        Mutant::ForceIntoNextGeneration
-        | Mutant::ForceUntold
-        | Mutant::ForgetUnrecorded
-        | Mutant::DemoteInSameGeneration => {
+        Mutant::ForceIntoNextGeneration | Mutant::ForceUntold | Mutant::DemoteInSameGeneration => {
             &[ONE_PRIMARY, CLAIM, IN_TIME, READS, SURVIVES, EXACTLY_ONCE]
         }
         // A demoted node whose copy counts as complete may take over.
@@ -193,6 +191,8 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::StandUnrecorded
         | Mutant::ForgetNumbers
         | Mutant::MarkAfterWord
+        | Mutant::ForgetUnrecorded
+        | Mutant::RecoverUnsynced
         | Mutant::TrustOldWord => &[],
     }
 }
@@ -204,8 +204,6 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::PromoteUnasked => 7_960,
         Mutant::KeepDemotedComplete => 58_080,
         Mutant::ForceUntold => 14_180,
-        Mutant::ForgetUnrecorded => 400_001_836_702,
-        Mutant::RecoverUnsynced => 500_010_907_901,
         Mutant::ForceIntoNextGeneration => 15_130,
         Mutant::WatermarkTooHigh => 8_660,
         Mutant::FollowAfterAlone => 1_240,

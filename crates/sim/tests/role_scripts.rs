@@ -15,7 +15,7 @@ use lockstep_sim::scenario::{
 };
 use lockstep_sim::world::{Hang, Side, ThreadRole};
 use lockstep_types::mutants::{Mutant, activate};
-use lockstep_types::settings::Role;
+use lockstep_types::settings::{Durability, Role};
 use lockstep_types::{FileName, Ino, MetaRequest, NodeKind};
 
 /// Number of seeds of each script.
@@ -32,6 +32,8 @@ const WHILE: Duration = Duration::from_secs(2);
 const THERE_AND_BACK: Duration = Duration::from_secs(120);
 /// The primary does not dial for this time: longer than a new secondary waits before it dials.
 const DIALS_LATER: Duration = Duration::from_secs(5);
+/// A write is on the primary within this time, and the secondary is not given up yet.
+const WRITTEN_WITHIN: Duration = Duration::from_millis(100);
 /// Bytes of each write.
 const LENGTH: u64 = 4096;
 /// The program that makes the file.
@@ -49,7 +51,12 @@ fn cluster(seed: u64, failover_after: Option<Duration>) -> Result<ScriptedCluste
         failover_after,
         ..Settings::STEADY
     };
-    let mut cluster = ScriptedCluster::new(&settings, Users::none(), 10, Random::new(seed));
+    cluster_with(seed, &settings)
+}
+
+/// Returns two nodes in sync, without clients.
+fn cluster_with(seed: u64, settings: &Settings) -> Result<ScriptedCluster, String> {
+    let mut cluster = ScriptedCluster::new(settings, Users::none(), 10, Random::new(seed));
     cluster.start_both();
     cluster.until_in_sync(IN_SYNC_WITHIN)?;
     cluster.run_for(WHILE)?;
@@ -89,6 +96,21 @@ fn write(ino: Ino, mark: u8, durable: bool) -> Op {
         length: LENGTH,
         durable,
     })
+}
+
+/// Returns a read of the first bytes of a file.
+const fn read(ino: Ino) -> Op {
+    Op::Read {
+        ino,
+        offset: 0,
+        length: LENGTH,
+    }
+}
+
+/// Returns whether a node says that the witness protects it.
+fn protects(cluster: &ScriptedCluster) -> bool {
+    let both = [PRIMARY, SECONDARY].map(|side| cluster.status(side)?.witness);
+    both.into_iter().flatten().any(|witness| witness.protects)
 }
 
 /// Checks that the roles have changed so often.
@@ -141,12 +163,7 @@ fn overtaken(
     hand_over(&mut cluster)?;
     let rest = goes_on.saturating_sub(cluster.now());
     cluster.run_for(rest + WHILE)?;
-    let read = Op::Read {
-        ino,
-        offset: 0,
-        length: LENGTH,
-    };
-    ask(&mut cluster, OTHER, read)?;
+    ask(&mut cluster, OTHER, read(ino))?;
     cluster.end_in_sync()
 }
 
@@ -171,10 +188,6 @@ fn unanswered_claim(seed: u64) -> Result<(), String> {
     cluster.until_in_sync(IN_SYNC_WITHIN)?;
     ask(&mut cluster, MAKER, write(ino, 1, false))?;
     // The witness is told of the generation that follows.
-    let protects = |cluster: &ScriptedCluster| {
-        let both = [PRIMARY, SECONDARY].map(|side| cluster.status(side)?.witness);
-        both.into_iter().flatten().any(|witness| witness.protects)
-    };
     cluster.until(IN_SYNC_WITHIN, protects)?;
     cluster.end_in_sync()
 }
@@ -258,6 +271,65 @@ fn late_word(seed: u64) -> Result<(), String> {
     check_changes(&cluster, 1)?;
     let rest = goes_on.saturating_sub(cluster.now());
     cluster.run_for(rest + WHILE)?;
+    cluster.end_in_sync()
+}
+
+/// A node is forced to lead while its witness is cut off and the other node is down, and stops. The other node starts too early,
+/// and takes over by the word of the witness. The node that was forced to lead starts again, and hears the witness.
+fn overtaken_promotion(seed: u64) -> Result<(), String> {
+    let mut cluster = cluster(seed, Some(FAILOVER_AFTER))?;
+    create(&mut cluster, "f")?;
+    cluster.run_for(FAILOVER_AFTER * 2)?;
+    cluster.apply_fault(Fault::CutWitness(Role::Primary))?;
+    cluster.stop(SECONDARY, Stop::Process);
+    cluster.apply_fault(Fault::Restart(Role::Primary, Stop::Process))?;
+    cluster.run_for(WHILE)?;
+    cluster.promote_by_force(PRIMARY)?;
+    cluster.stop(PRIMARY, Stop::Process);
+    cluster.apply_fault(Fault::Mute(Role::Primary))?;
+    cluster.start(SECONDARY);
+    cluster.run_for(TAKEN_OVER_WITHIN)?;
+    check_changes(&cluster, 1)?;
+    cluster.reach_witness(PRIMARY);
+    cluster.start(PRIMARY);
+    // Two nodes serve now, unless the node knows that its promotion is overtaken.
+    cluster.run_for(TAKEN_OVER_WITHIN)?;
+    cluster.demote_next(PRIMARY);
+    cluster.end_in_sync()
+}
+
+/// The primary is killed in a write, and its recovery sends the bytes to the secondary. A program reads them. Then the secondary
+/// loses its power, and takes over.
+fn recovered_bytes(seed: u64) -> Result<(), String> {
+    let settings = Settings {
+        durability: Durability::Always,
+        failover_after: Some(FAILOVER_AFTER),
+        ..Settings::STEADY
+    };
+    let mut cluster = cluster_with(seed, &settings)?;
+    let ino = create(&mut cluster, "f")?;
+    ask(&mut cluster, MAKER, write(ino, 1, true))?;
+    // So the secondary does not take over meanwhile.
+    cluster.apply_fault(Fault::CutWitness(Role::Secondary))?;
+    cluster.apply_fault(Fault::Mute(Role::Primary))?;
+    cluster.leave(KILLED, write(ino, 2, false), Duration::ZERO)?;
+    cluster.run_for(WRITTEN_WITHIN)?;
+    cluster.stop(PRIMARY, Stop::Process);
+    // The message with the write is lost with the connection: the recovery alone sends the bytes.
+    cluster.run_for(WHILE)?;
+    cluster.end_silence();
+    cluster.start(PRIMARY);
+    cluster.until_in_sync(IN_SYNC_WITHIN)?;
+    ask(&mut cluster, OTHER, read(ino))?;
+    cluster.reach_witness(SECONDARY);
+    // The witness hears that the secondary may take over.
+    cluster.until(IN_SYNC_WITHIN, protects)?;
+    cluster.apply_fault(Fault::Down(Role::Primary, Stop::Process))?;
+    cluster.cut_power(SECONDARY);
+    cluster.start(SECONDARY);
+    cluster.run_for(TAKEN_OVER_WITHIN)?;
+    check_changes(&cluster, 1)?;
+    ask(&mut cluster, OTHER, read(ino))?;
     cluster.end_in_sync()
 }
 
@@ -360,5 +432,33 @@ fn a_permit_by_an_old_word_is_found() {
         late_word,
         Mutant::TrustOldWord,
         &["one_primary: ", "survives: ", "reads: "],
+    );
+}
+
+#[test]
+fn a_promotion_that_the_witness_has_overtaken_serves_nobody() {
+    check(overtaken_promotion);
+}
+
+#[test]
+fn a_promotion_that_a_restart_forgets_is_found() {
+    check_finds(
+        overtaken_promotion,
+        Mutant::ForgetUnrecorded,
+        &["one_primary: "],
+    );
+}
+
+#[test]
+fn recovered_bytes_that_were_read_are_not_lost() {
+    check(recovered_bytes);
+}
+
+#[test]
+fn a_recovery_without_a_sync_is_found() {
+    check_finds(
+        recovered_bytes,
+        Mutant::RecoverUnsynced,
+        &["reads: ", "survives: "],
     );
 }

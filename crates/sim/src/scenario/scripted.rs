@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 
 use super::clients::Users;
 use super::clients::mount::Mount;
+use super::cluster::role_follower::Deposed;
 use super::cluster::{Cluster, POLL_INTERVAL};
 use super::fault_injector::FaultInjector;
 use super::faults::{AfterShutdown, CleanShutdown, Fault};
@@ -118,6 +119,28 @@ impl ScriptedCluster {
         let planned = &mut self.nodes.of_mut(side).planned;
         planned.loss = Some((Survivors::Nothing, 1));
         self.stop(side, Stop::Power);
+    }
+
+    /// Promotes a node by force, with the copy that it has. The caller vouches for the other node, and knows that this copy lacks
+    /// nothing.
+    pub fn promote_by_force(&mut self, side: Side) -> Result<(), String> {
+        if self.injector.operator.promote(side, true)? {
+            return Ok(());
+        }
+        Err(format!("in_time: {side:?} is not promoted"))
+    }
+
+    /// Lets a node reach the witness again.
+    pub fn reach_witness(&self, side: Side) {
+        self.world.witness.cut_off(side, false);
+    }
+
+    /// The changes of a node that leads are to be lost: an operator demotes the node when the faults end.
+    pub fn demote_next(&mut self, side: Side) {
+        self.roles.to_demote = Some(Deposed {
+            side,
+            must_be_asked: false,
+        });
     }
 
     /// Makes the disk of a node hang, or lets the disk continue.
