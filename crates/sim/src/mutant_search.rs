@@ -26,6 +26,7 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         | Mutant::RecordUnwritten
         | Mutant::PromoteInSameGeneration
         | Mutant::KeepLoserComplete
+        | Mutant::DeltaForgetsUnapplied
         | Mutant::KeepInDoubt
         | Mutant::KeepSession => plan.changes_roles,
         Mutant::PromoteUnasked

@@ -110,7 +110,9 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         }
         // The nodes wait for the operation.
         Mutant::ForgetInDoubt => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME],
-        Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS],
+        // A range that is zeroed in doubt shows its old bytes to a program, and zeros to later ones: then the operation has
+        // happened after the answer to a later program (P4).
+        Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS, SURVIVES],
         Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES, DURABLE],
         Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
         Mutant::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
@@ -189,10 +191,10 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::KeepInDoubt => &[IN_TIME, EXACTLY_ONCE, IDENTICAL],
         // The scripts name the messages.
         Mutant::StandUnrecorded
-        | Mutant::ForgetNumbers
-        | Mutant::MarkAfterWord
         | Mutant::ForgetUnrecorded
         | Mutant::RecoverUnsynced
+        | Mutant::ForgetNumbers
+        | Mutant::MarkAfterWord
         | Mutant::TrustOldWord => &[],
     }
 }
@@ -205,30 +207,37 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::KeepDemotedComplete => 58_080,
         Mutant::ForceUntold => 14_180,
         Mutant::ForceIntoNextGeneration => 15_130,
-        Mutant::WatermarkTooHigh => 8_660,
+        Mutant::WatermarkTooHigh => 9_260,
         Mutant::FollowAfterAlone => 1_240,
-        Mutant::GoAloneUnasked => 1_130,
-        Mutant::LeadAfterPowerLoss => 770,
-        Mutant::HandOverBusy => 880,
-        Mutant::KeepLoserComplete => 6_270,
+        Mutant::GoAloneUnasked => 1_150,
+        Mutant::LeadAfterPowerLoss => 810,
+        Mutant::HandOverBusy => 920,
+        Mutant::KeepLoserComplete => 6_280,
         Mutant::RejoinFromAnyCopy => 70,
         Mutant::CachesOutliveLease => 650,
-        Mutant::RunOvertaken => 7_900,
+        Mutant::RunOvertaken => 8_200,
         Mutant::IgnorePeerRoom => 1_330,
         Mutant::SendWithoutRoom => 400,
-        Mutant::RejoinWithoutPaw => 10_190,
-        Mutant::MetadataOutOfOrder => 1_090,
-        Mutant::NoSawEntry => 630,
-        Mutant::AdmitBeforeRanges => 600,
-        Mutant::RangesBeforeMetadata => 6_500,
-        Mutant::KeepNameOfSync => 1_820,
+        Mutant::RejoinWithoutPaw => 16_230,
+        Mutant::MetadataOutOfOrder => 1_170,
+        Mutant::NoSawEntry => 640,
+        Mutant::AdmitBeforeRanges => 680,
+        Mutant::RangesBeforeMetadata => 7_270,
+        Mutant::KeepNameOfSync => 2_440,
         Mutant::HideFailure => 320,
-        Mutant::ForgetNames | Mutant::MarkBeforeSync | Mutant::RepeatMetadata => 100,
-        Mutant::DeltaForgetsUnapplied => 7_010,
+        Mutant::RepeatMetadata => 100,
+        Mutant::DeltaForgetsUnapplied => 15_950,
         Mutant::KeepVerifierOfDemoted => 4_120,
         Mutant::PromoteWithOldVerifier => 440,
-        Mutant::ForgetInDoubt => 300,
-        Mutant::ShowNamesInDoubt => 2_250,
+        Mutant::ForgetInDoubt => 310,
+        Mutant::ShowNamesInDoubt => 8_700,
+        Mutant::SilenceFromLook => 6_960,
+        Mutant::ForgetNames => 610,
+        Mutant::IgnorePawInRecovery => 140,
+        Mutant::KeepInDoubt => 820,
+        Mutant::DemoteInSameGeneration => 780,
+        Mutant::SyncHereOnly => 150,
+        Mutant::MarkBeforeSync => 120,
         _ => 1,
     }
 }
