@@ -275,7 +275,7 @@ fn late_word(seed: u64) -> Result<(), String> {
 }
 
 /// A node is forced to lead while its witness is cut off and the other node is down, and stops. The other node starts too early,
-/// and takes over by the word of the witness. The node that was forced to lead starts again, and hears the witness.
+/// and takes over by the answer of the witness. The node that was forced to lead starts again, and hears the witness.
 fn overtaken_promotion(seed: u64) -> Result<(), String> {
     let mut cluster = cluster(seed, Some(FAILOVER_AFTER))?;
     create(&mut cluster, "f")?;
