@@ -21,6 +21,9 @@ use crate::session::standby::StandbySession;
 const FIRST: Duration = Duration::from_secs(2);
 /// Time between two exchanges of a secondary without a primary.
 const AGAIN: Duration = Duration::from_secs(10);
+/// Time before a node whose role has just changed meets the other node. If the change came of an exchange, the other node is about
+/// to greet: a record that says "not complete" after its greeting would let the resync that begins count for nothing.
+const GREETING: Duration = Duration::from_millis(5);
 /// Time between two exchanges of a primary that may not serve yet, and of a node whose role has just changed: it may be that
 /// no node serves until they meet.
 const SOON: Duration = Duration::from_millis(200);
@@ -44,7 +47,7 @@ impl RoleKeeper {
             // The role changes: the other node is to learn of that at once. The next session may not have begun yet.
             self.engine
                 .wait_until(None, || !self.role.session().replication().is_over());
-            pauses = [Duration::ZERO, SOON];
+            pauses = [GREETING, SOON];
         }
     }
 

@@ -1,8 +1,8 @@
 //! Judges the content of files, byte by byte and over all bytes of a file.
 //!
 //! A file is cut at each offset where a call that touched it began or ended, and where a reader saw
-//! a change from one write to another. Time is cut at losses. [`register`](register) judges
-//! each piece. [`order`](order) judges the pieces of one file and epoch together.
+//! a change from one write to another. Time is cut at losses. [`register`] judges
+//! each piece. [`order`] judges the pieces of one file and epoch together.
 //!
 //! A loss may leave operations under way (a failed flush). A change that spans such a loss may
 //! belong to either side. A look that spans it is not checked.
