@@ -17,7 +17,7 @@ use lockstep_driver::config::ConfigRefused;
 use lockstep_link::{Fingerprint, Identity};
 use lockstep_mount::hold::DescriptorStore;
 use lockstep_types::DatastoreUuid;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::error::NodeError;
 use super::slot::DatastoreSlot;
@@ -207,10 +207,7 @@ impl DatastoreRegistry {
         config: DatastoreConfig,
         witness: Option<&WitnessConfig>,
     ) -> Result<(), RegistryError> {
-        let is_closed = self.is_closed.lock();
-        if *is_closed {
-            return Err(RegistryError::Stopping);
-        }
+        let _changing = self.changing()?;
         self.check(&config)?;
         let slot = self.slot(config, witness)?;
         // Before the start, as at the start of a node: a peer that calls meanwhile is told to wait.
@@ -229,10 +226,7 @@ impl DatastoreRegistry {
     /// [`RegistryError::Unknown`] and [`RegistryError::Stopping`] change nothing. After [`RegistryError::Unclean`] the datastore
     /// is off the list, too.
     pub fn remove(&self, name: &str) -> Result<(), RegistryError> {
-        let is_closed = self.is_closed.lock();
-        if *is_closed {
-            return Err(RegistryError::Stopping);
-        }
+        let _changing = self.changing()?;
         let slot = self.known(name)?;
         if self.take_off(&slot) {
             tracing::info!(datastore = name, "taken off this node");
@@ -252,15 +246,21 @@ impl DatastoreRegistry {
         config: DatastoreConfig,
         witness: Option<&WitnessConfig>,
     ) -> Result<(), RegistryError> {
-        let is_closed = self.is_closed.lock();
-        if *is_closed {
-            return Err(RegistryError::Stopping);
-        }
+        let _changing = self.changing()?;
         let slot = self.known(&config.name)?;
         if slot.witness() != witness {
             return Err(RegistryError::OtherWitness(config.name));
         }
         Ok(slot.reconfigure(config)?)
+    }
+
+    /// The right to change the list, of one thread at a time.
+    fn changing(&self) -> Result<MutexGuard<'_, bool>, RegistryError> {
+        let is_closed = self.is_closed.lock();
+        if *is_closed {
+            return Err(RegistryError::Stopping);
+        }
+        Ok(is_closed)
     }
 
     fn known(&self, name: &str) -> Result<Arc<DatastoreSlot>, RegistryError> {

@@ -1,8 +1,8 @@
 //! One datastore of a node: it runs, or it is not started and the node tries again.
 //!
 //! Invariants: a failed start leaves nothing open, mounted or locked behind. A running datastore is never started a
-//! second time. A datastore that was taken off the node is never started again. The lock of the state is never held while a store is opened or mounted, so that a request for the
-//! status never waits for a disk.
+//! second time. A datastore that was taken off the node is never started again. The lock of the state is never held while
+//! a store is opened or mounted, so that a request for the status never waits for a disk.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
