@@ -237,12 +237,15 @@ impl Question {
         }))
     }
 
-    /// Whether the witness has made the other node the primary, in place of the promotion of which this question tells.
-    pub fn is_overtaken(&self, me: Member) -> bool {
-        match (self.query, self.known) {
-            (WitnessQuery::Tell(promotion), Some(known)) => promotion.is_overtaken_by(known, me),
-            _ => false,
-        }
+    /// The generation in which the witness has made the other node, `me` being this one, the primary.
+    pub fn later_generation(&self, me: Member) -> Option<Generation> {
+        let known = self.known?;
+        let is_later = match self.query {
+            WitnessQuery::Tell(promotion) => promotion.is_overtaken_by(known, me),
+            WitnessQuery::TakeOver if is_active(Mutant::StandUnrecorded) => false,
+            _ => known.generation > self.mine.generation,
+        };
+        is_later.then_some(known.generation)
     }
 
     /// Whether the copy of this node is older than the one that the witness knows of.

@@ -14,7 +14,7 @@ use crate::change::{RoleChange, RoleChangeKind};
 use crate::conflict::CommandRefusal;
 use crate::event::{Answered, RoleEffect, WitnessCall};
 use crate::facts::{RoleFacts, SessionState};
-use crate::forced::{ForcedPromotion, ForcedStep};
+use crate::forced::ForcedPromotion;
 use crate::promotion::UnrecordedPromotion;
 use crate::query::WitnessQuery;
 use crate::question::{Conclusion, Question, Step};
@@ -23,16 +23,6 @@ use crate::record::RoleRecord;
 /// Distance of the generation of a forced promotion from the latest generation that this node knows. Without this node,
 /// the other one may have gone two generations further: by a grant that this node has not read, and by a takeover after it.
 const FORCED_GENERATIONS: u64 = 3;
-
-/// What the witness knows of a promotion by force.
-enum TellOutcome {
-    /// The witness knows.
-    Recorded,
-    /// The witness has made the other node the primary of this generation.
-    Overtaken(Generation),
-    /// No answer has come, or other claims have overtaken each claim.
-    Unknown,
-}
 
 impl RoleMachine {
     /// Gives the role of the primary to the other node, which is in sync.
@@ -73,17 +63,14 @@ impl RoleMachine {
                 generation: mine.generation,
                 known: mine.generation,
             };
-            return self.tell(facts, ForcedStep::TellThenServeAlone(promotion));
+            return self.tell(facts, promotion);
         }
         if let Err(refusal) = may_promote(facts, accepts_loss) {
             return vec![RoleEffect::Refuse(refusal)];
         }
         let mut effects = vec![RoleEffect::SkipNumbersAndRenewVerifier];
         if facts.settings.has_witness {
-            self.forced = Some(ForcedPromotion {
-                step: ForcedStep::ReadThenStand,
-                question: None,
-            });
+            self.forced = Some(ForcedPromotion::Read);
             effects.push(RoleEffect::Call(WitnessCall::Read));
         } else {
             let generation = self.next_generation(mine, accepts_loss);
@@ -98,50 +85,33 @@ impl RoleMachine {
         facts: &RoleFacts,
         answered: &Answered,
     ) -> RoleEffects {
-        let Some(mut forced) = self.forced.take() else {
-            return Vec::new();
-        };
-        let Some(mut question) = forced.question else {
-            if let Some(known) = answered.now {
-                self.note_later(facts.record, known.generation);
+        match self.forced.take() {
+            Some(ForcedPromotion::Read) => {
+                if let Some(known) = answered.now {
+                    self.note_later(facts.record, known.generation);
+                }
+                self.stand(facts)
             }
-            return self.stand(facts);
-        };
-        match question.answered(&facts.settings, answered) {
-            Step::Call(call) => {
-                forced.question = Some(question);
-                self.forced = Some(forced);
-                vec![RoleEffect::Call(call)]
+            Some(ForcedPromotion::Tell(promotion, question)) => {
+                self.tell_answered(facts, promotion, question, answered)
             }
-            Step::Over(Conclusion::Recorded) => {
-                self.told(facts, forced.step, &TellOutcome::Recorded)
-            }
-            Step::Over(_) => {
-                let outcome = match (question.is_overtaken(facts.settings.me), answered.now) {
-                    (true, Some(known)) => TellOutcome::Overtaken(known.generation),
-                    _ => TellOutcome::Unknown,
-                };
-                self.told(facts, forced.step, &outcome)
-            }
+            Some(ForcedPromotion::Stand(_)) | None => Vec::new(),
         }
     }
 
     /// The call of a command has no answer.
     pub(super) fn command_unanswered(&mut self, facts: &RoleFacts) -> RoleEffects {
         match self.forced.take() {
-            Some(forced) if forced.question.is_none() => self.stand(facts),
-            Some(forced) => self.told(facts, forced.step, &TellOutcome::Unknown),
-            None => Vec::new(),
+            Some(ForcedPromotion::Read) => self.stand(facts),
+            Some(ForcedPromotion::Tell(promotion, _)) => self.untold(facts, promotion),
+            Some(ForcedPromotion::Stand(_)) | None => Vec::new(),
         }
     }
 
     /// The change that a command has asked for is durable.
     pub(super) fn command_changed(&mut self, facts: &RoleFacts) -> RoleEffects {
         match self.forced.take() {
-            Some(ForcedPromotion {
-                step: ForcedStep::Stand(promotion),
-                ..
-            }) => self.tell(facts, ForcedStep::TellThenLead(promotion)),
+            Some(ForcedPromotion::Stand(promotion)) => self.tell(facts, promotion),
             _ => Vec::new(),
         }
     }
@@ -155,10 +125,8 @@ impl RoleMachine {
             is_candidate: true,
             ..mine.demoted(generation, mine.complete)
         };
-        self.forced = Some(ForcedPromotion {
-            step: ForcedStep::Stand(UnrecordedPromotion { generation, known }),
-            question: None,
-        });
+        let promotion = UnrecordedPromotion { generation, known };
+        self.forced = Some(ForcedPromotion::Stand(promotion));
         let kind = RoleChangeKind::BecomeCandidate;
         vec![RoleEffect::Change(RoleChange::waiting(
             kind, mine, candidate,
@@ -166,54 +134,59 @@ impl RoleMachine {
     }
 
     /// Tells the witness that this node serves in a generation, without the other node.
-    fn tell(&mut self, facts: &RoleFacts, step: ForcedStep) -> RoleEffects {
+    fn tell(&mut self, facts: &RoleFacts, promotion: UnrecordedPromotion) -> RoleEffects {
         if is_active(Mutant::ForceUntold) {
-            return self.go_on(facts, step);
+            return self.serve_by_force(facts, promotion);
         }
-        let query = match step {
-            ForcedStep::TellThenServeAlone(promotion) | ForcedStep::TellThenLead(promotion) => {
-                WitnessQuery::Tell(promotion)
-            }
-            ForcedStep::ReadThenStand | ForcedStep::Stand(_) => WitnessQuery::Look,
-        };
-        self.forced = Some(ForcedPromotion {
-            step,
-            question: Some(Question::new(query, facts.record)),
-        });
+        let question = Question::new(WitnessQuery::Tell(promotion), facts.record);
+        self.forced = Some(ForcedPromotion::Tell(promotion, Box::new(question)));
         vec![RoleEffect::Call(WitnessCall::Read)]
     }
 
-    /// The witness knows of the promotion, or gave no answer: then this node keeps that the witness must still know.
-    fn told(&mut self, facts: &RoleFacts, step: ForcedStep, outcome: &TellOutcome) -> RoleEffects {
-        let note = match (outcome, step) {
-            (TellOutcome::Overtaken(later), _) => {
-                self.note_generation(*later);
-                return vec![RoleEffect::Refuse(CommandRefusal::Overtaken)];
+    fn tell_answered(
+        &mut self,
+        facts: &RoleFacts,
+        promotion: UnrecordedPromotion,
+        mut question: Box<Question>,
+        answered: &Answered,
+    ) -> RoleEffects {
+        let conclusion = match question.answered(&facts.settings, answered) {
+            Step::Call(call) => {
+                self.forced = Some(ForcedPromotion::Tell(promotion, question));
+                return vec![RoleEffect::Call(call)];
             }
-            (
-                TellOutcome::Unknown,
-                ForcedStep::TellThenServeAlone(promotion) | ForcedStep::TellThenLead(promotion),
-            ) => RoleEffect::NoteUnrecorded(promotion),
-            _ => RoleEffect::ClearUnrecorded,
+            Step::Over(conclusion) => conclusion,
         };
-        let mut effects = vec![note];
-        effects.extend(self.go_on(facts, step));
+        if let Some(later) = question.later_generation(facts.settings.me) {
+            self.note_generation(later);
+            vec![RoleEffect::Refuse(CommandRefusal::Overtaken)]
+        } else if conclusion == Conclusion::Recorded {
+            let mut effects = vec![RoleEffect::ClearUnrecorded];
+            effects.extend(self.serve_by_force(facts, promotion));
+            effects
+        } else {
+            // Other claims have overtaken each claim.
+            self.untold(facts, promotion)
+        }
+    }
+
+    /// The witness does not know of the promotion: this node keeps that the witness must still know.
+    fn untold(&mut self, facts: &RoleFacts, promotion: UnrecordedPromotion) -> RoleEffects {
+        let mut effects = vec![RoleEffect::NoteUnrecorded(promotion)];
+        effects.extend(self.serve_by_force(facts, promotion));
         effects
     }
 
-    fn go_on(&mut self, facts: &RoleFacts, step: ForcedStep) -> RoleEffects {
-        match step {
-            ForcedStep::TellThenServeAlone(_) => {
-                // The other node may have taken over meanwhile.
-                let mut effects = vec![RoleEffect::SkipNumbersAndRenewVerifier];
-                effects.extend(self.serve_alone(facts));
-                effects
-            }
-            ForcedStep::TellThenLead(promotion) => {
-                let change = promoted(facts.record, promotion.generation);
-                vec![RoleEffect::Change(change)]
-            }
-            ForcedStep::ReadThenStand | ForcedStep::Stand(_) => Vec::new(),
+    /// The primary that waits for the solo grant serves alone, and the candidate leads.
+    fn serve_by_force(&mut self, facts: &RoleFacts, promotion: UnrecordedPromotion) -> RoleEffects {
+        if facts.record.is_primary() {
+            // The other node may have taken over meanwhile.
+            let mut effects = vec![RoleEffect::SkipNumbersAndRenewVerifier];
+            effects.extend(self.serve_alone(facts));
+            effects
+        } else {
+            let change = promoted(facts.record, promotion.generation);
+            vec![RoleEffect::Change(change)]
         }
     }
 

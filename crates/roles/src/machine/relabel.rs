@@ -1,7 +1,7 @@
 //! A machine with other labels.
 
 use super::RoleMachine;
-use crate::forced::{ForcedPromotion, ForcedStep};
+use crate::forced::ForcedPromotion;
 use crate::query::WitnessQuery;
 use crate::question::Question;
 use crate::relabel::Labels;
@@ -41,14 +41,13 @@ fn relabel_question(mut question: Question, labels: &impl Labels) -> Question {
     question
 }
 
-fn relabel_forced(mut forced: ForcedPromotion, labels: &impl Labels) -> ForcedPromotion {
-    if let ForcedStep::TellThenServeAlone(promotion)
-    | ForcedStep::Stand(promotion)
-    | ForcedStep::TellThenLead(promotion) = &mut forced.step
-    {
-        *promotion = labels.promotion(*promotion);
+fn relabel_forced(forced: ForcedPromotion, labels: &impl Labels) -> ForcedPromotion {
+    match forced {
+        ForcedPromotion::Read => ForcedPromotion::Read,
+        ForcedPromotion::Stand(promotion) => ForcedPromotion::Stand(labels.promotion(promotion)),
+        ForcedPromotion::Tell(promotion, question) => ForcedPromotion::Tell(
+            labels.promotion(promotion),
+            Box::new(relabel_question(*question, labels)),
+        ),
     }
-    let question = forced.question;
-    forced.question = question.map(|question| relabel_question(question, labels));
-    forced
 }

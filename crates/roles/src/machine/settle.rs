@@ -3,16 +3,14 @@
 //! Invariant: an answer changes nothing if the record of this node has changed since the question.
 
 use lockstep_types::Generation;
-use lockstep_types::mutants::{Mutant, is_active};
 
 use super::{RoleEffects, RoleMachine};
 use crate::change::{RoleChange, RoleChangeKind, ServicePart};
 use crate::conflict::RoleConflict;
 use crate::event::{RoleEffect, Settle};
 use crate::facts::{RoleFacts, SessionState};
-use crate::query::WitnessQuery;
-use crate::question::{Conclusion, Question};
-use crate::record::{Member, RoleRecord};
+use crate::question::Conclusion;
+use crate::record::RoleRecord;
 
 impl RoleMachine {
     /// Acts on the answers to a question. No other thread changes the role meanwhile.
@@ -21,7 +19,7 @@ impl RoleMachine {
         let Some(question) = question.filter(|question| question.mine == facts.record) else {
             return Vec::new();
         };
-        if let Some(later) = later_generation(&question, facts.settings.me) {
+        if let Some(later) = question.later_generation(facts.settings.me) {
             return self.stop_serving(facts, settle, later);
         }
         match question.conclusion {
@@ -89,17 +87,6 @@ fn become_candidate(facts: &RoleFacts) -> RoleEffects {
     let kind = RoleChangeKind::BecomeCandidate;
     let change = RoleChange::waiting(kind, mine, mine.become_candidate());
     vec![RoleEffect::Change(change)]
-}
-
-/// The generation in which the witness has made the other node, `me` being this one, the primary.
-fn later_generation(question: &Question, me: Member) -> Option<Generation> {
-    let known = question.known?;
-    let is_later = match question.query {
-        WitnessQuery::Tell(promotion) => promotion.is_overtaken_by(known, me),
-        WitnessQuery::TakeOver if is_active(Mutant::StandUnrecorded) => false,
-        _ => known.generation > question.mine.generation,
-    };
-    is_later.then_some(known.generation)
 }
 
 #[cfg(test)]

@@ -399,7 +399,7 @@ fn the_witness_lets_only_the_forced_node_serve() {
         let told = known(change, fourth, First, PrimaryOnly);
         let (question, now) = tell(record, &[]);
         assert_eq!(question.conclusion, Some(Conclusion::Recorded));
-        assert!(!question.is_overtaken(First));
+        assert_eq!(question.later_generation(First), None);
         assert_eq!((question.known, now), (Some(told), Some(told)));
     }
 }
@@ -418,7 +418,7 @@ fn an_overtaken_claim_is_made_again_unless_the_other_node_leads() {
     let later = known(8, second, Second, PrimaryOnly);
     let (question, now) = tell(record, &[later]);
     assert_eq!(question.conclusion, Some(Conclusion::Nothing));
-    assert!(question.is_overtaken(First));
+    assert!(question.later_generation(First).is_some());
     assert_eq!((question.known, now), (Some(later), Some(later)));
 }
 
@@ -429,7 +429,7 @@ fn a_promotion_is_told_with_three_claims_at_most() {
         let others: Vec<_> = (0..overtaken).map(|number| record(8 + number)).collect();
         let (question, _) = tell(Some(record(7)), &others);
         assert_eq!(question.conclusion, Some(expected), "{overtaken}");
-        assert!(!question.is_overtaken(Member::First));
+        assert_eq!(question.later_generation(Member::First), None);
     }
 }
 

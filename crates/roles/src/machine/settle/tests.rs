@@ -6,6 +6,7 @@ use crate::fixture::{
     generation, known, no_witness, serving, settled, sync,
 };
 use crate::promotion::UnrecordedPromotion;
+use crate::record::Member;
 use crate::witness::{InSyncSet, WitnessRecord};
 
 /// A machine whose question is over, with the answers of a witness that has this record.
