@@ -2,7 +2,7 @@
 //!
 //! To give way needs no disk: the node closes the connection, and from then on deals neither with the other node nor with
 //! the witness, as if it were cut off from both. So its lease ends, and the secondary takes over by the answer of the witness
-//! (rule R7). While the disk hangs, the dialer dials nobody, callers are refused, and `arbitration` asks nothing. Once the
+//! (rule R7). While the disk hangs, the dialer dials nobody, callers are refused, and the witness is asked nothing. Once the
 //! disk answers, the nodes meet as after any cut.
 //!
 //! Invariant: the thread that looks waits for no disk.
@@ -121,11 +121,12 @@ impl<'a> StallGuard<'a> {
                 "the disk of this node HANGS: it has not answered for this time, and reports no error; see `lockstep why`"
             );
         }
-        let may_peer_hang = watch.may_peer_hang();
-        if may_peer_hang || !self.can_be_replaced() {
+        if !self.can_be_replaced() {
             return;
         }
-        let event = RoleEvent::DiskHangs { may_peer_hang };
+        let event = RoleEvent::DiskHangs {
+            may_peer_hang: watch.may_peer_hang(),
+        };
         let effects = self.role.decide(&event);
         if !effects.is_empty() && watch.give_way() {
             for effect in effects {

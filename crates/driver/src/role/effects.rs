@@ -92,8 +92,7 @@ impl CurrentRole {
     /// Carries out an effect that calls no witness.
     pub(super) fn carry_out(&self, effect: RoleEffect) -> Result<(), EffectError> {
         let engine = &self.engine;
-        let in_role_file =
-            |what: &'static str| move |error| StoreError::disk(what, "role.json")(error).into();
+        let not_noted = StoreError::disk("note the promotion in", "role.json");
         match effect {
             RoleEffect::Change(change) => return self.change_role(change),
             RoleEffect::ServeAlone => self.serve_alone(),
@@ -111,11 +110,11 @@ impl CurrentRole {
                     "the witness does not know of the forced promotion"
                 );
                 let noted = engine.role_file.note_unrecorded(promotion);
-                return noted.map_err(in_role_file("note the promotion in"));
+                return Ok(noted.map_err(not_noted)?);
             }
             RoleEffect::ClearUnrecorded => {
                 let cleared = engine.role_file.clear_unrecorded();
-                return cleared.map_err(in_role_file("note the promotion in"));
+                return Ok(cleared.map_err(not_noted)?);
             }
             RoleEffect::GiveWay => self.give_way(),
             RoleEffect::ServeReads => self.serve_reads(),
