@@ -10,6 +10,7 @@ mod copy_base;
 mod memory_return;
 pub(crate) mod primary;
 mod responder;
+mod silence;
 pub(crate) mod standby;
 pub(crate) mod usage;
 mod welcome;

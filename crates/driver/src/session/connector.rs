@@ -22,6 +22,7 @@ use crate::peer::dial::{Dial, DialError, Halves};
 use crate::replication::greeting;
 use crate::replication::role_exchange::{self, ExchangeError, RolePeer};
 use crate::session::primary::PrimarySession;
+use crate::session::silence::PeerSilence;
 
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
@@ -364,15 +365,14 @@ impl<'a, M: RolePeer> Connector<'a, M> {
     /// Reads until the connection is lost; returns why.
     fn read_answers(&self, mut receiver: Box<dyn ReceiveFrames>) -> ReadEnd {
         let engine = &self.session.engine;
-        let limit = engine.config.current().peer_timeout;
-        if let Err(error) = receiver.set_timeout(Some(limit / 4)) {
-            return ReadEnd::Link(error);
-        }
-        let mut heard = engine.host.now();
+        let mut silence = match PeerSilence::begin(engine, &mut *receiver) {
+            Ok(silence) => silence,
+            Err(error) => return ReadEnd::Link(error),
+        };
         loop {
             match receiver.recv() {
                 Ok(frame) => {
-                    heard = engine.host.now();
+                    silence.end();
                     match Envelope::decode(frame.header) {
                         Ok(Envelope {
                             generation,
@@ -393,18 +393,12 @@ impl<'a, M: RolePeer> Connector<'a, M> {
                     }
                 }
                 // A frame that is arriving is a sign of life.
-                Err(error) if error.is_timed_out() && error.is_slow() => {
-                    heard = engine.host.now();
-                }
-                Err(error) if error.is_timed_out() => {
-                    let limit = engine.config.current().peer_timeout;
-                    if engine.host.since(heard) >= limit {
-                        return ReadEnd::Silent(limit);
-                    }
-                    if let Err(error) = receiver.set_timeout(Some(limit / 4)) {
-                        return ReadEnd::Link(error);
-                    }
-                }
+                Err(error) if error.is_timed_out() && error.is_slow() => silence.end(),
+                Err(error) if error.is_timed_out() => match silence.look(&mut *receiver) {
+                    Ok(None) => {}
+                    Ok(Some(limit)) => return ReadEnd::Silent(limit),
+                    Err(error) => return ReadEnd::Link(error),
+                },
                 Err(error) => return ReadEnd::Link(error),
             }
         }

@@ -35,6 +35,7 @@ use crate::replication::greeting::{refuse, refuse_poisoned};
 use crate::replication::{CoreDriver, Replication};
 use crate::session::copy_base::CopyBase;
 use crate::session::responder::Responder;
+use crate::session::silence::PeerSilence;
 use crate::session::usage::SessionUsage;
 
 /// The longest wait of a node that stops for its primary to close the connection.
@@ -214,10 +215,8 @@ impl StandbySession {
         sender: &Arc<dyn SendFrames>,
         receiver: &mut dyn ReceiveFrames,
     ) -> Result<Infallible, ConnectionEnd> {
-        let limit = self.engine.config.current().peer_timeout;
-        receiver.set_timeout(Some(limit / 4))?;
+        let mut silence = PeerSilence::begin(&self.engine, receiver)?;
         let _reading = Reading::on(&*self.engine.host);
-        let mut heard = self.engine.host.now();
         loop {
             let next = if self.expects_more() {
                 receiver.recv_spinning()
@@ -226,21 +225,19 @@ impl StandbySession {
             };
             match next {
                 Ok(frame) => {
-                    heard = self.engine.host.now();
+                    silence.end();
                     self.handle_frame(sender, &frame)?;
                 }
                 // A frame that is arriving is a sign of life. The primary gets one, too: it may hear nothing else
                 // before the frame is whole.
                 Err(error) if error.is_timed_out() && error.is_slow() => {
-                    heard = self.engine.host.now();
+                    silence.end();
                     self.answer(&**sender, Message::Alive);
                 }
                 Err(error) if error.is_timed_out() => {
-                    let limit = self.engine.config.current().peer_timeout;
-                    if self.engine.host.since(heard) >= limit {
+                    if let Some(limit) = silence.look(receiver)? {
                         return Err(ConnectionEnd::Silent(limit));
                     }
-                    receiver.set_timeout(Some(limit / 4))?;
                 }
                 Err(error) => return Err(error.into()),
             }
