@@ -115,7 +115,7 @@ impl Engine {
 
     /// Whether the configuration demands stable storage for every operation.
     pub fn is_always_durable(&self) -> bool {
-        self.config.current().policies.durability == Durability::Always
+        self.config.durability() == Durability::Always
     }
 
     /// The answer to a request that a change of the role, or the end of the datastore, leaves without an outcome: either

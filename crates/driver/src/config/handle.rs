@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use lockstep_types::settings::Durability;
 use parking_lot::RwLock;
 
 use super::changes::{self, ConfigRefused};
@@ -34,6 +35,7 @@ use super::{DatastoreConfig, PeerConfig};
 #[derive(Debug)]
 pub struct ConfigHandle {
     name: String,
+    durability: Durability,
     current: RwLock<Arc<DatastoreConfig>>,
 }
 
@@ -42,6 +44,7 @@ impl ConfigHandle {
     pub fn new(config: DatastoreConfig) -> Self {
         Self {
             name: config.name.clone(),
+            durability: config.policies.durability,
             current: RwLock::new(Arc::new(config)),
         }
     }
@@ -49,6 +52,11 @@ impl ConfigHandle {
     /// Name of the datastore, which never changes.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The promise to clients, which no change of a running datastore touches. Each write asks for it, so it takes no lock.
+    pub(crate) const fn durability(&self) -> Durability {
+        self.durability
     }
 
     /// The present value: a snapshot, which a later change leaves alone.
