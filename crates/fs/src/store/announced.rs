@@ -14,12 +14,12 @@ use lockstep_lossy::disk::{Call, CallKind, Disk, Verdict};
 use lockstep_types::backing::BackingFile;
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{
-    AllocateMode, BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind,
-    Osn, Timestamp,
+    AllocateMode, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn,
+    Timestamp,
 };
 use parking_lot::Mutex;
 
-use super::{Access, ImageChunk, OpenOptions, Store};
+use super::{ImageChunk, OpenOptions, Store};
 use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver, ChangeOrigin};
 use crate::content::freed::Removal;
 use crate::error::StoreError;
@@ -113,12 +113,7 @@ impl Site {
     fn new() -> Self {
         let disk = Disk::default();
         Store::create(&disk.mount(), UUID, &LogOptions::default()).unwrap();
-        let options = OpenOptions {
-            datastore: Some(UUID),
-            boot: BootId::from_bytes([1; 16]),
-            access: Access::Write,
-            log: LogOptions::default(),
-        };
+        let options = OpenOptions::for_test(UUID);
         let mut store = Store::open(disk.mount(), &options).unwrap().store;
         let recorder = Arc::new(Recorder::default());
         let observer = Arc::clone(&recorder);

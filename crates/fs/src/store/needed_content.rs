@@ -7,10 +7,10 @@ use lockstep_intentlog::LogOptions;
 use lockstep_lossy::disk::{Disk, Survivors};
 use lockstep_types::backing::BackingFile;
 use lockstep_types::{
-    BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
+    DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
 };
 
-use super::{Access, OpenOptions, Store};
+use super::{OpenOptions, Store};
 use crate::content::before_change::{ByteChange, ByteObserver, ChangeOrigin};
 use crate::content::freed::{MarkOwner, Removal};
 use crate::error::StoreError;
@@ -106,12 +106,7 @@ impl Site {
     }
 
     fn open(disk: Disk, is_first: bool) -> Self {
-        let options = OpenOptions {
-            datastore: Some(UUID),
-            boot: BootId::from_bytes([1; 16]),
-            access: Access::Write,
-            log: LogOptions::default(),
-        };
+        let options = OpenOptions::for_test(UUID);
         let mut store = Store::open(disk.mount(), &options).unwrap().store;
         let archive = Arc::new(Archive::default());
         let observer = Arc::clone(&archive) as Arc<dyn ByteObserver>;

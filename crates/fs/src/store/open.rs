@@ -58,6 +58,19 @@ pub struct OpenOptions {
     pub log: LogOptions,
 }
 
+#[cfg(test)]
+impl OpenOptions {
+    /// Opens the store of a test for use.
+    pub(super) fn for_test(datastore: DatastoreUuid) -> Self {
+        Self {
+            datastore: Some(datastore),
+            boot: BootId::from_bytes([1; 16]),
+            access: Access::Write,
+            log: LogOptions::default(),
+        }
+    }
+}
+
 /// A store that was read completely and found good. Nothing in its directory was changed.
 pub struct Checked {
     backing: Arc<dyn Backing>,
