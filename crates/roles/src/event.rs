@@ -45,6 +45,18 @@ pub enum RoleEvent {
     Changed,
 }
 
+impl RoleEvent {
+    /// Whether the event is a step of a question of the thread that watches the other node.
+    pub const fn is_of_watch(&self) -> bool {
+        match self {
+            Self::Due(_) | Self::Settle(_) => true,
+            Self::Answered(answered) => matches!(answered.asker, Asker::Watch),
+            Self::Silent(asker) => matches!(asker, Asker::Watch),
+            _ => false,
+        }
+    }
+}
+
 /// The offer of the other node, with the facts on which the decision depends.
 #[derive(Clone, Copy, Debug)]
 pub struct Offered {

@@ -47,6 +47,14 @@ struct WitnessKnowledge {
     protects: bool,
 }
 
+/// Everything that a machine knows beside the questions that are under way. Equal knowledge allows the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoleKnowledge {
+    solo: SoloGrant,
+    peer: PeerKnowledge,
+    witness: WitnessKnowledge,
+}
+
 /// What a machine has heard of the witness, for the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WitnessReport {
@@ -118,6 +126,15 @@ impl RoleMachine {
             SessionEvent::Begins | SessionEvent::Renamed => self.witness.protects = false,
             SessionEvent::EntersSync => self.solo.end(),
             SessionEvent::SecondaryFollows(generation) => self.solo.grant(generation),
+        }
+    }
+
+    /// The knowledge of this moment.
+    pub const fn knowledge(&self) -> RoleKnowledge {
+        RoleKnowledge {
+            solo: self.solo,
+            peer: self.peer,
+            witness: self.witness,
         }
     }
 

@@ -72,9 +72,12 @@ impl SharedMachine {
 
     /// See [`RoleMachine::handle`].
     pub fn handle(&self, facts: &RoleFacts, event: &RoleEvent) -> Vec<RoleEffect> {
-        let effects = self.machine.lock().handle(facts, *event);
-        // The thread that asks the witness looks after each change whether a question is due: a look alone is no change.
-        if !effects.is_empty() || !matches!(event, RoleEvent::Due(_)) {
+        let mut machine = self.machine.lock();
+        let before = machine.knowledge();
+        let effects = machine.handle(facts, *event);
+        // The thread that watches the other node goes on with a question of its own: no other thread waits for the steps of that.
+        if !event.is_of_watch() || machine.knowledge() != before {
+            drop(machine);
             self.changes.raise();
         }
         effects
