@@ -27,7 +27,7 @@ type EtcdStub = proto::kv_client::KvClient<Channel>;
 pub(crate) const CURE: &str =
     "check that a majority of etcd's members runs, their addresses and the firewalls";
 
-/// Idle time after which a connection is probed.
+/// Time after which a connection is probed during a call.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Limit for the answer to a probe.

@@ -22,7 +22,7 @@ use crate::wire::{self, WireError};
 
 type OwnStub = proto::witness_client::WitnessClient<Channel>;
 
-/// Idle time after which the connection is probed.
+/// Time after which the connection is probed during a call. Without a call, the regular question of the node is the probe.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Limit for the answer to a probe.
@@ -133,8 +133,7 @@ impl OwnWitness {
         stub.get_or_insert_with(|| {
             let endpoint = Endpoint::from_static("http://witness")
                 .http2_keep_alive_interval(PROBE_INTERVAL)
-                .keep_alive_timeout(PROBE_TIMEOUT)
-                .keep_alive_while_idle(true);
+                .keep_alive_timeout(PROBE_TIMEOUT);
             OwnStub::new(endpoint.connect_with_connector_lazy(self.dialer.clone()))
         })
         .clone()
