@@ -34,6 +34,15 @@ pub(crate) struct DiskWatch {
     has_given_way: AtomicBool,
 }
 
+/// An answer of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DiskAnswer {
+    /// Time before the answer without one, in milliseconds. Zero for an answer before the first look.
+    pub silent_ms: u64,
+    /// The disk has hung.
+    pub was_stuck: bool,
+}
+
 impl DiskWatch {
     /// A watch over a disk that has just answered.
     pub fn new(config: &Arc<ConfigHandle>) -> Self {
@@ -60,12 +69,14 @@ impl DiskWatch {
         self.silent_ms.fetch_add(millis(time), Ordering::AcqRel);
     }
 
-    /// The disk has answered. Returns the time that the answer took, in milliseconds, if the disk was stuck.
-    pub fn note_answer(&self) -> Option<u64> {
+    /// The disk has answered.
+    pub fn note_answer(&self) -> DiskAnswer {
         let was_stuck = self.is_stuck();
-        let silent_ms = self.silent_ms.swap(0, Ordering::AcqRel);
         self.has_given_way.store(false, Ordering::Release);
-        was_stuck.then_some(silent_ms)
+        DiskAnswer {
+            silent_ms: self.silent_ms.swap(0, Ordering::AcqRel),
+            was_stuck,
+        }
     }
 
     /// Whether the disk of this node hangs.
@@ -234,9 +245,15 @@ mod tests {
         assert_eq!(watch.stuck_for_more_than(), Some(LIMIT));
         assert!(watch.give_way() && !watch.give_way());
         assert!(watch.status().unwrap().gave_way);
-        assert_eq!(watch.note_answer(), Some(millis(LIMIT)));
+        assert_eq!(
+            watch.note_answer(),
+            DiskAnswer {
+                silent_ms: millis(LIMIT),
+                was_stuck: true,
+            }
+        );
         assert!(!watch.is_stuck() && !watch.has_given_way());
-        assert_eq!(watch.note_answer(), None);
+        assert_eq!(watch.note_answer().silent_ms, 0);
     }
 
     #[test]

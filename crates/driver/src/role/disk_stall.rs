@@ -93,9 +93,16 @@ impl<'a> StallGuard<'a> {
 
     fn note_answer(&mut self) {
         let engine = &self.role.engine;
-        if let Some(silent_ms) = engine.disk.watch.note_answer() {
-            let datastore = engine.name();
-            tracing::warn!(datastore, silent_ms, "the disk of this node answers again");
+        let answer = engine.disk.watch.note_answer();
+        if answer.was_stuck {
+            tracing::warn!(
+                datastore = engine.name(),
+                silent_ms = answer.silent_ms,
+                "the disk of this node answers again"
+            );
+        }
+        // A paused primary may ask the witness from now on, also after a silence below the limit.
+        if answer.silent_ms > 0 {
             engine.wakes.changes.raise();
         }
         // A failed disk is not asked: it promises nothing any more.
