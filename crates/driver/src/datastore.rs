@@ -173,7 +173,7 @@ impl Datastore {
     /// datastore end soon; then it can be closed.
     pub fn stop(&self) {
         self.engine.stop();
-        self.engine.gate.stop();
+        self.engine.gate.stop(&*self.engine.host);
         self.keeper.current().stop();
     }
 

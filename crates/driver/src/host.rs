@@ -5,14 +5,16 @@
 //! Every module may take a short lock, as long as the holder does not wait.
 //!
 //! There is one way to wait: at a [`Gate`]. A thread that waits for a state waits for the signal of its owner (`signal.rs`), which is
-//! made of gates.
+//! made of gates. A thread that waits for nothing but a moment waits at an [`Alarm`].
 
+pub mod alarm;
 pub(crate) mod exclusive;
 pub mod memory;
 pub(crate) mod oneshot;
 mod os;
 pub(crate) mod signal;
 pub mod threads;
+mod timer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +24,8 @@ use lockstep_types::backing::Room;
 use lockstep_types::{Timestamp, limits};
 
 pub use os::OsHost;
+
+use self::alarm::{Alarm, GateAlarm};
 
 /// A job for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -64,6 +68,11 @@ pub trait Host: Send + Sync {
 
     /// A closed gate.
     fn gate(&self) -> Arc<dyn Gate>;
+
+    /// An alarm without a moment.
+    fn alarm(&self) -> Arc<dyn Alarm> {
+        Arc::new(GateAlarm::default())
+    }
 
     /// Has the worker pool do a job, in no order: for disk flushes and long work.
     fn spawn(&self, job: Job);

@@ -28,6 +28,7 @@ use std::time::Duration;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
+use crate::host::alarm::Alarm;
 use crate::host::signal::Signal;
 use crate::host::{Host, Job};
 use crate::service_gate::lease_board::{LeaseBoard, ShownLease};
@@ -100,6 +101,8 @@ pub(crate) struct ServiceGate {
     emptied: Signal,
     /// Raised when this node begins or ceases to serve, and when a lease begins.
     changes: Arc<Signal>,
+    /// Set to the end of the lease while this node serves under one, and to the moment at which the datastore is stopped.
+    lease_alarm: Arc<dyn Alarm>,
 }
 
 struct ServiceGateState {
@@ -116,6 +119,8 @@ struct ServiceGateState {
     /// Jobs that wait for the service.
     waiting: Vec<Job>,
     shown: ShownLease,
+    /// The end of the lease to which the alarm is set.
+    watched_lease: Option<Duration>,
     /// No job waits any more: the datastore is stopped.
     is_stopped: bool,
 }
@@ -149,6 +154,12 @@ impl ServiceGateState {
             let end = self.lease.is_needed.then_some(self.lease.until);
             self.shown.update(host, end);
         }
+    }
+
+    /// The end of the lease under which this node would serve.
+    fn lease_to_watch(&self) -> Option<Duration> {
+        let is_leased = self.lease.is_needed && self.standing == Standing::Serving;
+        is_leased.then_some(self.lease.until)
     }
 
     /// Whether requests of programs are let in.
@@ -261,7 +272,7 @@ impl Drop for VisibilityHold {
 
 impl ServiceGate {
     /// A closed gate. Raises `changes` when this node begins or ceases to serve, and when a lease begins.
-    pub fn new(changes: Arc<Signal>) -> Self {
+    pub fn new(host: &dyn Host, changes: Arc<Signal>) -> Self {
         let state = ServiceGateState {
             standing: Standing::Following,
             lease: Lease::default(),
@@ -271,6 +282,7 @@ impl ServiceGate {
             visibility_holds: 0,
             waiting: Vec::new(),
             shown: ShownLease::default(),
+            watched_lease: None,
             is_stopped: false,
         };
         Self {
@@ -279,6 +291,7 @@ impl ServiceGate {
             waiting_requests: AtomicU64::new(0),
             emptied: Signal::default(),
             changes,
+            lease_alarm: host.alarm(),
         }
     }
 
@@ -408,12 +421,9 @@ impl ServiceGate {
         state.is_lapsed(host).then_some(state.lease.until)
     }
 
-    /// The end of the lease, if this node would serve under one that is not over.
-    pub fn lease_end(&self, host: &dyn Host) -> Option<Duration> {
-        let state = self.state.lock();
-        let Lease { is_needed, until } = state.lease;
-        let holds = is_needed && state.standing == Standing::Serving && host.now() < until;
-        holds.then_some(until)
+    /// Waits until the lease under which this node serves may be over, or the gate is stopped. A lease that goes on wakes nobody.
+    pub fn wait_for_lease_end(&self, host: &dyn Host) {
+        self.lease_alarm.wait(host);
     }
 
     /// Time for which no other node takes over, even if this process ends: until the end of the lease. A node that
@@ -457,6 +467,7 @@ impl ServiceGate {
             let (before, excluded) = (state.look(host), state.excludes_other(host));
             change(&mut state);
             state.show_lease(host);
+            self.set_lease_alarm(host, &mut state);
             if excluded != state.excludes_other(host) {
                 state.since = host.now();
             }
@@ -471,11 +482,20 @@ impl ServiceGate {
         }
     }
 
+    fn set_lease_alarm(&self, host: &dyn Host, state: &mut ServiceGateState) {
+        let end = state.lease_to_watch();
+        if !state.is_stopped && state.watched_lease != end {
+            state.watched_lease = end;
+            self.lease_alarm.set(host, end);
+        }
+    }
+
     /// Ends the waiting: drops the jobs.
-    pub fn stop(&self) {
+    pub fn stop(&self, host: &dyn Host) {
         let waiting = {
             let mut state = self.state.lock();
             state.is_stopped = true;
+            self.lease_alarm.set(host, Some(Duration::ZERO));
             std::mem::take(&mut state.waiting)
         };
         drop(waiting);

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 use lockstep_types::{DatastoreUuid, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
+use super::alarm::{Alarm, GateAlarm};
+use super::timer::SystemTimer;
 use super::{Gate, Host, Job};
 use crate::host::{memory, threads};
 
@@ -60,6 +62,16 @@ impl Host for OsHost {
 
     fn gate(&self) -> Arc<dyn Gate> {
         Arc::new(ThreadGate::default())
+    }
+
+    fn alarm(&self) -> Arc<dyn Alarm> {
+        match SystemTimer::new() {
+            Ok(timer) => Arc::new(timer),
+            Err(error) => {
+                tracing::warn!(%error, "no timer of the system: a thread wakes more often");
+                Arc::new(GateAlarm::default())
+            }
+        }
     }
 
     fn spawn(&self, job: Job) {
