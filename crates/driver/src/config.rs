@@ -236,14 +236,14 @@ pub fn peer_timeout_default(failover_after: Option<Duration>) -> Duration {
 /// | the secondary asks the witness to take over | `F` after the loss of the connection |
 /// | the primary asks to serve alone | `F / 2` after the loss of the connection |
 /// | a lease | `0.8 F` from the moment at which the primary sent the `Ping` |
-/// | two pings | at most `F / 6` |
+/// | two pings | at most `F / 5` |
 /// | one call of the witness | at most `F / 2` |
 ///
 /// A secondary that has answered a `Ping` takes over `F` after its answer at the earliest: the connection is lost after
 /// the answer. So the lease ends first, by a fifth of `F` if the clocks of the nodes run alike, and by a tenth while their
 /// rates differ by 10 %. In this time the kernel of the old primary drops its caches (`role/lease_expiry.rs`). A primary asks
-/// to serve alone two thirds of `F` after the last answered `Ping` at the latest, if the connection ends at once: before the
-/// end of its lease. The lease outlives four unanswered pings.
+/// to serve alone seven tenths of `F` after the last answered `Ping` at the latest, if the connection ends at once: before the
+/// end of its lease. The lease lasts for four pings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailoverTimes(Duration);
 
@@ -265,7 +265,7 @@ impl FailoverTimes {
 
     /// The longest time between two pings.
     pub fn beat(self) -> Duration {
-        self.0 / 6
+        self.0 / 5
     }
 
     /// Limit of one call of the witness.
