@@ -7,7 +7,7 @@
 //! There is one way to wait: at a [`Gate`]. A thread that waits for a state waits for the signal of its owner (`signal.rs`), which is
 //! made of gates. A thread that waits for nothing but a moment waits at an [`Alarm`].
 
-pub mod alarm;
+pub(crate) mod alarm;
 pub(crate) mod exclusive;
 pub mod memory;
 pub(crate) mod oneshot;
@@ -25,10 +25,17 @@ use lockstep_types::{Timestamp, limits};
 
 pub use os::OsHost;
 
-use self::alarm::{Alarm, GateAlarm};
-
 /// A job for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
+
+/// A wait for a moment that is put off again and again (`alarm.rs`). One thread waits.
+pub trait Alarm: Send + Sync {
+    /// Sets the moment, on the host's clock: at once if it has passed, never if it is `None`. The moment before counts no more.
+    fn set(&self, host: &dyn Host, moment: Option<Duration>);
+
+    /// Waits until the moment has come. Each setting ends one wait at most. A wait may end too early: the caller looks.
+    fn wait(&self, host: &dyn Host);
+}
 
 /// Limits for the bytes of waiting writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +77,7 @@ pub trait Host: Send + Sync {
     fn gate(&self) -> Arc<dyn Gate>;
 
     /// An alarm without a moment.
-    fn alarm(&self) -> Arc<dyn Alarm> {
-        Arc::new(GateAlarm::default())
-    }
+    fn alarm(&self) -> Arc<dyn Alarm>;
 
     /// Has the worker pool do a job, in no order: for disk flushes and long work.
     fn spawn(&self, job: Job);

@@ -19,6 +19,7 @@
 //!   dropped.
 //! - The clock is read when a request comes in. So a process that was suspended lets nothing in after its lease.
 
+mod lease;
 pub(crate) mod lease_board;
 
 use std::sync::Arc;
@@ -28,10 +29,10 @@ use std::time::Duration;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
-use crate::host::alarm::Alarm;
 use crate::host::signal::Signal;
 use crate::host::{Host, Job};
-use crate::service_gate::lease_board::{LeaseBoard, ShownLease};
+use crate::service_gate::lease::{Lease, LeaseWatches};
+use crate::service_gate::lease_board::LeaseBoard;
 
 /// Whether this node serves the datastore, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +102,6 @@ pub(crate) struct ServiceGate {
     emptied: Signal,
     /// Raised when this node begins or ceases to serve, and when a lease begins.
     changes: Arc<Signal>,
-    /// Set to the end of the lease while this node serves under one, and to the moment at which the datastore is stopped.
-    lease_alarm: Arc<dyn Alarm>,
 }
 
 struct ServiceGateState {
@@ -118,48 +117,21 @@ struct ServiceGateState {
     visibility_holds: usize,
     /// Jobs that wait for the service.
     waiting: Vec<Job>,
-    shown: ShownLease,
-    /// The end of the lease to which the alarm is set.
-    watched_lease: Option<Duration>,
+    watches: LeaseWatches,
     /// No job waits any more: the datastore is stopped.
     is_stopped: bool,
 }
 
-/// The time for which no other node takes over.
-#[derive(Clone, Copy, Debug, Default)]
-struct Lease {
-    /// The other node may take over once the lease is over.
-    is_needed: bool,
-    /// End of the lease on the host's clock.
-    until: Duration,
-}
-
-impl Lease {
-    /// Whether the other node may serve by now. Reads the clock only if a lease is needed.
-    fn is_over(self, host: &dyn Host) -> bool {
-        self.is_needed && host.now() >= self.until && !is_active(Mutant::ServeWithoutLease)
-    }
-
-    /// Time until the end.
-    fn left(self, host: &dyn Host) -> Duration {
-        self.until.saturating_sub(host.now())
-    }
-}
-
 impl ServiceGateState {
-    /// Shows the lease under which this node serves. While it does not serve, an earlier end stays: the kernel's caches are of
-    /// that time.
+    /// Shows the lease under which this node serves. While it does not serve, an earlier end stays on the board: the kernel's
+    /// caches are of that time.
     fn show_lease(&mut self, host: &dyn Host) {
         if self.standing.serves() {
-            let end = self.lease.is_needed.then_some(self.lease.until);
-            self.shown.update(host, end);
+            self.watches.show(host, self.lease);
         }
-    }
-
-    /// The end of the lease under which this node would serve.
-    fn lease_to_watch(&self) -> Option<Duration> {
-        let is_leased = self.lease.is_needed && self.standing == Standing::Serving;
-        is_leased.then_some(self.lease.until)
+        let is_serving = self.standing == Standing::Serving;
+        self.watches
+            .set_alarm(host, is_serving.then_some(self.lease));
     }
 
     /// Whether requests of programs are let in.
@@ -281,8 +253,7 @@ impl ServiceGate {
             draining: 0,
             visibility_holds: 0,
             waiting: Vec::new(),
-            shown: ShownLease::default(),
-            watched_lease: None,
+            watches: LeaseWatches::new(host),
             is_stopped: false,
         };
         Self {
@@ -291,7 +262,6 @@ impl ServiceGate {
             waiting_requests: AtomicU64::new(0),
             emptied: Signal::default(),
             changes,
-            lease_alarm: host.alarm(),
         }
     }
 
@@ -411,7 +381,7 @@ impl ServiceGate {
     /// Shows the end of each lease under which this node serves, from now on.
     pub fn show_lease(&self, host: &dyn Host, board: Arc<dyn LeaseBoard>) {
         let mut state = self.state.lock();
-        state.shown.put_up(board);
+        state.watches.put_up(board);
         state.show_lease(host);
     }
 
@@ -423,7 +393,8 @@ impl ServiceGate {
 
     /// Waits until the lease under which this node serves may be over, or the gate is stopped. A lease that goes on wakes nobody.
     pub fn wait_for_lease_end(&self, host: &dyn Host) {
-        self.lease_alarm.wait(host);
+        let alarm = Arc::clone(self.state.lock().watches.alarm());
+        alarm.wait(host);
     }
 
     /// Time for which no other node takes over, even if this process ends: until the end of the lease. A node that
@@ -467,7 +438,6 @@ impl ServiceGate {
             let (before, excluded) = (state.look(host), state.excludes_other(host));
             change(&mut state);
             state.show_lease(host);
-            self.set_lease_alarm(host, &mut state);
             if excluded != state.excludes_other(host) {
                 state.since = host.now();
             }
@@ -482,20 +452,12 @@ impl ServiceGate {
         }
     }
 
-    fn set_lease_alarm(&self, host: &dyn Host, state: &mut ServiceGateState) {
-        let end = state.lease_to_watch();
-        if !state.is_stopped && state.watched_lease != end {
-            state.watched_lease = end;
-            self.lease_alarm.set(host, end);
-        }
-    }
-
     /// Ends the waiting: drops the jobs.
     pub fn stop(&self, host: &dyn Host) {
         let waiting = {
             let mut state = self.state.lock();
             state.is_stopped = true;
-            self.lease_alarm.set(host, Some(Duration::ZERO));
+            state.watches.stop(host);
             std::mem::take(&mut state.waiting)
         };
         drop(waiting);

@@ -7,19 +7,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::Host;
 use super::signal::Signal;
+use super::{Alarm, Host};
 
-/// See the head of this file. One thread waits.
-pub trait Alarm: Send + Sync {
-    /// Sets the moment, on the host's clock: at once if it has passed, never if it is `None`. The moment before counts no more.
-    fn set(&self, host: &dyn Host, moment: Option<Duration>);
-
-    /// Waits until the moment has come. Each setting ends one wait at most. A wait may end too early: the caller looks.
-    fn wait(&self, host: &dyn Host);
-}
-
-/// An alarm of a host without timers of its own: the thread wakes at each moment that it has seen, and sleeps on.
+/// See the head of this file: an alarm of a host without timers of its own: the thread wakes at each moment that it has seen, and sleeps on.
 #[derive(Default)]
 pub struct GateAlarm {
     moment: Mutex<Option<Duration>>,

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant, SystemTime};
 use lockstep_types::{DatastoreUuid, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
-use super::alarm::{Alarm, GateAlarm};
+use super::alarm::GateAlarm;
 use super::timer::SystemTimer;
-use super::{Gate, Host, Job};
+use super::{Alarm, Gate, Host, Job};
 use crate::host::{memory, threads};
 
 thread_local! {

@@ -9,8 +9,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use super::Host;
-use super::alarm::Alarm;
+use super::{Alarm, Host};
 
 /// A moment that has passed. A time of zero would set no moment.
 const AT_ONCE: Duration = Duration::from_nanos(1);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstep_driver::{Gate, Host, Job, RoomLimits, SpillLimits};
+use lockstep_driver::{Alarm, Gate, GateAlarm, Host, Job, RoomLimits, SpillLimits};
 use lockstep_fs::reserve::Withheld;
 use lockstep_types::Timestamp;
 use lockstep_types::backing::Room;
@@ -284,6 +284,10 @@ impl Host for ProcessHost {
         let moment = shared.now_ns.load(Ordering::Relaxed);
         let both = [drawn, moment].map(u64::to_be_bytes);
         *both.as_flattened().first_chunk().unwrap_or(&[0; 16])
+    }
+
+    fn alarm(&self) -> Arc<dyn Alarm> {
+        Arc::new(GateAlarm::default())
     }
 
     fn set_reading(&self, is_reading: bool) {
