@@ -11,6 +11,7 @@ pub(crate) mod guard_sweep;
 pub(crate) mod invalidation;
 pub(crate) mod invalidator;
 pub(crate) mod known_inodes;
+pub(crate) mod lease_watch;
 pub(crate) mod lifetimes;
 pub(crate) mod notifications;
 pub(crate) mod page_cache;

@@ -2,4 +2,5 @@
 
 pub(crate) mod delivery;
 pub(crate) mod guard_words;
+pub(crate) mod lease_timer;
 pub(crate) mod mount_memory;

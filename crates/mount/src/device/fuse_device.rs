@@ -92,20 +92,23 @@ impl Device {
     /// # Errors
     /// If the system refuses to look.
     pub fn poll_now(&self, events: PollFlags) -> Result<PollFlags, Errno> {
-        self.poll_for(events, Duration::ZERO)
+        let mut watched = [PollFd::from_borrowed_fd(self.0.as_fd(), events)];
+        let polled = poll(&mut watched, Some(&Timespec::default()));
+        let [device] = watched;
+        polled.map(|_| device.revents())
     }
 
-    /// Waits until one of `events` holds for the device or the mount is gone, but not for longer than `limit`. Returns what
-    /// holds.
+    /// Waits until the mount is gone or `other` can be read, but not for longer than `limit`.
     ///
     /// # Errors
     /// If the system refuses to look, or a signal comes.
-    pub fn poll_for(&self, events: PollFlags, limit: Duration) -> Result<PollFlags, Errno> {
+    pub fn await_end_or(&self, other: impl AsFd, limit: Duration) -> Result<(), Errno> {
         let limit = Timespec::try_from(limit).map_err(|_| Errno::INVAL)?;
-        let mut watched = [PollFd::from_borrowed_fd(self.0.as_fd(), events)];
-        let polled = poll(&mut watched, Some(&limit));
-        let [device] = watched;
-        polled.map(|_| device.revents())
+        let mut watched = [
+            PollFd::new(&self.0, PollFlags::empty()),
+            PollFd::new(&other, PollFlags::IN),
+        ];
+        poll(&mut watched, Some(&limit)).map(drop)
     }
 
     /// Whether the mount is gone, as far as the system says so.

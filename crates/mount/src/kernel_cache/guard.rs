@@ -3,7 +3,8 @@
 //!
 //! The node is suspended, hangs, or is gone and its mount is held: then no thread of the node drops anything, and the kernel
 //! would go on answering from its caches while the other node serves. The guard has the device and the memory of the mount, with
-//! the end of the lease and the numbers of all inodes that the kernel knows. The node never sends it a message.
+//! the end of the lease and the numbers of all inodes that the kernel knows. The node never sends it a message: the two share a
+//! timer that rings at the end of the lease (`lease_watch`), so a lease that goes on wakes nobody.
 //!
 //! The guard ends when
 //! - the mount is gone,
@@ -25,25 +26,25 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::PollFlags;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::guard_sweep::GuardSweep;
 use super::known_inodes::ranges;
+use super::lease_watch::{LeaseSight, LeaseWatch};
 use crate::device::child_process::hidden_command;
 use crate::device::connection_abort::ConnectionAbort;
 use crate::device::fuse_device::Device;
 use crate::hold::packet;
-use crate::memory::guard_words::{GuardWords, machine_time};
+use crate::memory::guard_words::machine_time;
+use crate::memory::lease_timer::LeaseTimer;
 use crate::memory::mount_memory::MountMemory;
 
 /// The hidden command of the process. Its standard input is a socket, which brings one packet.
 const COMMAND: &str = "guard";
 
-/// Looks for a new lease in the time of a lease. The guard has to see a lease before its end, also if the node is suspended right
-/// after the beginning. So the node cannot wake the guard instead.
-const LOOKS_IN_LEASE: u32 = 3;
+/// Attempts to begin a drop in the time of a lease.
+const ATTEMPTS_IN_LEASE: u32 = 3;
 
 /// Pause before another start of a guard.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
@@ -56,6 +57,8 @@ pub(crate) struct GuardedMount {
     pub mount_point: PathBuf,
     pub device: Device,
     pub memory: MountMemory,
+    /// Rings at the end of each lease that this process shows.
+    pub timer: Arc<LeaseTimer>,
     /// The length of a lease.
     pub lease: Duration,
 }
@@ -88,7 +91,7 @@ impl GuardedMount {
         let (socket, theirs) = packet::open_pair()?;
         let number = self.memory.guard_words().next_number()?;
         // The packet is there before the process begins: this process may be suspended at any moment.
-        let descriptors = [self.device.as_fd(), self.memory.as_fd()];
+        let descriptors = [self.device.as_fd(), self.memory.as_fd(), self.timer.as_fd()];
         let lease_ms = self.lease.as_millis();
         packet::send(
             &socket,
@@ -137,12 +140,12 @@ pub(crate) fn note_failure(error: &io::Error) {
 /// See the head of this file.
 struct Guard {
     number: u64,
-    /// The longest time between two looks while there is no lease.
-    look: Duration,
+    /// The pause before another attempt to begin a drop.
+    pause: Duration,
     /// `None` if the kernel has no such file: then only `umount -f` ends a call that is held up.
     connection: Option<ConnectionAbort>,
     memory: MountMemory,
-    words: GuardWords,
+    watch: LeaseWatch,
     device: Arc<Device>,
     sweep: GuardSweep,
 }
@@ -186,8 +189,8 @@ impl Guard {
     fn of(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let text = std::str::from_utf8(text).unwrap_or_default();
         let (number, lease_ms) = text.split_once(' ').unwrap_or_default();
-        let descriptors = <[OwnedFd; 2]>::try_from(descriptors);
-        let (Ok(number), Ok(lease_ms), Ok([device, memory])) =
+        let descriptors = <[OwnedFd; 3]>::try_from(descriptors);
+        let (Ok(number), Ok(lease_ms), Ok([device, memory, timer])) =
             (number.parse(), lease_ms.parse(), descriptors)
         else {
             return Err(io::Error::other("the first packet brings no mount"));
@@ -198,9 +201,9 @@ impl Guard {
         let device = Arc::new(device);
         Ok(Self {
             number,
-            look: Duration::from_millis(lease_ms) / LOOKS_IN_LEASE,
+            pause: Duration::from_millis(lease_ms) / ATTEMPTS_IN_LEASE,
             connection: ConnectionAbort::open(record.mount_id).ok(),
-            words: opened.guard_words(),
+            watch: LeaseWatch::new(opened.guard_words(), LeaseTimer::adopt(timer)?),
             memory: opened,
             sweep: GuardSweep::new(Arc::clone(&device)),
             device,
@@ -210,39 +213,34 @@ impl Guard {
     /// Watches the lease until the mount is gone, or another guard has taken the place of this one.
     fn run(self: &Arc<Self>) -> io::Result<()> {
         loop {
-            if self.device.is_dead() || self.words.number()? != self.number {
+            if self.device.is_dead() || self.watch.number()? != self.number {
                 return Ok(());
             }
-            let due_at = self.words.due_at()?;
-            let left = due_at.map(|end| end.saturating_sub(machine_time()));
-            match (due_at, left) {
-                // A second look: the first one may have come in the middle of a write.
-                (Some(end), Some(Duration::ZERO)) if self.words.due_at()? == due_at => {
+            match self.watch.look(machine_time())? {
+                LeaseSight::Wait(limit) => self.sleep(limit),
+                LeaseSight::Over(end) => {
                     let dropped = self.begin_drop(end);
                     // Without a thread or memory for a call, the drop is tried again: the node may be in no state to start
                     // another guard. A lease that no program has shown is due again and again.
                     if dropped.is_err() || end.is_zero() {
-                        self.sleep(None);
+                        self.sleep(self.pause);
                     }
                 }
-                _ => self.sleep(left),
             }
         }
     }
 
-    /// Sleeps until the lease is over, as far as this guard knows, but wakes for the end of the mount. Without a lease, one may
-    /// begin at any time.
-    fn sleep(&self, left: Option<Duration>) {
-        let limit = left.unwrap_or(self.look);
+    /// Sleeps until the timer rings or the mount is gone, but not for longer than `limit`.
+    fn sleep(&self, limit: Duration) {
         // An error is one of the device: the next look finds that.
-        let _looked = self.device.poll_for(PollFlags::empty(), limit);
+        let _slept = self.device.await_end_or(&self.watch, limit);
     }
 
     /// Drops the kernel's caches after the end of a lease. A call that is held up goes on beside the further looks.
     fn begin_drop(self: &Arc<Self>, end: Duration) -> io::Result<()> {
         let inodes = ranges(&self.memory.known_inodes()?);
         self.sweep.run(&inodes)?;
-        self.words.note_drop(end)
+        self.watch.note_drop(end)
     }
 
     /// Ends this process: no process keeps the mount any more. A call that is held up would keep the device open, and programs

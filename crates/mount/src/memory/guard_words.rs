@@ -6,10 +6,13 @@
 //! | dropped | the guard | the end of the lease after which it has dropped the kernel's caches |
 //! | number | the node | the number of the guard that is to work; a guard with another number ends |
 //!
-//! A word is eight bytes at a place that no page border crosses. A reader that could see half of a write looks again soon.
+//! A word is eight bytes at a place that no page border crosses. A reader that could see half of a write looks again: the timer
+//! of the lease is set after the write.
 //!
-//! Invariant: a lease is never replaced by an earlier one. A process that starts has no lease yet, and that of the process before
-//! still holds.
+//! Invariants:
+//! - A lease is never replaced by an earlier one, in the memory or on the timer. A process that starts has no lease yet, and the
+//!   lease of the process before still holds.
+//! - The timer (`lease_timer`) is not set to a later time than the end of the lease in the memory.
 
 use std::fs::File;
 use std::io;
@@ -21,6 +24,8 @@ use std::time::Duration;
 use lockstep_driver::client::LeaseBoard;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
+
+use super::lease_timer::LeaseTimer;
 
 /// The lease of a node that serves without one.
 const WITHOUT_END: u64 = u64::MAX;
@@ -99,9 +104,19 @@ impl GuardWords {
     }
 }
 
-/// The board on which a node shows its lease.
+/// The board on which a node shows its lease: the word in the memory, and the timer that rings at the end of the lease.
+///
+/// The word is written before the timer is set. The node may be suspended or killed between the two.
+/// - The timer is set to an earlier lease. Then the timer rings, and the guard finds the later lease in the memory.
+/// - The timer is not set: the node has had no lease, or the guard has dropped the caches after the last one. Then the guard may
+///   sleep on, because nothing becomes old until the node goes on. The gate of the node shows a lease under its lock, and lets no
+///   request in meanwhile. A node that has served without a lease lets the other node take over only after it has shown one. Once
+///   the node goes on, it sets the timer, which rings at once if the lease is over.
+///
+/// In the other order, the timer could ring before the word is there, and would not ring again for the word.
 pub(crate) struct GuardBoard {
     words: GuardWords,
+    timer: Arc<LeaseTimer>,
     shown: Mutex<u64>,
     /// A lease could not be shown. The log says that once.
     has_failed: AtomicBool,
@@ -109,12 +124,27 @@ pub(crate) struct GuardBoard {
 
 impl GuardBoard {
     /// The board of a mount, with the lease of the process before.
-    pub fn of(words: GuardWords) -> io::Result<Self> {
+    pub fn of(words: GuardWords, timer: Arc<LeaseTimer>) -> io::Result<Self> {
+        if let Some(end) = words.due_at()? {
+            timer.set(end)?;
+        }
         Ok(Self {
             shown: Mutex::new(words.read(LEASE)?),
             words,
+            timer,
             has_failed: AtomicBool::new(false),
         })
+    }
+
+    /// Shows the end of a lease, or [`WITHOUT_END`], in the order that the guard needs.
+    fn write(&self, shown: &mut u64, end: u64) -> io::Result<()> {
+        self.words.write(LEASE, end)?;
+        *shown = end;
+        if end == WITHOUT_END {
+            self.timer.unset()
+        } else {
+            self.timer.set(Duration::from_nanos(end))
+        }
     }
 }
 
@@ -129,13 +159,11 @@ impl LeaseBoard for GuardBoard {
         if *shown != WITHOUT_END && end <= *shown {
             return;
         }
-        match self.words.write(LEASE, end) {
-            Ok(()) => *shown = end,
-            // The kernel drops its caches early then.
-            Err(error) if !self.has_failed.swap(true, Ordering::Relaxed) => {
-                tracing::warn!(%error, "the lease is not written to the memory of the mount");
-            }
-            Err(_) => {}
+        // Without the word the kernel drops its caches early. Without the timer the guard finds the lease when it looks next.
+        if let Err(error) = self.write(&mut shown, end)
+            && !self.has_failed.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(%error, "the lease is not shown to the guard of the mount");
         }
     }
 }
@@ -149,6 +177,11 @@ mod tests {
         GuardWords::new(Arc::new(file), 64)
     }
 
+    fn board(words: &GuardWords) -> GuardBoard {
+        let timer = Arc::new(LeaseTimer::new().unwrap());
+        GuardBoard::of(words.clone(), timer).unwrap()
+    }
+
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
@@ -156,7 +189,7 @@ mod tests {
         let words = words();
         words.begin().unwrap();
         assert_eq!(words.due_at().unwrap(), None);
-        let board = GuardBoard::of(words.clone()).unwrap();
+        let board = board(&words);
         board.show(Some(SECOND));
         assert_eq!(words.due_at().unwrap(), Some(SECOND));
         board.show(Some(SECOND * 2));
@@ -175,10 +208,8 @@ mod tests {
     fn a_process_without_a_lease_leaves_that_of_the_process_before() {
         let words = words();
         words.begin().unwrap();
-        GuardBoard::of(words.clone())
-            .unwrap()
-            .show(Some(SECOND * 5));
-        GuardBoard::of(words.clone()).unwrap().show(Some(SECOND));
+        board(&words).show(Some(SECOND * 5));
+        board(&words).show(Some(SECOND));
         assert_eq!(words.due_at().unwrap(), Some(SECOND * 5));
     }
 

@@ -20,6 +20,7 @@ use crate::error::MountError;
 use crate::kernel_cache::guard::{self, GuardedMount};
 use crate::kernel_cache::invalidator::Invalidator;
 use crate::memory::guard_words::GuardBoard;
+use crate::memory::lease_timer::LeaseTimer;
 use crate::memory::mount_memory::{MountMemory, MountRecord};
 use crate::options::MountOptions;
 
@@ -140,14 +141,16 @@ impl HeldMount {
         let Some(program) = options.guard_program() else {
             return Ok(());
         };
-        let words = self.memory.guard_words();
-        let board = GuardBoard::of(words)?;
+        // The guard and the board share the timer. The guard of an earlier process has that of its own node.
+        let timer = Arc::new(LeaseTimer::new()?);
+        let board = GuardBoard::of(self.memory.guard_words(), Arc::clone(&timer))?;
         self.memory.lock()?;
         let guarded = GuardedMount {
             program: program.to_owned(),
             mount_point: options.mount_point.clone(),
             device: self.device()?,
             memory: self.memory.clone(),
+            timer,
             lease: options.lease.unwrap_or_default(),
         };
         if let Err(error) = guarded.start() {
