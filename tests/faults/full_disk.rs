@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::Output;
 
+use lockstep_testbed::operator::assert_identical;
 use lockstep_testbed::small_disk::{DISK_BYTES, SmallDisk};
 use lockstep_testbed::{
     IMPATIENT, OUT_OF_SYNC, PATIENT, Pair, Settings, Which, as_nobody, await_that,
@@ -16,6 +17,10 @@ use crate::check;
 /// Inodes of a small disk: so few that a user soon has used them up.
 const FILES: &str = "1500";
 const FULL: &str = "No space left on device";
+/// The content of a file that must be whole afterwards, again and again: no two blocks have the same bytes.
+const LINE: &str = "a line of a file that must be whole";
+/// Bytes that the user takes from the end of the file that has filled the disk.
+const LARGE_CUT: u64 = 6 << 20;
 /// The log text of a primary that begins to continue alone.
 const LEAVING: &str = "state=\"leaving sync\"";
 
@@ -73,18 +78,38 @@ impl Site {
         assert!(output.status.success(), "{script}: {output:?}");
     }
 
-    /// Runs a script as the user; it must fail because the disk is full.
-    fn run_out_of_space(&self, script: &str) {
+    /// Runs a script as the user; it must fail because the disk is full. Returns the printed errors.
+    fn run_out_of_space(&self, script: &str) -> String {
         let output = self.run(script);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
             !output.status.success() && errors.contains(FULL),
             "{script}: {output:?}"
         );
+        errors.into_owned()
     }
 
-    /// Fills the disk in every way that a user has.
-    fn fill_disk(&self) {
+    /// Writes lines to a file, in blocks of that size, until the disk is full. Returns the number of acknowledged bytes.
+    fn fill_file(&self, name: &str, block: &str) -> u64 {
+        let printed = self.run_out_of_space(&write_lines(name, &format!("bs={block}")));
+        let mut lines = printed.lines();
+        let acknowledged = lines.find_map(|line| line.split_once(" bytes")?.0.parse().ok());
+        acknowledged.expect("dd prints the number of bytes")
+    }
+
+    /// Checks that a file begins with so many bytes of lines.
+    fn check_lines(&self, name: &str, bytes: u64) {
+        let found = fs::read(self.home().join(name)).unwrap();
+        let acknowledged = found.get(..usize::try_from(bytes).unwrap());
+        let acknowledged = acknowledged.unwrap_or_else(|| panic!("{name} is too short"));
+        let line = format!("{LINE}\n");
+        let is_whole = |piece: &[u8]| line.as_bytes().starts_with(piece);
+        let mut pieces = acknowledged.chunks(line.len());
+        assert!(pieces.all(is_whole), "{name} is damaged");
+    }
+
+    /// Fills the disk in every way that a user has. Returns the number of bytes of lines in the file `large`.
+    fn fill_disk(&self) -> u64 {
         // Larger than the disk, so the request reserves nothing.
         self.run_out_of_space("fallocate -l 15T reserved");
         self.run_out_of_space("fallocate -n -l 1200M reserved");
@@ -92,8 +117,10 @@ impl Site {
         // Many small files use up the inodes.
         self.run_out_of_space("i=0; while echo x > small-$i; do i=$((i+1)); done; false");
         self.succeed("find . -name 'small-*[0-8]' -delete");
-        self.run_out_of_space("dd if=/dev/zero of=large bs=1M");
-        self.run_out_of_space("dd if=/dev/zero of=tail bs=4k");
+        let large = self.fill_file("large", "1M");
+        let tail = self.fill_file("tail", "4k");
+        self.check_lines("large", large);
+        self.check_lines("tail", tail);
         // Names take space, too: their targets have the greatest length.
         self.succeed("rm tail; truncate -s -6M large");
         self.run_out_of_space(
@@ -101,6 +128,7 @@ impl Site {
              done; false",
         );
         self.succeed("echo again > note");
+        large - LARGE_CUT
     }
 
     /// Moves the log of a node to the small disk. The node writes there from its next start on.
@@ -130,6 +158,11 @@ impl Site {
     }
 }
 
+/// A script that writes lines to a file, with these operands of `dd`.
+fn write_lines(name: &str, operands: &str) -> String {
+    format!("yes '{LINE}' | dd of={name} {operands} iflag=fullblock")
+}
+
 /// How often the primary has given the secondary up.
 fn times_alone(pair: &Pair) -> usize {
     pair.primary.times_logged(OUT_OF_SYNC) + pair.primary.times_logged(LEAVING)
@@ -138,10 +171,12 @@ fn times_alone(pair: &Pair) -> usize {
 /// Users fill the disk of one node; both nodes are restarted, and users free space.
 pub fn users_fill(small: Which) {
     let mut site = Site::start(PATIENT, small);
-    site.fill_disk();
+    let large = site.fill_disk();
+    assert_identical(&site.pair.primary);
     assert!(!site.was_alone(), "a user has cost the nodes their sync");
     site.restart_both();
     site.run_out_of_space("dd if=/dev/zero of=more bs=1M");
+    site.check_lines("large", large);
     site.succeed("rm -rf large tail more name-* small-*");
     site.succeed("dd if=/dev/zero of=large bs=1M count=50 conv=fsync");
     assert!(!site.was_alone(), "a user has cost the nodes their sync");
@@ -153,9 +188,10 @@ pub fn users_fill_while_the_secondary_is_absent() {
     let mut site = Site::start(IMPATIENT, Which::Secondary);
     site.pair.secondary.stop();
     site.pair.await_state("out of sync");
-    site.run_out_of_space("dd if=/dev/zero of=large bs=1M");
+    let large = site.fill_file("large", "1M");
     site.pair.secondary.start();
     site.pair.await_in_sync();
+    site.check_lines("large", large);
     site.succeed("rm large");
     site.end();
 }
@@ -165,7 +201,8 @@ pub fn users_fill_while_the_secondary_is_absent() {
 pub fn others_fill(small: Which) {
     let mut site = Site::start(PATIENT, small);
     site.move_log(small);
-    site.succeed("dd if=/dev/zero of=large bs=1M count=20; echo more > note");
+    site.succeed(&write_lines("large", "bs=1M count=20"));
+    site.succeed("echo more > note");
     let ballast = site.disk.fill();
     site.pair.node_mut(small).kill();
     site.pair.node_mut(small).start();
@@ -175,6 +212,7 @@ pub fn others_fill(small: Which) {
         let output = site.run("dd if=/dev/zero of=more bs=64k count=1 conv=fsync");
         String::from_utf8_lossy(&output.stderr).contains(FULL)
     });
+    site.check_lines("large", 20 << 20);
     site.succeed("rm large note");
     site.pair.node_mut(small).kill();
     drop((ballast, ballast_again));
