@@ -5,11 +5,8 @@
 //! service's own threads.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
 
-/// Pause between two checks of the number of requests in flight.
-const POLL_INTERVAL: Duration = Duration::from_millis(1);
+use parking_lot::{Condvar, Mutex};
 
 /// The requests of one mount, which is open at first.
 #[derive(Debug, Default)]
@@ -17,14 +14,23 @@ pub(crate) struct InFlightRequests {
     closed: AtomicBool,
     /// Requests that a thread of the mount is handing to the service.
     in_flight: AtomicUsize,
+    /// Held between a look at the number and the wait for `emptied`, so that the closing thread misses no last request.
+    looking: Mutex<()>,
+    /// No request of a closed mount is in flight.
+    emptied: Condvar,
 }
 
 /// A request while a thread hands it to the service. The answer may come later.
-pub(crate) struct InFlightGuard<'a>(&'a AtomicUsize);
+pub(crate) struct InFlightGuard<'a>(&'a InFlightRequests);
 
 impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        let requests = self.0;
+        let is_last = requests.in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
+        if is_last && requests.closed.load(Ordering::SeqCst) {
+            drop(requests.looking.lock());
+            requests.emptied.notify_all();
+        }
     }
 }
 
@@ -32,7 +38,7 @@ impl InFlightRequests {
     /// Lets a request through, unless the mount is closed.
     pub fn enter(&self) -> Option<InFlightGuard<'_>> {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
-        let guard = InFlightGuard(&self.in_flight);
+        let guard = InFlightGuard(self);
         // The count comes before the check: either the closing thread sees this request, or this request sees
         // that the mount is closed.
         (!self.closed.load(Ordering::SeqCst)).then_some(guard)
@@ -42,8 +48,9 @@ impl InFlightRequests {
     /// for the disk, or for a peer that does not read its frames until the peer counts as lost.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
+        let mut looking = self.looking.lock();
         while self.in_flight.load(Ordering::SeqCst) > 0 {
-            thread::sleep(POLL_INTERVAL);
+            self.emptied.wait(&mut looking);
         }
     }
 }
@@ -51,6 +58,8 @@ impl InFlightRequests {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{RecvTimeoutError, channel};
+    use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
@@ -67,7 +76,7 @@ mod tests {
             while requests.enter().is_some() {
                 thread::yield_now();
             }
-            let early = closing.recv_timeout(POLL_INTERVAL * 20);
+            let early = closing.recv_timeout(Duration::from_millis(20));
             assert_eq!(early, Err(RecvTimeoutError::Timeout));
             drop(guard);
             closing.recv().unwrap();
