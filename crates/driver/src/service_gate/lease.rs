@@ -85,3 +85,46 @@ impl LeaseWatches {
         self.alarm.set(host, Some(Duration::ZERO));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::OsHost;
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    fn lease(until: Duration) -> Lease {
+        Lease {
+            is_needed: true,
+            until,
+        }
+    }
+
+    #[test]
+    fn the_alarm_comes_at_the_end_of_the_last_lease() {
+        let host = OsHost::start("test").unwrap();
+        let mut watches = LeaseWatches::new(&host);
+        let end = host.now() + Duration::from_millis(20);
+        watches.set_alarm(&host, Some(lease(end)));
+        watches.set_alarm(&host, Some(lease(end + Duration::from_millis(20))));
+        watches.alarm().wait(&host);
+        assert!(host.now() >= end + Duration::from_millis(20));
+        // The same end again is no news, and the next one is.
+        watches.set_alarm(&host, None);
+        watches.set_alarm(&host, Some(lease(end)));
+        watches.alarm().wait(&host);
+        host.stop();
+    }
+
+    #[test]
+    fn nothing_puts_the_alarm_off_once_the_gate_is_stopped() {
+        let host = OsHost::start("test").unwrap();
+        let mut watches = LeaseWatches::new(&host);
+        watches.set_alarm(&host, Some(lease(HOUR)));
+        watches.stop(&host);
+        watches.set_alarm(&host, Some(lease(HOUR * 2)));
+        watches.set_alarm(&host, None);
+        watches.alarm().wait(&host);
+        host.stop();
+    }
+}
