@@ -9,7 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_driver::{
-    Datastore, DatastoreError, Dial, Gate, Host, Job, OsHost, Place, Prepared, prepare,
+    Alarm, Datastore, DatastoreError, Dial, Gate, GateAlarm, Host, Job, OsHost, Place, Prepared,
+    prepare,
 };
 use lockstep_fs::Store;
 use lockstep_fs::export::ExportError;
@@ -136,6 +137,10 @@ impl Host for FastHost {
 
     fn gate(&self) -> Arc<dyn Gate> {
         Arc::new(FastGate(self.0.gate()))
+    }
+
+    fn alarm(&self) -> Arc<dyn Alarm> {
+        Arc::new(GateAlarm::default())
     }
 
     fn spawn(&self, job: Job) {
