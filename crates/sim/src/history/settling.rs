@@ -3,7 +3,8 @@
 //! A call that never returned may take effect long after its program is gone. But no program may find the datastore without
 //! the effect, go on from that, and meet the effect later. So there is a last moment for it:
 //!
-//! - A request that waits at a node, while its program is killed: the first answer of the other node (rule R13).
+//! - A request that waits at a node, while its program is killed: the first answer of the other node in a later generation (rule
+//!   R13). A late answer of a node that has given its role away says nothing: the operation was let in before.
 //! - A metadata operation of a process that has ended: the first answer to a program that has asked later, by whichever node
 //!   (rule P4). The datastore settles such operations before it lets a program in.
 //!
@@ -29,12 +30,12 @@ impl History {
             return u64::MAX;
         };
         let invoked = self.calls.get(id).invoked;
-        let mut later = self
-            .nodes
-            .answer_periods
-            .iter()
-            .filter(|period| period.from > invoked);
-        let other = later.find(|period| period.primary != *at);
+        let mut periods = self.nodes.answer_periods.iter();
+        let until_then = periods.clone().filter(|period| period.from <= invoked);
+        // The node at which the request was asked serves in this generation, or in a later one.
+        let asked_in = until_then.map(|period| period.generation).max();
+        let other =
+            periods.find(|period| period.primary != *at && Some(period.generation) > asked_in);
         other.map_or(u64::MAX, |period| period.from)
     }
 
@@ -62,7 +63,7 @@ impl History {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_types::{FileName, Ino, MetaRequest};
+    use lockstep_types::{FileName, Generation, Ino, MetaRequest};
 
     use super::super::{Answer, Stop};
     use super::*;
@@ -100,5 +101,24 @@ mod tests {
         history.returned(early, Ok(Answer::Done), 8);
         assert_eq!(history.deadline(change), 8);
         assert_eq!(history.deadline(late), u64::MAX);
+    }
+
+    #[test]
+    fn a_late_answer_of_an_earlier_generation_ends_no_request_of_a_killed_program() {
+        let mut history = History::new(false);
+        let answer = |history: &mut History, side, generation, requested, at| {
+            let generation = Generation::new(generation).unwrap();
+            history.acknowledged(side, generation, requested, at);
+        };
+        answer(&mut history, Side::B, 1, 1, 2);
+        answer(&mut history, Side::A, 2, 4, 5);
+        let killed = invoke(&mut history, unlink(), 6);
+        history.killed(killed, Side::A);
+        answer(&mut history, Side::B, 1, 3, 7);
+        answer(&mut history, Side::A, 2, 8, 9);
+        assert_eq!(history.deadline(killed), u64::MAX, "B was late");
+        answer(&mut history, Side::B, 3, 10, 11);
+        answer(&mut history, Side::A, 4, 12, 13);
+        assert_eq!(history.deadline(killed), 11);
     }
 }
