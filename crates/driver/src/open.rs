@@ -23,7 +23,7 @@ use lockstep_roles::RoleRecord;
 use lockstep_types::backing::{Backing, BackingTable};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::{Durability, OnPowerLoss};
-use lockstep_types::{BootId, StoreId};
+use lockstep_types::{BootId, StoreId, SyncStanding};
 
 use crate::config::{ConfigHandle, DatastoreConfig};
 use crate::datastore::Datastore;
@@ -361,10 +361,7 @@ impl Prepared {
         let role_file = role_file.map_err(failed(&config))?;
         // An older copy is marked by now.
         let count = match place.machine_count {
-            Some(beside) => {
-                machine_count::note_store(beside.as_ref(), role.lineage.store);
-                count.kept_beside(beside)
-            }
+            Some(beside) => kept_beside(count, beside, &role),
             None => count,
         };
         let opened = checked.open().map_err(refused(&config))?;
@@ -388,6 +385,18 @@ impl Prepared {
         let session = build::session(&engine, part)?;
         Ok(Arc::new(Datastore::new(engine, session, part)))
     }
+}
+
+/// The count of a store, which the machine keeps beside the store from now on (rule P17).
+fn kept_beside(count: SyncCounter, beside: Arc<dyn BackingTable>, role: &RoleState) -> SyncCounter {
+    machine_count::note_store(beside.as_ref(), role.lineage.store);
+    let count = count.kept_beside(beside);
+    let own = SyncStanding::of(role.lineage.sync, count.count());
+    // The other node may have taken the name that the last process has proposed.
+    if let Some(proposed) = own.names.proposed {
+        count.note_proposed(proposed);
+    }
+    count
 }
 
 /// Opens a datastore whose disk has failed. Its data can be read.

@@ -9,7 +9,8 @@
 //! has, and at most the operations that the primary has sent.
 //!
 //! A second table has the same, in memory of the machine that no copy of the store holds. It is changed after the first one. So a
-//! store whose count is lower than that is an older copy.
+//! store whose count is lower than that is an older copy. It also has the name that a primary proposes, once `role.json` has that
+//! name and before the secondary hears of it. So a store without that name is an older copy, too.
 
 use std::sync::Arc;
 
@@ -166,6 +167,23 @@ impl SyncCounter {
         });
     }
 
+    /// Primary: a name is about to be proposed, which is durable in the store. The secondary may go on under that name, although
+    /// this node never reads the answer. The next change of the count takes the same place.
+    pub fn note_proposed(&self, sync: SyncId) {
+        let counted = self.counted.lock();
+        let proposed = Counted {
+            change: counted.change.wrapping_add(1),
+            count: SyncCount {
+                of: Some(sync),
+                acknowledged: 0,
+                reached: 0,
+            },
+        };
+        if let Some(beside) = &self.beside {
+            beside.store(proposed.place(), &proposed.encode());
+        }
+    }
+
     /// Primary: an operation is about to be sent.
     pub fn note_sent(&self) {
         self.change(|count| count.reached = count.reached.saturating_add(1));
@@ -295,15 +313,39 @@ mod tests {
         assert_eq!((count.acknowledged, count.reached), (0, 2));
     }
 
+    fn count_of(table: &dyn BackingTable) -> SyncCount {
+        let mut bytes = [0; COUNT_BYTES];
+        table.load(0, &mut bytes);
+        count_in(&bytes)
+    }
+
+    /// The secondary may have taken the name when this node stops, and an older copy may be put back.
+    #[test]
+    fn a_proposed_name_is_outside_of_the_store_before_the_answer() {
+        let [inside, outside] = [(); 2].map(|()| Arc::new(Memory::default()));
+        let tables: [Arc<dyn BackingTable>; 2] = [inside.clone(), outside.clone()];
+        let [table, beside] = tables;
+        let counter = SyncCounter::make(table).kept_beside(beside);
+        let last = SyncId::next(None, [5; 16]);
+        counter.begin(last);
+        counter.note_answered_now();
+        let before = counter.count();
+        let proposed = SyncId::next(Some(last), [6; 16]);
+        counter.note_proposed(proposed);
+        assert_eq!(count_of(&*outside).of, Some(proposed));
+        assert_eq!(counter.count(), before);
+        assert_eq!(count_of(&*inside), before);
+        counter.begin(proposed);
+        counter.note_sent();
+        assert_eq!(counter.count().of, Some(proposed));
+        assert_eq!(count_of(&*outside), counter.count());
+        assert_eq!(count_of(&*inside), counter.count());
+    }
+
     #[test]
     fn the_table_outside_of_the_store_has_the_same_count() {
         let [inside, outside] = [(); 2].map(|()| Arc::new(Memory::default()));
         let tables = || -> [Arc<dyn BackingTable>; 2] { [inside.clone(), outside.clone()] };
-        let count_of = |table: &dyn BackingTable| {
-            let mut bytes = [0; COUNT_BYTES];
-            table.load(0, &mut bytes);
-            count_in(&bytes)
-        };
         let [table, beside] = tables();
         let counter = SyncCounter::make(table).kept_beside(beside);
         counter.begin(SyncId::next(None, [5; 16]));

@@ -1,7 +1,8 @@
 //! The count of the sync in memory of the machine, outside of the store (rule P17): a file under `/run`.
 //!
 //! The file outlives the process, and not the run of the machine. No copy of the store holds it. So it shows that an operator
-//! has put an older copy of the store back: the copy has answered fewer operations than this machine, or is of an earlier sync.
+//! has put an older copy of the store back: the copy has answered fewer operations than this machine, or is of an earlier sync. The
+//! name of a sync is there before the other node hears of it.
 //!
 //! The name of the store follows the count. Names of syncs of one store have an order, those of different stores have none.
 //! Datastore, path of the store and run of the machine identify the file. A node that may not write there (one that does not

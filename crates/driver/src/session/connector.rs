@@ -235,6 +235,10 @@ impl<'a, M: RolePeer> Connector<'a, M> {
         if !is_active(Mutant::KeepNameOfSync) {
             role_file.propose(generation, names, engine.host.random_id())?;
         }
+        // From now on the secondary may take the name. A copy of this store that does not have it is an older one (rule P17).
+        if let Some(proposed) = engine.standing().names.proposed {
+            engine.disk.count.note_proposed(proposed);
+        }
         let role = role_file.state();
         let no_name = || io::Error::other("this node's store has no name in role.json");
         Ok(Hello {
