@@ -19,7 +19,7 @@ use lockstep_fs::reserve::{Reserve, Reserved};
 use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
 use lockstep_intentlog::LogOptions;
 use lockstep_paw_saw::SyncCounter;
-use lockstep_roles::RoleRecord;
+use lockstep_roles::{RoleRecord, ServicePart};
 use lockstep_types::backing::{Backing, BackingTable};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::{Durability, OnPowerLoss};
@@ -29,7 +29,7 @@ use crate::config::{ConfigHandle, DatastoreConfig};
 use crate::datastore::Datastore;
 use crate::durable::copy_status::CopyLoss;
 use crate::durable::poison_marker::RunDirMarker;
-use crate::durable::role_file::{RoleFile, RoleState};
+use crate::durable::role_file::{self, RoleFile, RoleState};
 use crate::durable::{DatastoreError, failed, machine_count, refused, table_refused, tables};
 use crate::engine::contact::Contact;
 use crate::engine::disk_watch::DiskWatch;
@@ -222,7 +222,7 @@ fn look_only(
         ..open_options(config, boot)
     };
     let opened = Store::open(Arc::clone(backing), &options).map_err(refused(config))?;
-    let role = read_role(config, backing.as_ref())?;
+    let role = read_role_after_failure(config, backing.as_ref())?;
     let (poison, reserve) = (Arc::clone(poison), Arc::clone(reserve));
     Ok(Found::Poisoned(Box::new(opened), role, poison, reserve))
 }
@@ -233,6 +233,14 @@ pub(crate) fn read_role(
     backing: &dyn Backing,
 ) -> Result<RoleState, DatastoreError> {
     RoleFile::read(backing, config.role).map_err(failed(config))
+}
+
+/// The state in the role file of a store whose disk has failed.
+fn read_role_after_failure(
+    config: &DatastoreConfig,
+    backing: &dyn Backing,
+) -> Result<RoleState, DatastoreError> {
+    RoleFile::read_after_failure(backing, config.role).map_err(failed(config))
 }
 
 /// The loss of a copy that counts as in sync, as this start finds it (rule P12).
@@ -419,7 +427,13 @@ fn open_poisoned(
     };
     let engine = engine(config, parts, host);
     let session = build::poisoned(&engine)?;
-    let part = engine.config.current().first_part(role.record);
+    let failure = engine.poison.failure();
+    // The file may show a role that this node never took: the other node may serve.
+    let part = if failure.is_some_and(|failure| failure.names(role_file::FILE)) {
+        ServicePart::Wait
+    } else {
+        engine.config.current().first_part(role.record)
+    };
     Ok(Arc::new(Datastore::new(engine, session, part)))
 }
 

@@ -134,9 +134,9 @@ impl Disk {
         self.state.lock().faults.add(class, None, nth, errno);
     }
 
-    /// Lets the next call of a class on one file fail.
-    pub fn fail_next_on(&self, path: &'static str, class: CallClass, errno: Errno) {
-        self.state.lock().faults.add(class, Some(path), 1, errno);
+    /// As [`Self::fail_call`], for the calls on one file.
+    pub fn fail_call_on(&self, path: &'static str, class: CallClass, nth: u64, errno: Errno) {
+        self.state.lock().faults.add(class, Some(path), nth, errno);
     }
 
     /// Lets every call of a class fail from now on, as [`Self::fail_call`] does for one call.

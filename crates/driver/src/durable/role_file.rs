@@ -30,7 +30,7 @@ use lockstep_types::{BootId, Generation, StoreId, SyncNames, WriteVerifier};
 use parking_lot::Mutex;
 
 pub(crate) use slots::FILE;
-use slots::{RoleSlot, read};
+use slots::{RoleSlot, read, read_before};
 pub(crate) use state::{CopyLineage, RoleState};
 pub(crate) use words::Greeted;
 use words::Words;
@@ -55,6 +55,13 @@ impl RoleFile {
     /// The state in the file of a store; for a new store the begin with `role`. Changes nothing.
     pub fn read(backing: &dyn Backing, role: Role) -> io::Result<RoleState> {
         let found = read(backing)?.map(|(state, _)| state);
+        Ok(found.unwrap_or(RoleState::begin(role)))
+    }
+
+    /// The state in the file of a store whose disk has failed. Changes nothing. The process whose change failed went on with the
+    /// state before that change, and so did the other node and the operator. So the state before counts, if a slot still has it.
+    pub fn read_after_failure(backing: &dyn Backing, role: Role) -> io::Result<RoleState> {
+        let found = read_before(backing)?.map(|(state, _)| state);
         Ok(found.unwrap_or(RoleState::begin(role)))
     }
 

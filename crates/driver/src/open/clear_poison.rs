@@ -18,7 +18,9 @@ use lockstep_types::{BootId, Hash128, Timestamp};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{DatastoreError, failed, open_existing, open_options, read_role, refused};
+use super::{
+    DatastoreError, failed, open_existing, open_options, read_role_after_failure, refused,
+};
 use crate::config::DatastoreConfig;
 use crate::durable::poison_marker::RunDirMarker;
 use crate::durable::role_file::RoleFile;
@@ -84,7 +86,8 @@ pub enum ClearError {
     #[error(
         "this node is the primary of {name:?}: from then on what its disk holds counts, and the \
          secondary is made equal to it. What was acknowledged and has not reached this disk is lost \
-         then, even if the secondary has it\n  cure: take what the secondary has with `lockstep \
+         then, even if the secondary has it. If the other node serves meanwhile, replace this store instead: \
+         `lockstep create-store`\n  cure: take what the secondary has with `lockstep \
          export` there (see \"A disk has failed\" in docs/operations/disks.md), or give --accept-loss"
     )]
     LossNotAccepted {
@@ -120,7 +123,7 @@ pub fn clear_poison(
     let Some(failure) = marks.read() else {
         return Err(ClearError::NotPoisoned { path: path() });
     };
-    let role = read_role(config, repair.backing.as_ref())?;
+    let role = read_role_after_failure(config, repair.backing.as_ref())?;
     // Otherwise the content of this disk does not become the datastore: a complete secondary takes over.
     let content_counts = config.needs_no_peer(role.record);
     if content_counts && !accept_loss {
@@ -161,7 +164,7 @@ fn recover(
     let guarded: Arc<dyn Backing> = Arc::new(guarded);
     // The id of no run of the machine, so that any earlier use of the store is treated as interrupted.
     let boot = repair.boot.of_no_run();
-    let found = read_role(config, guarded.as_ref())?;
+    let found = read_role_after_failure(config, guarded.as_ref())?;
     let lost = found.record.after_power_loss();
     let record = if config.needs_no_peer(lost) && !lost.complete {
         lost.without_peer()

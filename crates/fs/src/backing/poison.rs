@@ -64,6 +64,11 @@ impl DiskFailure {
         }
     }
 
+    /// Whether an operation on the file of that name has failed.
+    pub fn names(&self, file: &str) -> bool {
+        self.reason.split([' ', ':']).any(|word| word == file)
+    }
+
     fn parse(text: &[u8]) -> io::Result<Self> {
         Ok(serde_json::from_slice(text)?)
     }

@@ -121,6 +121,16 @@ impl ScriptedCluster {
         self.stop(side, Stop::Power);
     }
 
+    /// Promotes a node while the other one is down. Returns whether the node agrees.
+    pub fn promote(&mut self, side: Side) -> Result<bool, String> {
+        self.injector.operator.promote(side, false)
+    }
+
+    /// Whether a node lets requests of programs in.
+    pub fn serves(&self, side: Side) -> bool {
+        self.nodes.of(side).serves()
+    }
+
     /// Promotes a node by force, with the copy that it has. The caller vouches for the other node, and knows that this copy lacks
     /// nothing.
     pub fn promote_by_force(&mut self, side: Side) -> Result<(), String> {

@@ -46,7 +46,7 @@ fn says_in_sync(cluster: &ScriptedCluster) -> bool {
 /// Lets the next sync of a node's role file fail.
 fn fail_next_role_sync(cluster: &ScriptedCluster, side: Side) {
     let disk = cluster.disk(side);
-    disk.fail_next_on("role.json", CallClass::Sync, Errno::Io);
+    disk.fail_call_on("role.json", CallClass::Sync, 1, Errno::Io);
 }
 
 /// The session of the earlier role is over then, and the session of another one cannot be made on that disk.
@@ -356,4 +356,48 @@ fn there_is_nothing_to_clear_without_a_marker() {
     assert!(matches!(refused, ClearError::NotPoisoned { .. }));
     cluster.start(SECONDARY);
     until_in_sync(&mut cluster);
+}
+
+/// The promotion is refused, so the operator makes the old primary serve. The disk may have the role that the node never took:
+/// the last write of the role file comes after the role is in one of its two places.
+#[test]
+fn a_node_whose_role_could_not_be_written_never_serves_beside_the_other_node() {
+    let calls = [CallClass::Write, CallClass::Sync]
+        .into_iter()
+        .flat_map(|class| (1..=4).map(move |nth| (class, nth)));
+    let mut not_accepted = Vec::new();
+    for (class, nth) in calls {
+        let mut cluster = two_nodes_with(OnPeerLoss::Continue, OnPowerLoss::Wait);
+        start_in_sync(&mut cluster);
+        make_file(&mut cluster, FIRST);
+        kill(&mut cluster, PRIMARY);
+        cluster.run_for(LONG).unwrap();
+        let disk = cluster.disk(SECONDARY);
+        disk.fail_call_on("role.json", class, nth, Errno::Io);
+        assert!(!cluster.promote(SECONDARY).unwrap(), "{class:?} {nth}");
+        until_poisoned(&mut cluster, SECONDARY);
+        kill(&mut cluster, SECONDARY);
+        cluster.start(PRIMARY);
+        assert!(cluster.promote(PRIMARY).unwrap(), "{class:?} {nth}");
+        assert_eq!(write(&mut cluster, OTHER, true), Ok(()));
+        // The process starts by itself, before anybody repairs the disk.
+        cluster.start(SECONDARY);
+        until_poisoned(&mut cluster, SECONDARY);
+        cluster.run_for(LONG).unwrap();
+        assert!(!cluster.serves(SECONDARY), "{class:?} {nth}");
+        kill(&mut cluster, SECONDARY);
+        match cluster.clear_poison(SECONDARY, false) {
+            Ok(cleared) => assert_eq!(cleared.role, Role::Secondary, "{class:?} {nth}"),
+            Err(ClearError::LossNotAccepted { .. }) => {
+                not_accepted.push((class, nth));
+                continue;
+            }
+            Err(error) => panic!("{class:?} {nth}: {error}"),
+        }
+        cluster.start(SECONDARY);
+        until_in_sync(&mut cluster);
+        assert_eq!(read(&mut cluster), Ok(Some(OTHER)), "{class:?} {nth}");
+    }
+    // Both places have the new role: only the operator can tell.
+    assert_eq!(not_accepted, [(CallClass::Sync, 4)]);
 }

@@ -57,6 +57,17 @@ impl RoleSlot {
 
 /// The state in the file, and the number of the last change; `None` without a file.
 pub(super) fn read(backing: &dyn Backing) -> io::Result<Option<(RoleState, u64)>> {
+    bytes(backing)?.map(|bytes| parse(&bytes)).transpose()
+}
+
+/// As [`read`], but the slot with the lowest number counts: the state before a change of which only one slot was written.
+pub(super) fn read_before(backing: &dyn Backing) -> io::Result<Option<(RoleState, u64)>> {
+    bytes(backing)?
+        .map(|bytes| slot_of(&bytes, |first, second| second.change < first.change))
+        .transpose()
+}
+
+fn bytes(backing: &dyn Backing) -> io::Result<Option<Vec<u8>>> {
     let file = match backing.open(FILE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
@@ -64,22 +75,30 @@ pub(super) fn read(backing: &dyn Backing) -> io::Result<Option<(RoleState, u64)>
     let mut bytes = vec![0; 2 * BLOCK_BYTES];
     let length = file.read_at(0, &mut bytes)?;
     bytes.truncate(length);
-    parse(&bytes).map(Some)
+    Ok(Some(bytes))
 }
 
 /// The state in the slot with the highest number. A damaged slot was being written when the power was lost, or the
 /// disk has damaged it: then the other slot counts.
 pub(super) fn parse(bytes: &[u8]) -> io::Result<(RoleState, u64)> {
+    slot_of(bytes, |first, second| second.change > first.change)
+}
+
+/// The state in the slot that counts. `prefers_second`: whether the second of two whole slots does.
+fn slot_of(
+    bytes: &[u8],
+    prefers_second: impl Fn(&RoleSlot, &RoleSlot) -> bool,
+) -> io::Result<(RoleState, u64)> {
     let slots = bytes.chunks(BLOCK_BYTES).filter_map(RoleSlot::read);
     // Two slots with the same number have the same state.
-    let last = slots.reduce(|first, second| {
-        if second.change > first.change {
+    let counts = slots.reduce(|first, second| {
+        if prefers_second(&first, &second) {
             second
         } else {
             first
         }
     });
-    let slot = last.ok_or_else(damaged)?;
+    let slot = counts.ok_or_else(damaged)?;
     Ok((slot.state, slot.change))
 }
 

@@ -173,7 +173,7 @@ impl NodeDisk {
     /// Makes the next change of the role file fail once.
     pub fn fail_next_role_write(&self) {
         self.disk
-            .fail_next_on(ROLE_FILE, CallClass::Write, Errno::NoMemory);
+            .fail_call_on(ROLE_FILE, CallClass::Write, 1, Errno::NoMemory);
     }
 
     /// Leaves no room on the disk. `with_reserve`: the reserve is gone too, because other programs
