@@ -80,7 +80,7 @@ fn impossible(covered: &BTreeSet<String>) -> Vec<String> {
 
 /// The seeds of schedules that once found a bug. The schedule of a seed changes with the simulator.
 /// So each repair also has a test of its own, on a lower rung if one can see the bug.
-const FOUND_A_BUG: [u64; 64] = [
+const FOUND_A_BUG: [u64; 70] = [
     33,
     189,
     877,
@@ -141,6 +141,12 @@ const FOUND_A_BUG: [u64; 64] = [
     300_002_601_704,
     400_001_836_702,
     500_010_907_901,
+    700_005_606_602,
+    700_013_521_801,
+    700_014_024_606,
+    700_028_687_001,
+    700_028_970_303,
+    700_031_157_806,
     1_795_421_135_848_643_977,
     1_795_637_625_173_986_313,
     1_795_738_713_260_464_515,

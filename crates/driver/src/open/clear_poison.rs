@@ -118,7 +118,10 @@ pub fn clear_poison(
     repair: &Repair,
     accept_loss: bool,
 ) -> Result<Cleared, ClearError> {
-    let marks = PoisonMarkers::new(Arc::clone(&repair.backing), repair.stamp.clone());
+    // On a full disk the mark, too, takes the room of the reserve (rule P20).
+    let (reserved, _) = Reserved::over(Arc::clone(&repair.backing), Withheld::default());
+    let reserved: Arc<dyn Backing> = Arc::new(reserved);
+    let marks = PoisonMarkers::new(Arc::clone(&reserved), repair.stamp.clone());
     let path = || config.store.display().to_string();
     let Some(failure) = marks.read() else {
         return Err(ClearError::NotPoisoned { path: path() });
@@ -139,7 +142,7 @@ pub fn clear_poison(
             source,
         })?;
     }
-    recover(config, repair, &marks)?;
+    recover(config, repair, reserved, &marks)?;
     marks.remove().map_err(failed(config))?;
     Ok(Cleared {
         datastore: config.name.clone(),
@@ -155,12 +158,12 @@ pub fn clear_poison(
 fn recover(
     config: &DatastoreConfig,
     repair: &Repair,
+    reserved: Arc<dyn Backing>,
     marks: &PoisonMarkers,
 ) -> Result<(), DatastoreError> {
     let now = repair.now;
     let poison = Poison::new(marks.clone(), repair.boot, Box::new(move || now), None);
-    let (reserved, _) = Reserved::over(Arc::clone(&repair.backing), Withheld::default());
-    let guarded = FencedBacking::new(Arc::new(reserved), Arc::new(poison));
+    let guarded = FencedBacking::new(reserved, Arc::new(poison));
     let guarded: Arc<dyn Backing> = Arc::new(guarded);
     // The id of no run of the machine, so that any earlier use of the store is treated as interrupted.
     let boot = repair.boot.of_no_run();

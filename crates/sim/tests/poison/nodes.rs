@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lockstep_driver::{ClearError, RoleMarks};
+use lockstep_fs::reserve::RESERVE_FILE;
 use lockstep_repl::state::State;
 use lockstep_sim::disk::CallClass;
 use lockstep_sim::scenario::{Fault, Mount, PRIMARY, SECONDARY, ScriptedCluster};
@@ -347,6 +348,48 @@ fn an_interrupted_clear_leaves_the_marker() {
         interrupted += 1;
     }
     assert!(interrupted > 5, "{interrupted} syncs");
+}
+
+/// Returns two nodes, of which the secondary has failed and is stopped.
+fn with_failed_secondary() -> ScriptedCluster {
+    let mut cluster = in_sync();
+    fail_next_sync(&mut cluster, SECONDARY);
+    write(&mut cluster, OTHER, true).unwrap();
+    until_poisoned(&mut cluster, SECONDARY);
+    kill(&mut cluster, SECONDARY);
+    cluster
+}
+
+/// Nobody can delete anything on a failed disk, so the command must find its own room.
+#[test]
+fn a_full_disk_is_cleared_with_the_room_of_the_reserve() {
+    let mut cluster = with_failed_secondary();
+    let disk = cluster.disk(SECONDARY);
+    assert!(disk.files().contains(&RESERVE_FILE.to_owned()));
+    disk.fill();
+    cluster.clear_poison(SECONDARY, false).unwrap();
+    assert!(!is_marked(&cluster, SECONDARY));
+    cluster.limit_disks(None);
+    cluster.start(SECONDARY);
+    until_in_sync(&mut cluster);
+}
+
+/// Other programs have taken the reserve, too.
+#[test]
+fn a_disk_without_any_room_is_cleared_once_it_has_some() {
+    let mut cluster = with_failed_secondary();
+    let disk = cluster.disk(SECONDARY);
+    disk.put(RESERVE_FILE, b"").unwrap();
+    disk.fill();
+    for _again in 0..2 {
+        let refused = cluster.clear_poison(SECONDARY, false).unwrap_err();
+        assert!(refused.to_string().contains("No space left"), "{refused}");
+        assert!(is_marked(&cluster, SECONDARY));
+    }
+    cluster.limit_disks(None);
+    cluster.clear_poison(SECONDARY, false).unwrap();
+    cluster.start(SECONDARY);
+    until_in_sync(&mut cluster);
 }
 
 #[test]
