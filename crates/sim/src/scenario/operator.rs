@@ -15,7 +15,6 @@ use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
 use super::cluster::{Cluster, POLL_INTERVAL};
-use super::nodes::sim_node::StoreRepair;
 use crate::history::{NodeEvent, Stop};
 use crate::world::Side;
 
@@ -140,15 +139,11 @@ impl Operator {
     /// Clears the poison of the store of a node whose disk was made to fail. The node is stopped then.
     pub fn repair(&mut self, side: Side) -> Result<(), String> {
         self.cluster.stop(side, Stop::Process);
-        // The operator never has the content of this disk count beside a node that serves, unless that node is to lose.
-        let to_demote = self.cluster.roles.to_demote.map(|deposed| deposed.side);
-        let accepts_loss = to_demote == Some(side) || !self.cluster.nodes.of(side.other()).serves();
-        match self.cluster.nodes.of(side).repair(accepts_loss)? {
-            StoreRepair::Cleared => self.cluster.checks.after_repair(side),
-            StoreRepair::NotNeeded => {}
-            StoreRepair::Refused => self.exchange_disk(side),
+        let node = self.cluster.nodes.of(side);
+        if node.repair()? {
+            self.cluster.checks.after_repair(side);
         }
-        self.cluster.nodes.of(side).disk.disk().kill();
+        node.disk.disk().kill();
         Ok(())
     }
 

@@ -45,17 +45,6 @@ pub struct Planned {
     pub crash_at_start: Option<Crash>,
 }
 
-/// What came of an attempt to take a store back into use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreRepair {
-    /// The disk of the store has not failed.
-    NotNeeded,
-    /// The store is in use again. All unsynced data is gone.
-    Cleared,
-    /// The content of the disk would become the datastore, and the operator does not accept that.
-    Refused,
-}
-
 /// One of the two nodes.
 pub struct SimNode {
     side: Side,
@@ -297,12 +286,12 @@ impl SimNode {
         clear_poison(self.node.config(), &repair, accept_loss)
     }
 
-    /// Clears the poison of the store if there is any. `accepts_loss`: the content of the disk may become the datastore.
-    pub fn repair(&self, accepts_loss: bool) -> Result<StoreRepair, String> {
-        match self.clear_poison(accepts_loss) {
-            Ok(_) => Ok(StoreRepair::Cleared),
-            Err(ClearError::NotPoisoned { .. }) => Ok(StoreRepair::NotNeeded),
-            Err(ClearError::LossNotAccepted { .. }) => Ok(StoreRepair::Refused),
+    /// Clears the poison of the store if there is any. Returns whether the store was poisoned: then
+    /// all unsynced data is gone.
+    pub fn repair(&self) -> Result<bool, String> {
+        match self.clear_poison(true) {
+            Ok(_) => Ok(true),
+            Err(ClearError::NotPoisoned { .. }) => Ok(false),
             Err(error) => Err(format!("{:?} cannot be repaired: {error}", self.side)),
         }
     }

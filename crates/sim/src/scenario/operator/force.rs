@@ -146,7 +146,7 @@ impl Operator {
     }
 
     /// Puts a disk with a new store in the place of the disk of a stopped node.
-    pub(super) fn exchange_disk(&mut self, side: Side) {
+    fn exchange_disk(&mut self, side: Side) {
         let node = self.cluster.nodes.of_mut(side);
         node.node.set_role(Role::Secondary);
         node.disk.replace_with_new().discard();
