@@ -91,6 +91,14 @@ pub struct SyncCounter {
     counted: Mutex<Counted>,
 }
 
+/// The count of a sync that has had no operation.
+fn nothing_of(sync: SyncId) -> SyncCount {
+    SyncCount {
+        of: Some(sync),
+        ..SyncCount::default()
+    }
+}
+
 /// The last count in the bytes of a table; not known if it cannot be read.
 pub fn count_in(bytes: &[u8]) -> SyncCount {
     last_in(bytes).count
@@ -157,14 +165,7 @@ impl SyncCounter {
 
     /// A sync begins.
     pub fn begin(&self, sync: SyncId) {
-        let of = Some(sync);
-        self.change(|count| {
-            *count = SyncCount {
-                of,
-                acknowledged: 0,
-                reached: 0,
-            };
-        });
+        self.change(|count| *count = nothing_of(sync));
     }
 
     /// Primary: a name is about to be proposed, which is durable in the store. The secondary may go on under that name, although
@@ -173,11 +174,7 @@ impl SyncCounter {
         let counted = self.counted.lock();
         let proposed = Counted {
             change: counted.change.wrapping_add(1),
-            count: SyncCount {
-                of: Some(sync),
-                acknowledged: 0,
-                reached: 0,
-            },
+            count: nothing_of(sync),
         };
         if let Some(beside) = &self.beside {
             beside.store(proposed.place(), &proposed.encode());

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::signal::Signal;
 use super::{Alarm, Host};
 
-/// See the head of this file: an alarm of a host without timers of its own: the thread wakes at each moment that it has seen, and sleeps on.
+/// The alarm of a host without timers of its own. The thread wakes at each moment that it has seen, and sleeps on.
 #[derive(Default)]
 pub struct GateAlarm {
     moment: Mutex<Option<Duration>>,
