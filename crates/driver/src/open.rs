@@ -29,7 +29,7 @@ use crate::config::{ConfigHandle, DatastoreConfig};
 use crate::datastore::Datastore;
 use crate::durable::copy_status::CopyLoss;
 use crate::durable::poison_marker::RunDirMarker;
-use crate::durable::role_file::{self, RoleFile, RoleState};
+use crate::durable::role_file::{self, RoleFile, RoleState, SlotChoice};
 use crate::durable::{DatastoreError, failed, machine_count, refused, table_refused, tables};
 use crate::engine::contact::Contact;
 use crate::engine::disk_watch::DiskWatch;
@@ -191,7 +191,7 @@ fn look(
     let boot = place.boot;
     let (options, backing) = (open_options(config, boot), &disk.backing);
     let checked = Store::check(Arc::clone(backing), &options).map_err(refused(config))?;
-    let role = read_role(config, backing.as_ref())?;
+    let role = read_role(config, backing.as_ref(), SlotChoice::Last)?;
     let lost = found_loss(config, backing.as_ref(), role, place)?;
     let record = found_record(config, role, lost);
     let role = with_base(config, backing.as_ref(), role, boot);
@@ -222,7 +222,7 @@ fn look_only(
         ..open_options(config, boot)
     };
     let opened = Store::open(Arc::clone(backing), &options).map_err(refused(config))?;
-    let role = read_role_after_failure(config, backing.as_ref())?;
+    let role = read_role(config, backing.as_ref(), SlotChoice::BeforeFailure)?;
     let (poison, reserve) = (Arc::clone(poison), Arc::clone(reserve));
     Ok(Found::Poisoned(Box::new(opened), role, poison, reserve))
 }
@@ -231,16 +231,9 @@ fn look_only(
 pub(crate) fn read_role(
     config: &DatastoreConfig,
     backing: &dyn Backing,
+    choice: SlotChoice,
 ) -> Result<RoleState, DatastoreError> {
-    RoleFile::read(backing, config.role).map_err(failed(config))
-}
-
-/// The state in the role file of a store whose disk has failed.
-fn read_role_after_failure(
-    config: &DatastoreConfig,
-    backing: &dyn Backing,
-) -> Result<RoleState, DatastoreError> {
-    RoleFile::read_after_failure(backing, config.role).map_err(failed(config))
+    RoleFile::read(backing, config.role, choice).map_err(failed(config))
 }
 
 /// The loss of a copy that counts as in sync, as this start finds it (rule P12).

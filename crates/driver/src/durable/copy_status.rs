@@ -13,7 +13,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
 
 use super::poison_marker::RunDirMarker;
-use super::role_file::{RoleFile, RoleState};
+use super::role_file::{RoleFile, RoleState, SlotChoice};
 use super::tables::{TableError, Tables};
 
 /// The caveats about the copy in the directory `store`, one text each; none for a copy that is complete. A new store
@@ -23,7 +23,7 @@ use super::tables::{TableError, Tables};
 /// If `role.json` cannot be read.
 pub fn caveats(store: &Path, role: Role) -> io::Result<Vec<String>> {
     let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(store)?);
-    let role = RoleFile::read(backing.as_ref(), role)?;
+    let role = RoleFile::read(backing.as_ref(), role, SlotChoice::Last)?;
     let stamp = Arc::new(RunDirMarker::of(store));
     let failure = PoisonMarkers::new(Arc::clone(&backing), Some(stamp)).read();
     let is_secondary = !role.record.is_primary();
@@ -102,7 +102,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let caveats = || caveats(dir.path(), Role::Secondary);
         let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir.path()).unwrap());
-        let found = RoleFile::read(backing.as_ref(), Role::Secondary).unwrap();
+        let found = RoleFile::read(backing.as_ref(), Role::Secondary, SlotChoice::Last).unwrap();
         let complete = RoleRecord {
             complete: true,
             ..found.record

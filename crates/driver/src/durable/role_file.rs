@@ -30,7 +30,8 @@ use lockstep_types::{BootId, Generation, StoreId, SyncNames, WriteVerifier};
 use parking_lot::Mutex;
 
 pub(crate) use slots::FILE;
-use slots::{RoleSlot, read, read_before};
+pub(crate) use slots::SlotChoice;
+use slots::{RoleSlot, read};
 pub(crate) use state::{CopyLineage, RoleState};
 pub(crate) use words::Greeted;
 use words::Words;
@@ -53,15 +54,8 @@ pub(crate) struct RoleFile {
 
 impl RoleFile {
     /// The state in the file of a store; for a new store the begin with `role`. Changes nothing.
-    pub fn read(backing: &dyn Backing, role: Role) -> io::Result<RoleState> {
-        let found = read(backing)?.map(|(state, _)| state);
-        Ok(found.unwrap_or(RoleState::begin(role)))
-    }
-
-    /// The state in the file of a store whose disk has failed. Changes nothing. The process whose change failed went on with the
-    /// state before that change, and so did the other node and the operator. So the state before counts, if a slot still has it.
-    pub fn read_after_failure(backing: &dyn Backing, role: Role) -> io::Result<RoleState> {
-        let found = read_before(backing)?.map(|(state, _)| state);
+    pub fn read(backing: &dyn Backing, role: Role, choice: SlotChoice) -> io::Result<RoleState> {
+        let found = read(backing, choice)?.map(|(state, _)| state);
         Ok(found.unwrap_or(RoleState::begin(role)))
     }
 
@@ -81,7 +75,7 @@ impl RoleFile {
             boot: Some(boot),
             ..found
         };
-        let changes = read(backing.as_ref())?.map(|(_, changes)| changes);
+        let changes = read(backing.as_ref(), SlotChoice::Last)?.map(|(_, changes)| changes);
         let file = Self {
             changes: Mutex::new(changes),
             was_killed: found.boot.is_some(),

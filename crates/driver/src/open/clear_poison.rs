@@ -18,12 +18,10 @@ use lockstep_types::{BootId, Hash128, Timestamp};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{
-    DatastoreError, failed, open_existing, open_options, read_role_after_failure, refused,
-};
+use super::{DatastoreError, failed, open_existing, open_options, read_role, refused};
 use crate::config::DatastoreConfig;
 use crate::durable::poison_marker::RunDirMarker;
-use crate::durable::role_file::RoleFile;
+use crate::durable::role_file::{RoleFile, SlotChoice};
 
 /// The place of a store that is not in use.
 pub struct Repair {
@@ -126,7 +124,7 @@ pub fn clear_poison(
     let Some(failure) = marks.read() else {
         return Err(ClearError::NotPoisoned { path: path() });
     };
-    let role = read_role_after_failure(config, repair.backing.as_ref())?;
+    let role = read_role(config, repair.backing.as_ref(), SlotChoice::BeforeFailure)?;
     // Otherwise the content of this disk does not become the datastore: a complete secondary takes over.
     let content_counts = config.needs_no_peer(role.record);
     if content_counts && !accept_loss {
@@ -167,7 +165,7 @@ fn recover(
     let guarded: Arc<dyn Backing> = Arc::new(guarded);
     // The id of no run of the machine, so that any earlier use of the store is treated as interrupted.
     let boot = repair.boot.of_no_run();
-    let found = read_role_after_failure(config, guarded.as_ref())?;
+    let found = read_role(config, guarded.as_ref(), SlotChoice::BeforeFailure)?;
     let lost = found.record.after_power_loss();
     let record = if config.needs_no_peer(lost) && !lost.complete {
         lost.without_peer()

@@ -122,7 +122,7 @@ impl Place {
 
     /// The state in the role file.
     fn role(&self) -> RoleState {
-        RoleFile::read(self.backing().as_ref(), Role::Primary).unwrap()
+        RoleFile::read(self.backing().as_ref(), Role::Primary, SlotChoice::Last).unwrap()
     }
 
     /// Changes the role file as if the machine had gone down with the store open.

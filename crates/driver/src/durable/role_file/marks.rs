@@ -3,7 +3,7 @@
 use lockstep_roles::RoleRecord;
 use lockstep_types::{SyncId, WriteVerifier};
 
-use super::slots::parse;
+use super::slots::{SlotChoice, parse};
 
 /// The marks in a role file, for checks of a store from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct RoleMarks {
 impl RoleMarks {
     /// The marks in the bytes of a role file; `None` for a damaged file.
     pub fn of(bytes: &[u8]) -> Option<Self> {
-        let (state, _) = parse(bytes).ok()?;
+        let (state, _) = parse(bytes, SlotChoice::Last).ok()?;
         Some(Self {
             in_sync: state.is_in_sync(),
             record: state.record,

@@ -55,19 +55,30 @@ impl RoleSlot {
     }
 }
 
-/// The state in the file, and the number of the last change; `None` without a file.
-pub(super) fn read(backing: &dyn Backing) -> io::Result<Option<(RoleState, u64)>> {
-    bytes(backing)?.map(|bytes| parse(&bytes)).transpose()
+/// Which of two whole slots counts. Two slots with the same number have the same state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotChoice {
+    /// The slot with the highest number.
+    Last,
+    /// The slot with the lowest number: on a disk that has failed. The process whose change failed went on with the state before
+    /// that change, and so did the other node and the operator. So the state before counts, if a slot still has it.
+    BeforeFailure,
 }
 
-/// As [`read`], but the slot with the lowest number counts: the state before a change of which only one slot was written.
-pub(super) fn read_before(backing: &dyn Backing) -> io::Result<Option<(RoleState, u64)>> {
-    bytes(backing)?
-        .map(|bytes| slot_of(&bytes, |first, second| second.change < first.change))
-        .transpose()
+impl SlotChoice {
+    fn prefers(self, slot: &RoleSlot, other: &RoleSlot) -> bool {
+        match self {
+            Self::Last => slot.change > other.change,
+            Self::BeforeFailure => slot.change < other.change,
+        }
+    }
 }
 
-fn bytes(backing: &dyn Backing) -> io::Result<Option<Vec<u8>>> {
+/// The state in the file, and the number of its change; `None` without a file.
+pub(super) fn read(
+    backing: &dyn Backing,
+    choice: SlotChoice,
+) -> io::Result<Option<(RoleState, u64)>> {
     let file = match backing.open(FILE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
@@ -75,24 +86,15 @@ fn bytes(backing: &dyn Backing) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; 2 * BLOCK_BYTES];
     let length = file.read_at(0, &mut bytes)?;
     bytes.truncate(length);
-    Ok(Some(bytes))
+    parse(&bytes, choice).map(Some)
 }
 
-/// The state in the slot with the highest number. A damaged slot was being written when the power was lost, or the
-/// disk has damaged it: then the other slot counts.
-pub(super) fn parse(bytes: &[u8]) -> io::Result<(RoleState, u64)> {
-    slot_of(bytes, |first, second| second.change > first.change)
-}
-
-/// The state in the slot that counts. `prefers_second`: whether the second of two whole slots does.
-fn slot_of(
-    bytes: &[u8],
-    prefers_second: impl Fn(&RoleSlot, &RoleSlot) -> bool,
-) -> io::Result<(RoleState, u64)> {
+/// The state in the slot that counts. A damaged slot was being written when the power was lost, or the disk has damaged it: then
+/// the other slot counts.
+pub(super) fn parse(bytes: &[u8], choice: SlotChoice) -> io::Result<(RoleState, u64)> {
     let slots = bytes.chunks(BLOCK_BYTES).filter_map(RoleSlot::read);
-    // Two slots with the same number have the same state.
     let counts = slots.reduce(|first, second| {
-        if prefers_second(&first, &second) {
+        if choice.prefers(&second, &first) {
             second
         } else {
             first

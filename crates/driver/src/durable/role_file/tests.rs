@@ -10,7 +10,7 @@ const BOOT: BootId = BootId::from_bytes([3; 16]);
 
 fn fresh(dir: &std::path::Path) -> RoleFile {
     let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir).unwrap());
-    let found = RoleFile::read(backing.as_ref(), Role::Secondary).unwrap();
+    let found = RoleFile::read(backing.as_ref(), Role::Secondary, SlotChoice::Last).unwrap();
     RoleFile::open(backing, found, BOOT, found.marked(true).record).unwrap()
 }
 
@@ -33,7 +33,11 @@ fn greeted(file: &RoleFile) -> Greeted {
 }
 
 fn again(dir: &std::path::Path) -> io::Result<RoleState> {
-    RoleFile::read(&OsBacking::open(dir).unwrap(), Role::Primary)
+    RoleFile::read(
+        &OsBacking::open(dir).unwrap(),
+        Role::Primary,
+        SlotChoice::Last,
+    )
 }
 
 #[test]
@@ -283,11 +287,19 @@ fn damage_to_one_slot_loses_nothing() {
         for bit in 0..8 {
             let mut flipped = whole.clone();
             flipped[at] ^= 1 << bit;
-            assert_eq!(parse(&flipped).unwrap().0, state, "byte {at} bit {bit}");
+            assert_eq!(
+                parse(&flipped, SlotChoice::Last).unwrap().0,
+                state,
+                "byte {at} bit {bit}"
+            );
         }
     }
     for length in BLOCK_BYTES..whole.len() {
-        assert_eq!(parse(&whole[..length]).unwrap().0, state, "{length} bytes");
+        assert_eq!(
+            parse(&whole[..length], SlotChoice::Last).unwrap().0,
+            state,
+            "{length} bytes"
+        );
     }
 }
 
@@ -321,7 +333,7 @@ fn an_interrupted_change_has_happened_or_not() {
     let new = std::fs::read(dir.path().join(FILE)).unwrap();
     for reached in 0..=new.len() {
         let torn = [&new[..reached], &old[reached..]].concat();
-        let (state, _) = parse(&torn).unwrap();
+        let (state, _) = parse(&torn, SlotChoice::Last).unwrap();
         assert!([before, after].contains(&state), "{reached} bytes");
         // All bytes of the first sync have reached the disk: then other parts may act on the change.
         assert!(reached < BLOCK_BYTES || state == after, "{reached} bytes");
