@@ -452,9 +452,14 @@ impl MetadataLog {
     }
 
     /// Leaves numbers out that the other node may have given out since this copy has heard of it.
-    pub fn skip_inos(&self, tree: Tree<'_>, ranges: InoRanges) -> Result<(), StoreError> {
+    pub fn skip_inos(
+        &self,
+        tree: Tree<'_>,
+        ranges: InoRanges,
+        further: u16,
+    ) -> Result<(), StoreError> {
         let numbers = tree.namespace.numbers();
-        numbers.leave_out(ranges);
+        numbers.leave_out(ranges, further);
         self.reserve_inos(tree, numbers.below())
     }
 

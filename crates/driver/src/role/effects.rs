@@ -193,12 +193,21 @@ impl CurrentRole {
 /// not run any more (rule R13).
 fn skip_numbers_and_renew_verifier(engine: &Engine) -> Result<(), StoreError> {
     engine.gate.end_tenure(&*engine.host);
-    engine
-        .store
-        .skip_inos(engine.config.current().ino_ranges())?;
+    let drawn = engine.host.random_id();
+    skip_numbers(engine, drawn)?;
     if is_active(Mutant::PromoteWithOldVerifier) {
         return Ok(());
     }
-    let renewed = engine.role_file.renew_verifier(engine.host.random_id());
+    let renewed = engine.role_file.renew_verifier(drawn);
     renewed.map_err(StoreError::disk("note the write verifier in", "role.json"))
+}
+
+/// Leaves out numbers of inodes that this copy has not heard of (rule P13): the other node may have given them out, or this
+/// one on a disk that is lost. `drawn` are random bytes.
+pub(super) fn skip_numbers(engine: &Engine, drawn: [u8; 16]) -> Result<(), StoreError> {
+    let [low, high, ..] = drawn;
+    let ranges = engine.config.current().ino_ranges();
+    engine
+        .store
+        .skip_inos(ranges, u16::from_le_bytes([low, high]))
 }

@@ -15,6 +15,7 @@ use lockstep_roles::{RoleChange, RoleRecord, ServicePart, SessionEvent};
 use lockstep_types::mutants::{Mutant, is_active};
 
 use super::current_role::CurrentRole;
+use super::effects::skip_numbers;
 use crate::client::Standing;
 use crate::engine::Engine;
 use crate::maintenance;
@@ -63,20 +64,16 @@ impl CurrentRole {
             return true;
         }
         let Engine {
-            config,
-            role_file,
-            store,
-            host,
-            ..
+            role_file, host, ..
         } = &*self.engine;
-        // The other node may have given out numbers that this copy has not heard of.
+        let drawn = host.random_id();
         let left_out = if change.makes_complete() {
-            store.skip_inos(config.current().ino_ranges())
+            skip_numbers(&self.engine, drawn)
         } else {
             Ok(())
         };
         let left_out = left_out.map_err(std::io::Error::other);
-        let written = left_out.and_then(|()| role_file.replace(change, host.random_id()));
+        let written = left_out.and_then(|()| role_file.replace(change, drawn));
         if let Err(error) = &written {
             let datastore = self.engine.name();
             tracing::error!(datastore, %error, "the role cannot be written");

@@ -23,14 +23,16 @@ pub enum InoRanges {
 }
 
 impl InoRanges {
-    /// Returns the first number of the first range of these that leaves out a range of numbers from `below` on.
-    const fn after(self, below: u64) -> u64 {
+    /// Returns the first number of one of these ranges: at least a range of numbers from `below` on, and `further` more ranges
+    /// of this node, are left out.
+    const fn after(self, below: u64, further: u16) -> u64 {
         let first = below.saturating_add(RANGE).div_ceil(RANGE);
         let parity = match self {
             Self::Even => 0,
             Self::Odd => 1,
         };
-        (first + (first + parity) % 2).saturating_mul(RANGE)
+        let ranges = first + (first + parity) % 2 + 2 * further as u64;
+        ranges.saturating_mul(RANGE)
     }
 }
 
@@ -75,8 +77,11 @@ impl InoNumbers {
     }
 
     /// The other node may have given out the next 2²⁴ numbers, or those in its own ranges: this node goes on in `ranges`.
-    pub fn leave_out(&self, ranges: InoRanges) {
-        let after = |below| Some(ranges.after(below));
+    ///
+    /// The copy in which this node has gone on before may be lost with its disk. So `further`, the number of own ranges that are
+    /// left out besides, is drawn at random: this node hardly gives out a number of the lost copy.
+    pub fn leave_out(&self, ranges: InoRanges, further: u16) {
+        let after = |below| Some(ranges.after(below, further));
         let updated = self
             .next
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, after);
@@ -93,22 +98,22 @@ impl InoNumbers {
 mod tests {
     use super::*;
 
-    /// Returns the first numbers that a node gives out after it has left numbers out so many times.
-    fn firsts(from: u64, ranges: InoRanges, times: usize) -> Vec<u64> {
+    /// Returns the first numbers that a node gives out each time that it has left numbers out.
+    fn firsts(from: u64, ranges: InoRanges, further: &[u16]) -> Vec<u64> {
         let numbers = InoNumbers::new(from);
-        let leave_out = || {
-            numbers.leave_out(ranges);
+        let leave_out = |further: &u16| {
+            numbers.leave_out(ranges, *further);
             numbers.below()
         };
-        std::iter::repeat_with(leave_out).take(times).collect()
+        further.iter().map(leave_out).collect()
     }
 
     #[test]
     fn two_nodes_that_leave_numbers_out_go_on_in_different_ranges() {
         for from in [2, RANGE - 1, RANGE, RANGE + 1, 7 * RANGE + 5] {
-            let even = firsts(from, InoRanges::Even, 4);
+            let even = firsts(from, InoRanges::Even, &[0, 0, 7, u16::MAX]);
             // The other node has heard of a few more numbers.
-            let odd = firsts(from + 1000, InoRanges::Odd, 4);
+            let odd = firsts(from + 1000, InoRanges::Odd, &[0, 3, 0, u16::MAX]);
             for (range, parity) in [(&even, 0), (&odd, 1)] {
                 assert!(
                     range
@@ -122,9 +127,21 @@ mod tests {
     }
 
     #[test]
+    fn a_node_does_not_go_on_in_a_range_of_its_lost_copy() {
+        // A command that is repeated leaves numbers out each time.
+        let lost = firsts(7, InoRanges::Odd, &[5000, 600, 70]);
+        // The other node has not met this one since, and makes a file.
+        let other = firsts(7, InoRanges::Even, &[8000]);
+        let with_new_disk = firsts(other[0] + 1, InoRanges::Odd, &[300, 20, 1]);
+        assert!(with_new_disk.iter().all(|first| !lost.contains(first)));
+    }
+
+    #[test]
     fn numbers_are_left_out_up_to_the_end() {
-        let numbers = InoNumbers::new(u64::MAX - 1);
-        numbers.leave_out(InoRanges::Odd);
-        assert_eq!(numbers.below(), u64::MAX);
+        for further in [0, u16::MAX] {
+            let numbers = InoNumbers::new(u64::MAX - 1);
+            numbers.leave_out(InoRanges::Odd, further);
+            assert_eq!(numbers.below(), u64::MAX);
+        }
     }
 }

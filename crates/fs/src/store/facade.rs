@@ -70,8 +70,10 @@ impl Store {
 
     /// Leaves out the next 16 million numbers of inodes or more, and goes on in `ranges`: the other node may have given these
     /// numbers out since this copy has heard of it. So no number that a program has from that node names another inode here.
-    pub fn skip_inos(&self, ranges: InoRanges) -> Result<(), StoreError> {
-        self.metadata_log.skip_inos(self.tree(), ranges)
+    /// `further`, drawn at random, is the number of own ranges that are left out besides: this node may have given numbers of its
+    /// own ranges out on a disk that is lost.
+    pub fn skip_inos(&self, ranges: InoRanges, further: u16) -> Result<(), StoreError> {
+        self.metadata_log.skip_inos(self.tree(), ranges, further)
     }
 
     /// First OSN sequence that may be given out: higher than any sequence given out before (rule P13).
