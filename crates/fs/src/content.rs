@@ -21,10 +21,12 @@
 //! metadata log, but for `collecting`.
 
 pub mod before_change;
+mod changes;
 mod dirty;
 mod file_table;
 pub mod freed;
 mod open_file;
+mod read;
 mod removal;
 mod reservation;
 mod sync;
@@ -35,7 +37,7 @@ use std::io;
 use std::sync::Arc;
 
 use lockstep_types::backing::{BackingFile, BackingStat};
-use lockstep_types::{AllocateMode, Errno, Ino, InodeFlags, Osn, StateVersion, Timestamp, limits};
+use lockstep_types::{Errno, Ino, InodeFlags, Osn, StateVersion, Timestamp, limits};
 
 use self::before_change::{ByteChange, ByteEdit, ChangeOrigin, Observers};
 use self::dirty::DirtySet;
@@ -44,12 +46,12 @@ use self::removal::ContentRemoval;
 use self::sync::ContentSync;
 use crate::error::{OpError, StoreError};
 use crate::namespace::Namespace;
-use crate::namespace::plan::ContentEffect;
 use crate::namespace::record::Body;
 use crate::paths::content_path;
 use crate::store_disk::StoreDisk;
 
 pub use self::open_file::{LastWrite, OpenFile, SyncPoint, open_content};
+pub use self::read::SeekFor;
 pub use self::unflushed_table::{LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
 
 /// A write under way. Dropped without completion, it leaves size and times as they were.
@@ -78,15 +80,6 @@ impl Drop for WriteTicket {
             self.dirty.content_changed(self.file.ino());
         }
     }
-}
-
-/// The kinds of place that `lseek` finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SeekFor {
-    /// Data.
-    Data,
-    /// A hole.
-    Hole,
 }
 
 /// The content of all files of one store.
@@ -224,69 +217,6 @@ impl ContentStore {
     }
 }
 
-/// Reads.
-impl ContentStore {
-    /// Reads into `buffer` from `offset`; fewer bytes only at the end of the file.
-    pub fn read(
-        &self,
-        namespace: &Namespace,
-        ino: Ino,
-        offset: u64,
-        buffer: &mut [u8],
-    ) -> Result<usize, OpError> {
-        let file = self.file(namespace, ino)?;
-        if file.is_indeterminate() {
-            return Err(Errno::Io.into());
-        }
-        let left = file.size().saturating_sub(offset);
-        let wanted = usize::try_from(left)
-            .unwrap_or(usize::MAX)
-            .min(buffer.len());
-        let Some(part) = buffer.get_mut(..wanted).filter(|part| !part.is_empty()) else {
-            return Ok(0);
-        };
-        let read = match file.content(self.disk.backing().as_ref())? {
-            Some(content) => content
-                .read_at(offset, part)
-                .map_err(StoreError::content("read", ino))?,
-            None => 0,
-        };
-        // The bytes between the end of the content and the size were never written.
-        part.iter_mut().skip(read).for_each(|byte| *byte = 0);
-        Ok(wanted)
-    }
-
-    /// Next data or hole of a file at or after `offset`.
-    pub fn seek(
-        &self,
-        namespace: &Namespace,
-        ino: Ino,
-        offset: u64,
-        target: SeekFor,
-    ) -> Result<u64, OpError> {
-        let file = self.file(namespace, ino)?;
-        let size = file.size();
-        if offset >= size {
-            return Err(Errno::NoDevice.into());
-        }
-        let found = match (file.content(self.disk.backing().as_ref())?, target) {
-            (None, SeekFor::Data) => None,
-            (None, SeekFor::Hole) => Some(offset),
-            (Some(content), SeekFor::Data) => content
-                .seek_data(offset)
-                .map_err(StoreError::content("seek", ino))?,
-            (Some(content), SeekFor::Hole) => content
-                .seek_hole(offset)
-                .map_err(StoreError::content("seek", ino))?,
-        };
-        match (found, target) {
-            (Some(found), SeekFor::Data) if found < size => Ok(found),
-            (_, SeekFor::Data) => Err(Errno::NoDevice.into()),
-            (found, SeekFor::Hole) => Ok(found.unwrap_or(size).min(size)),
-        }
-    }
-}
-
 /// Writes.
 impl ContentStore {
     /// The file of a write, unless the write must be refused.
@@ -366,71 +296,6 @@ impl ContentStore {
         let created = || self.sync.dirty().name_made(ino);
         file.content_to_write(self.disk.backing().as_ref(), created)
             .inspect_err(|_| self.removal.may_be_empty(ino))
-    }
-}
-
-/// Changes of content besides writes.
-impl ContentStore {
-    /// Changes the content file of an inode, which is created if it does not exist.
-    pub fn change(&self, change: &ByteChange<'_>) -> Result<(), StoreError> {
-        let content = self.content_to_change(change.ino)?;
-        let changed = self.observers.carry_out(change, &*content);
-        self.sync.dirty().content_changed(change.ino);
-        changed
-    }
-
-    fn content_to_change(&self, ino: Ino) -> Result<Arc<dyn BackingFile>, StoreError> {
-        if let Some(file) = self.files.get(ino) {
-            return self.content_file_to_write(&file);
-        }
-        if let Some(content) = self.open_content(ino)? {
-            return Ok(content);
-        }
-        let path = content_path(ino);
-        let created = self.disk.backing().open_or_create(&path);
-        let created = created.map_err(StoreError::disk("create", path));
-        let content = created.inspect_err(|_| self.removal.may_be_empty(ino))?;
-        self.sync.dirty().name_made(ino);
-        Ok(content)
-    }
-
-    /// Carries out the content part of a metadata operation.
-    pub fn apply(&self, effect: ContentEffect) -> Result<(), StoreError> {
-        let ino = effect.ino();
-        if let ContentEffect::Resize(_, 0) = effect
-            && self.open_content(ino)?.is_none()
-        {
-            return Ok(());
-        }
-        self.change(&ByteChange {
-            ino,
-            origin: ChangeOrigin::Operation,
-            edit: edit_of(effect),
-        })
-    }
-
-    /// Gives the content of a file the length that the record of the other node says.
-    pub fn fit_length(&self, ino: Ino, size: u64) -> Result<(), StoreError> {
-        if self.length(ino)? == size {
-            return Ok(());
-        }
-        self.change(&ByteChange {
-            ino,
-            origin: ChangeOrigin::Resync,
-            edit: ByteEdit::Resize { size },
-        })
-    }
-
-    /// Takes back the bytes that a failed change of content has left beyond the size of its file.
-    pub fn take_back(&self, ino: Ino, size: u64) -> Result<(), StoreError> {
-        if self.length(ino)? == size {
-            return Ok(());
-        }
-        self.change(&ByteChange {
-            ino,
-            origin: ChangeOrigin::Operation,
-            edit: ByteEdit::TakeBack { size },
-        })
     }
 }
 
@@ -554,30 +419,5 @@ impl ContentStore {
     pub fn remove_empty_directories(&self) -> Result<usize, StoreError> {
         self.removal
             .remove_empty_dirs(&self.disk, self.sync.dirty())
-    }
-}
-
-/// The content part of a metadata operation, as a change of bytes. A reservation is taken whole or not at all.
-const fn edit_of(effect: ContentEffect) -> ByteEdit<'static> {
-    let (mode, offset, length) = match effect {
-        ContentEffect::Resize(_, size) => return ByteEdit::Resize { size },
-        ContentEffect::Allocate(_, mode, offset, length) => (mode, offset, length),
-    };
-    let keep_size = matches!(
-        mode,
-        AllocateMode::AllocateKeepSize | AllocateMode::ZeroRangeKeepSize
-    );
-    match mode {
-        AllocateMode::PunchHole => ByteEdit::Punch { offset, length },
-        AllocateMode::ZeroRange | AllocateMode::ZeroRangeKeepSize => ByteEdit::Zero {
-            offset,
-            length,
-            keep_size,
-        },
-        AllocateMode::Allocate | AllocateMode::AllocateKeepSize => ByteEdit::Reserve {
-            offset,
-            length,
-            keep_size,
-        },
     }
 }
