@@ -25,6 +25,8 @@
 //! A file that is created after the image needs no resync: both nodes create and write it. The inode number of such a
 //! file may be lower than other numbers, but never belongs to another file; comparing the file is harmless.
 
+mod jobs;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -32,12 +34,16 @@ use lockstep_fs::store::{ChangedContent, FileTimes};
 use lockstep_fs::{OpError, StoreView};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
-use lockstep_repl::message::{Request, WireFileTimes};
+use lockstep_repl::message::Request;
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Hash128, Ino};
 use smallvec::smallvec;
 
+use self::jobs::{
+    BYTES_MAX, CHANGES_MAX, ChangedPart, ContentJob, Described, JobCost, JobStep, PIECE_COST,
+    REQUESTS_MAX, TIMES_COST, TimesBatch, cost_of,
+};
 use crate::api::{LockClaim, Locks, Peer, PeerBase, PendingAnswer, ResyncError, differing};
 use crate::bits;
 use crate::file_times::to_wire;
@@ -53,29 +59,8 @@ use crate::suspect::Suspect;
 /// compared range by range.
 const BATCH_HASH_BYTES_MAX: u64 = 4 << 20;
 
-/// Most requests under way. The secondary takes 64 at once, and other threads of the primary ask, too.
-const REQUESTS_MAX: usize = 48;
-
-/// Most bytes of content under way, and so locked against writes.
-const BYTES_MAX: u64 = 4 << 20;
-
 /// Most bytes of one request.
 const PART_BYTES: usize = 256 << 10;
-
-/// Most changes of one piece under way.
-const CHANGES_MAX: usize = 8;
-
-/// The cost of a compared piece.
-const PIECE_COST: JobCost = JobCost {
-    requests: CHANGES_MAX,
-    bytes: 0,
-};
-
-/// The cost of a batch of files whose size and times the secondary takes over: few files are locked at a time.
-const TIMES_COST: JobCost = JobCost {
-    requests: REQUESTS_MAX / 4,
-    bytes: 0,
-};
 
 /// Makes the content of all regular files equal: all of it, or the part that the delta has since `base`. Every operation must
 /// already be mirrored. Returns the inodes that the delta had.
@@ -104,53 +89,6 @@ pub fn send_content(
     };
     sender.run()?;
     Ok(touched)
-}
-
-/// Files described to the secondary: inode, size and times, and the hash of the content of a small file.
-type Described = Vec<(Ino, WireFileTimes, Option<Hash128>)>;
-
-/// A batch of files whose size and times the secondary takes over.
-struct TimesBatch {
-    described: Described,
-    /// Number of hashed bytes.
-    hashed: u64,
-    /// The files with reserved space.
-    reserved: Vec<Ino>,
-    /// The bytes that may differ, of the files of a delta.
-    changed: ChangedContent,
-}
-
-/// A request under way, with the data for its answer.
-enum JobStep<'a> {
-    /// The secondary takes over size and times of files.
-    SettingTimes(TimesBatch, PendingAnswer<'a>),
-    /// The secondary compares the blocks of a piece.
-    Comparing(ChangedPart, Vec<u8>, PendingAnswer<'a>),
-    /// The secondary writes, reserves space or punches holes.
-    Changing(ChangedPart, VecDeque<PendingAnswer<'a>>),
-}
-
-/// A part of a file that the secondary makes equal.
-struct ChangedPart {
-    ino: Ino,
-    /// Its bytes; `None`: reserved space.
-    piece: Option<Piece>,
-    /// Bytes that count for the progress.
-    counted: u64,
-}
-
-/// A part of the work that is under way, under locks of its own.
-struct ContentJob<'a> {
-    claim: Box<dyn LockClaim + 'a>,
-    step: JobStep<'a>,
-    cost: JobCost,
-}
-
-/// Requests and locked bytes of a job.
-#[derive(Clone, Copy)]
-struct JobCost {
-    requests: usize,
-    bytes: u64,
 }
 
 /// The state of a transfer of the content.
@@ -587,15 +525,4 @@ fn wait_for_room(changes: &mut VecDeque<PendingAnswer<'_>>) -> Result<(), Resync
         oldest()?;
     }
     Ok(())
-}
-
-/// The cost of a piece of a file.
-const fn cost_of(suspect: &Suspect, piece: &Piece) -> JobCost {
-    let bytes = if piece.hole { 0 } else { piece.length };
-    let requests = if piece.hole || suspect.is_uncompared() {
-        1
-    } else {
-        CHANGES_MAX
-    };
-    JobCost { requests, bytes }
 }

@@ -1,0 +1,90 @@
+//! The parts of a transfer of content that are under way, each under locks of its own.
+
+use std::collections::VecDeque;
+
+use lockstep_fs::store::ChangedContent;
+use lockstep_repl::message::WireFileTimes;
+use lockstep_types::{Hash128, Ino};
+
+use crate::api::{LockClaim, PendingAnswer};
+use crate::pieces::Piece;
+use crate::suspect::Suspect;
+
+/// Most requests under way. The secondary takes 64 at once, and other threads of the primary ask, too.
+pub(super) const REQUESTS_MAX: usize = 48;
+
+/// Most bytes of content under way, and so locked against writes.
+pub(super) const BYTES_MAX: u64 = 4 << 20;
+
+/// Most changes of one piece under way.
+pub(super) const CHANGES_MAX: usize = 8;
+
+/// The cost of a compared piece.
+pub(super) const PIECE_COST: JobCost = JobCost {
+    requests: CHANGES_MAX,
+    bytes: 0,
+};
+
+/// The cost of a batch of files whose size and times the secondary takes over: few files are locked at a time.
+pub(super) const TIMES_COST: JobCost = JobCost {
+    requests: REQUESTS_MAX / 4,
+    bytes: 0,
+};
+
+/// Files described to the secondary: inode, size and times, and the hash of the content of a small file.
+pub(super) type Described = Vec<(Ino, WireFileTimes, Option<Hash128>)>;
+
+/// A batch of files whose size and times the secondary takes over.
+pub(super) struct TimesBatch {
+    pub(super) described: Described,
+    /// Number of hashed bytes.
+    pub(super) hashed: u64,
+    /// The files with reserved space.
+    pub(super) reserved: Vec<Ino>,
+    /// The bytes that may differ, of the files of a delta.
+    pub(super) changed: ChangedContent,
+}
+
+/// A request under way, with the data for its answer.
+pub(super) enum JobStep<'a> {
+    /// The secondary takes over size and times of files.
+    SettingTimes(TimesBatch, PendingAnswer<'a>),
+    /// The secondary compares the blocks of a piece.
+    Comparing(ChangedPart, Vec<u8>, PendingAnswer<'a>),
+    /// The secondary writes, reserves space or punches holes.
+    Changing(ChangedPart, VecDeque<PendingAnswer<'a>>),
+}
+
+/// A part of a file that the secondary makes equal.
+pub(super) struct ChangedPart {
+    pub(super) ino: Ino,
+    /// Its bytes; `None`: reserved space.
+    pub(super) piece: Option<Piece>,
+    /// Bytes that count for the progress.
+    pub(super) counted: u64,
+}
+
+/// A part of the work that is under way, under locks of its own.
+pub(super) struct ContentJob<'a> {
+    pub(super) claim: Box<dyn LockClaim + 'a>,
+    pub(super) step: JobStep<'a>,
+    pub(super) cost: JobCost,
+}
+
+/// Requests and locked bytes of a job.
+#[derive(Clone, Copy)]
+pub(super) struct JobCost {
+    pub(super) requests: usize,
+    pub(super) bytes: u64,
+}
+
+/// The cost of a piece of a file.
+pub(super) const fn cost_of(suspect: &Suspect, piece: &Piece) -> JobCost {
+    let bytes = if piece.hole { 0 } else { piece.length };
+    let requests = if piece.hole || suspect.is_uncompared() {
+        1
+    } else {
+        CHANGES_MAX
+    };
+    JobCost { requests, bytes }
+}
