@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 /// Maximum number of schedules, more than any of the mutants needs but the scripted ones.
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
-/// where roles change. A script finds each: `tests/role_scripts.rs`, `poison/touched.rs` and `poison/put_back.rs`.
-const SCRIPTED: [Mutant; 9] = [
+/// where roles change. A script finds each: `tests/role_scripts.rs`, and `doubts.rs`, `put_back.rs` and `touched.rs` in `poison`.
+const SCRIPTED: [Mutant; 10] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -29,6 +29,7 @@ const SCRIPTED: [Mutant; 9] = [
     Mutant::TrustResync,
     Mutant::TrustLaterCopy,
     Mutant::TrustOldCopy,
+    Mutant::RollBackExecuted,
 ];
 
 /// A block differs and is not in PAW or SAW.

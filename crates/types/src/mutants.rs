@@ -194,6 +194,8 @@ mutants! {
     KeepDemotedComplete,
     /// A node that has served alone follows a later primary without the word of an operator.
     FollowAfterAlone,
+    /// A primary that starts out of sync takes back what its secondary may have executed, and its delta goes on (P21).
+    RollBackExecuted,
 }
 
 #[cfg(feature = "mutants")]

@@ -56,11 +56,13 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
     let state = first_state(config, part, is_in_sync);
     let is_secondary = part == ServicePart::Wait && !role.record.is_primary();
     let is_alone = state.service_mode() == ServiceMode::Alone;
-    let drops_doubts = is_secondary || is_alone || role.lineage.power.has_lost_power;
+    let has_lost_power = role.lineage.power.has_lost_power;
+    let ends_doubts = is_secondary || is_alone || has_lost_power;
     // A resync that was set aside for belongs to an earlier session.
     store.lost_found().end();
-    if drops_doubts && !is_active(Mutant::KeepInDoubt) {
-        roll_back_in_doubt(store, role.lineage.deposed).map_err(refused(config))?;
+    if ends_doubts && !is_active(Mutant::KeepInDoubt) {
+        let applies = is_alone && !has_lost_power && !is_active(Mutant::RollBackExecuted);
+        end_doubts(engine, applies).map_err(refused(config))?;
     }
     Ok(with(engine, tables, state))
 }
@@ -123,19 +125,41 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
     }
 }
 
-/// Rolls back the operations in doubt: a node that serves alone cannot ask the peer for their outcome, a secondary
-/// takes what its primary has, and a node that has lost power serves once its peer counts no more. No client got an answer to
-/// them, so they have not happened. The other copy is resynced
-/// before it is in sync again. If they stayed PENDING, the resync would wait for them, and the log could not be cut.
-/// A node that was deposed lists them in its lost+found.
-fn roll_back_in_doubt(store: &Store, deposed: Option<Generation>) -> Result<(), StoreError> {
+/// Ends the operations in doubt of a node that does not ask the other one for their outcome. No client got an answer to them, so
+/// either outcome is right. If they stayed PENDING, a resync would wait for them, and the log could not be cut.
+///
+/// A primary without its secondary `applies` them in their order, as it would have done without its stop: the secondary may have
+/// executed them, and so the delta names what they change (rule P21). After a loss of power no delta names anything: then they are
+/// rolled back, as on a secondary, which takes what its primary has. A node that was deposed lists them in its lost+found.
+fn end_doubts(engine: &Engine, applies: bool) -> Result<(), StoreError> {
+    let store = &engine.store;
+    let deposed = engine.role_file.state().lineage.deposed;
     for osn in store.intents().in_doubt() {
-        if let Some(generation) = deposed {
-            store.lost_found().note_dropped(generation, osn);
+        let is_applied = applies && !store.intents().is_of_lost_run(osn) && apply(engine, osn)?;
+        if !is_applied {
+            if let Some(generation) = deposed {
+                store.lost_found().note_dropped(generation, osn);
+            }
+            store.intents().roll_back(osn)?;
         }
-        store.intents().roll_back(osn)?;
     }
     Ok(())
+}
+
+/// Applies an operation in doubt. Returns whether the store could do that: the secondary may have executed an operation that this
+/// node cannot (rule P15).
+fn apply(engine: &Engine, osn: Osn) -> Result<bool, StoreError> {
+    match engine.store.intents().commit(osn) {
+        // Clients will see the effect (rule P11).
+        Ok(Some(applied)) if engine.is_always_durable() => {
+            engine.store.sync_applied(&applied).map(|()| true)
+        }
+        Ok(_) => Ok(true),
+        Err(error) => {
+            engine.log_and_errno(&error);
+            Ok(false)
+        }
+    }
 }
 
 /// The knowledge of the core at the start.

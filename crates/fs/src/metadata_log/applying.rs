@@ -31,6 +31,8 @@ pub struct PendingIntent {
     pub(super) previous: Osn,
     /// Where the record lies in the log.
     pub(super) position: Position,
+    /// The machine has lost power since the intent was logged.
+    is_of_lost_run: bool,
 }
 
 impl Applying {
@@ -77,8 +79,16 @@ impl Applying {
             op,
             previous,
             position,
+            is_of_lost_run: false,
         });
         previous
+    }
+
+    /// The machine has lost power since the intents were logged.
+    pub(super) fn note_power_lost(&mut self) {
+        for intent in &mut self.pending {
+            intent.is_of_lost_run = true;
+        }
     }
 
     pub(super) fn pending(&self, osn: Osn) -> Option<&PendingIntent> {
@@ -87,6 +97,12 @@ impl Applying {
 
     pub(super) fn pending_osns(&self) -> Vec<Osn> {
         self.pending.iter().map(|intent| intent.op.osn).collect()
+    }
+
+    /// Whether the machine has lost power since an intent was logged.
+    pub(super) fn is_of_lost_run(&self, osn: Osn) -> bool {
+        self.pending(osn)
+            .is_some_and(|intent| intent.is_of_lost_run)
     }
 
     /// Takes out an intent, with its index for [`Self::put_back`].

@@ -1,6 +1,7 @@
 //! Operations of a primary that wait for the peer's answer: logged as intents, then committed or rolled back.
 
 use lockstep_intentlog::{Position, Record};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{MetaOp, Osn};
 
 use super::{Applied, MetadataLog, may_make_room};
@@ -92,7 +93,9 @@ impl Intents<'_> {
         let mut applying = self.log.applying.lock();
         if applying.take_pending(osn).is_some() {
             // The peer may have the operation.
-            self.log.delta.end();
+            if !is_active(Mutant::RollBackExecuted) {
+                self.log.delta.end();
+            }
             self.log
                 .log_record(self.tree.disk(), &Record::RolledBack { osn })?;
         }
@@ -102,6 +105,11 @@ impl Intents<'_> {
     /// Intents that were logged and whose outcome this node does not know.
     pub fn in_doubt(self) -> Vec<Osn> {
         self.log.applying.lock().pending_osns()
+    }
+
+    /// Whether the machine has lost power since the intent of `osn` was logged.
+    pub fn is_of_lost_run(self, osn: Osn) -> bool {
+        self.log.applying.lock().is_of_lost_run(osn)
     }
 }
 

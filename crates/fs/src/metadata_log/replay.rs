@@ -79,6 +79,8 @@ pub struct Leftover<'a> {
     pub log: Replay,
     /// Slots of files that were being written.
     pub slots: &'a [UnflushedSlot],
+    /// The machine has lost power since the last process.
+    pub power_lost: bool,
     /// Every file takes its size from its content: after a power loss, or when the table that names the written files
     /// is damaged.
     pub content_decides: bool,
@@ -99,6 +101,9 @@ pub fn recover(tree: Tree<'_>, leftover: Leftover<'_>) -> Result<Applying, Store
     }
     if leftover.content_decides {
         recovery.take_lengths()?;
+    }
+    if leftover.power_lost {
+        recovery.applying.note_power_lost();
     }
     tree.content.removal().load(tree.namespace)?;
     Ok(recovery.applying)

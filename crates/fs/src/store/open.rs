@@ -188,6 +188,7 @@ fn open_on(
             checkpoint,
             log: replay,
             slots: &slots,
+            power_lost,
             content_decides: power_lost || (was_killed && !leftover.torn.is_empty()),
         },
     )?;

@@ -35,13 +35,26 @@ fn done(outcome: Outcome) -> Result<(), Errno> {
 }
 
 pub fn create(mount: &Mount, text: &str) -> Result<(), Errno> {
-    done(
-        mount.submit(&Op::Change(
-            MetaRequest::creation(Ino::ROOT, name(text), mount.next_ino()?, NodeKind::File)
-                .mode(0o644)
-                .request(),
-        )),
+    done(mount.submit(&creation(text, mount.next_ino()?)))
+}
+
+/// The creation of a file.
+pub fn creation(text: &str, ino: Ino) -> Op {
+    Op::Change(
+        MetaRequest::creation(Ino::ROOT, name(text), ino, NodeKind::File)
+            .mode(0o644)
+            .request(),
     )
+}
+
+/// Whether a name is there.
+pub fn exists(mount: &Mount, text: &str) -> Result<bool, Errno> {
+    let (parent, name) = (Ino::ROOT, name(text));
+    match mount.submit(&Op::Lookup { parent, name }) {
+        Ok(_) => Ok(true),
+        Err(Errno::NoEntry) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 pub fn write(mount: &Mount, mark: Mark, durable: bool) -> Result<(), Errno> {
