@@ -196,6 +196,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::RecoverUnsynced
         | Mutant::ForgetNumbers
         | Mutant::MarkAfterWord
+        | Mutant::RollBackExecuted
         | Mutant::TrustOldWord => &[],
     }
 }

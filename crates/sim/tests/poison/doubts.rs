@@ -4,7 +4,11 @@
 use std::time::Duration;
 
 use lockstep_repl::state::State;
-use lockstep_sim::scenario::{Fault, PRIMARY, SECONDARY, ScriptedCluster, Settings};
+use lockstep_sim::disk::Verdict;
+use lockstep_sim::history::Stop;
+use lockstep_sim::scenario::{
+    CallPoint, Crash, Fault, FileClass, PRIMARY, SECONDARY, ScriptedCluster, Settings,
+};
 use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::settings::Role;
 
@@ -54,7 +58,7 @@ fn in_sync() -> ScriptedCluster {
     cluster
 }
 
-/// A resync of what has changed makes the content equal.
+/// A resync of the changes makes the content equal.
 fn in_content() -> ScriptedCluster {
     let mut cluster = in_sync();
     kill(&mut cluster, SECONDARY);
@@ -84,21 +88,40 @@ fn leave_in_doubt(cluster: &mut ScriptedCluster) {
     });
 }
 
+/// The primary gives the secondary up, and its process ends before the last call of the mark.
+fn crash_at_mark(cluster: &mut ScriptedCluster) {
+    let at = CallPoint {
+        class: Some(FileClass::Role),
+        skipped: 3,
+        verdict: Verdict::CrashBefore,
+    };
+    let crash = Crash {
+        stop: Stop::Process,
+        at,
+    };
+    let role = Role::Primary;
+    let fault = Fault::CrashAtCall { role, crash };
+    cluster.apply_fault(fault).unwrap();
+    until(cluster, "marked", |cluster| {
+        let marks = cluster.role_marks(PRIMARY);
+        marks.is_some_and(|marks| !marks.in_sync)
+    });
+    kill(cluster, PRIMARY);
+}
+
 fn script(moment: Moment, secondary: Secondary) -> Found {
     let mut cluster = match moment {
         Moment::Marked => in_sync(),
         Moment::Content => in_content(),
     };
     leave_in_doubt(&mut cluster);
-    if let Moment::Marked = moment {
-        until(&mut cluster, "marked", |cluster| {
-            let marks = cluster.role_marks(PRIMARY);
-            marks.is_some_and(|marks| !marks.in_sync)
-        });
+    match moment {
+        Moment::Marked => crash_at_mark(&mut cluster),
+        Moment::Content => kill(&mut cluster, PRIMARY),
     }
-    kill(&mut cluster, PRIMARY);
     if secondary == Secondary::LosesPower {
         cluster.cut_power(SECONDARY);
+        cluster.start(SECONDARY);
     }
     cluster.start(PRIMARY);
     until(&mut cluster, "serves", |cluster| cluster.serves(PRIMARY));
