@@ -31,6 +31,8 @@ peer_timeout_ms = 3000
 answer_limit_ms = 60000
 disk_stall_limit_ms = 30000
 flap_wait_max_ms = 60000
+resync_bytes_per_second = 50000000
+resync_pause_above_ms = 20
 fuse_threads = 8
 
 [datastore.peer]
@@ -278,11 +280,13 @@ fn write_rest(text: &mut String, datastore: &DatastoreConfig) {
     let role: Role = datastore.role;
     let loss: OnPeerLoss = datastore.policies.on_peer_loss;
     let stall = datastore.policies.disk_stall_limit.get();
+    let resync = datastore.policies.resync;
     writeln!(
         text,
         "role = \"{}\"\ndurability = \"{}\"\non_peer_loss = \"{}\"\npause_limit_ms = {}\n\
          peer_timeout_ms = {}\nanswer_limit_ms = {}\ndisk_stall_limit_ms = {}\n\
-         flap_wait_max_ms = {}\nfuse_threads = {}",
+         flap_wait_max_ms = {}\nresync_bytes_per_second = {}\nresync_pause_above_ms = {}\n\
+         fuse_threads = {}",
         role.word(),
         datastore.policies.durability.word(),
         loss.word(),
@@ -291,6 +295,8 @@ fn write_rest(text: &mut String, datastore: &DatastoreConfig) {
         datastore.answer_limit.as_millis(),
         stall.map_or(0, |limit| limit.as_millis()),
         datastore.policies.flap_wait_max.get().as_millis(),
+        resync.bytes_per_second.map_or(0, std::num::NonZeroU64::get),
+        resync.pause_above.unwrap_or_default().as_millis(),
         datastore.fuse_threads
     )
     .unwrap();

@@ -1,11 +1,13 @@
 //! The keys of each section of a configuration file, and the conversion of a file to a [`NodeConfig`].
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use lockstep_driver::config::settings::{self, NumberSetting};
 use lockstep_driver::config::{
-    DatastoreConfig, DiskStallLimit, FlapWait, PeerConfig, Policies, peer_timeout_default,
+    DatastoreConfig, DiskStallLimit, FlapWait, PeerConfig, Policies, ResyncLimits,
+    peer_timeout_default,
 };
 use lockstep_fs::InoRanges;
 use lockstep_types::DatastoreUuid;
@@ -211,6 +213,19 @@ fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> Policies
         standby: read_choice(problems, section, "standby"),
         disk_stall_limit: read_stall_limit(problems, section),
         flap_wait_max: read_flap_wait(problems, section),
+        resync: read_resync_limits(problems, section),
+    }
+}
+
+fn read_resync_limits(problems: &mut Problems<'_>, section: &Section<'_>) -> ResyncLimits {
+    let bytes = |value: &DeValue<'_>| {
+        let bytes = value::number(value, &settings::RESYNC_BYTES_PER_SECOND)?;
+        Ok(NonZeroU64::new(bytes))
+    };
+    let time = |value: &DeValue<'_>| value::millis_or_off(value, &settings::RESYNC_PAUSE_ABOVE);
+    ResyncLimits {
+        bytes_per_second: section.optional(problems, "resync_bytes_per_second", None, bytes),
+        pause_above: section.optional(problems, "resync_pause_above_ms", None, time),
     }
 }
 

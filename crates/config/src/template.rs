@@ -4,6 +4,7 @@
 //! runs unmirrored because an operator has forgotten a line.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -183,6 +184,11 @@ fn value_text(datastore: &DatastoreConfig, key: &str) -> Result<Option<String>, 
         }
         "answer_limit_ms" => ms(datastore.answer_limit),
         "disk_stall_limit_ms" => ms(policies.disk_stall_limit.get().unwrap_or_default()),
+        "resync_bytes_per_second" => {
+            let limit = policies.resync.bytes_per_second;
+            limit.map_or(0, NonZeroU64::get).to_string()
+        }
+        "resync_pause_above_ms" => ms(policies.resync.pause_above.unwrap_or_default()),
         "fuse_threads" => datastore.fuse_threads.to_string(),
         _ => return Ok(None),
     }))

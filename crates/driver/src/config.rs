@@ -4,6 +4,7 @@
 mod address;
 mod changes;
 mod handle;
+mod resync_limits;
 pub mod settings;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use lockstep_types::{DatastoreUuid, WitnessId};
 pub use address::{NotAnAddress, PeerAddress};
 pub use changes::{ConfigRefused, RefusedSetting};
 pub use handle::ConfigHandle;
+pub use resync_limits::ResyncLimits;
 
 /// The longest time between two pings.
 const BEAT_MAX: Duration = Duration::from_millis(500);
@@ -123,6 +125,8 @@ pub struct Policies {
     pub disk_stall_limit: DiskStallLimit,
     /// How long a connection must stand at most after losses of earlier ones. Default [`FlapWait::default`].
     pub flap_wait_max: FlapWait,
+    /// How far a resync gives way to clients. Default: not at all.
+    pub resync: ResyncLimits,
 }
 
 impl DatastoreConfig {

@@ -495,7 +495,7 @@ fn engine(config: DatastoreConfig, parts: Parts, host: Arc<dyn Host>) -> Arc<Eng
             host.now(),
             Arc::clone(&wakes.changes),
         ),
-        gate: Arc::new(ServiceGate::new(&*host, Arc::clone(&wakes.changes))),
+        gate: Arc::new(ServiceGate::new(&host, Arc::clone(&wakes.changes))),
         store,
         host,
         role_file,

@@ -19,6 +19,7 @@
 //!   dropped.
 //! - The clock is read when a request comes in. So a process that was suspended lets nothing in after its lease.
 
+pub(crate) mod client_waits;
 mod lease;
 pub(crate) mod lease_board;
 
@@ -31,6 +32,7 @@ use parking_lot::Mutex;
 
 use crate::host::signal::Signal;
 use crate::host::{Host, Job};
+use crate::service_gate::client_waits::{ClientWaits, TimedOperation};
 use crate::service_gate::lease::{Lease, LeaseWatches};
 use crate::service_gate::lease_board::LeaseBoard;
 
@@ -98,6 +100,8 @@ pub(crate) struct ServiceGate {
     tenure: AtomicU64,
     /// Requests of programs that wait in the mount.
     waiting_requests: AtomicU64,
+    /// The times of the operations inside.
+    pub waits: Arc<ClientWaits>,
     /// Raised when nothing is inside, while a thread waits for that.
     emptied: Signal,
     /// Raised when this node begins or ceases to serve, and when a lease begins.
@@ -181,12 +185,19 @@ impl ServiceGateState {
 pub struct Inside {
     gate: Option<Arc<ServiceGate>>,
     tenure: Tenure,
+    /// Dropped when the operation ends.
+    #[allow(dead_code)] // its drop is its use
+    timed: Option<TimedOperation>,
 }
 
 impl Inside {
     /// A request of a service that has no gate, or another one.
     pub const fn ungated(tenure: Tenure) -> Self {
-        Self { gate: None, tenure }
+        Self {
+            gate: None,
+            tenure,
+            timed: None,
+        }
     }
 
     /// The tenure in which the request was let in.
@@ -244,7 +255,7 @@ impl Drop for VisibilityHold {
 
 impl ServiceGate {
     /// A closed gate. Raises `changes` when this node begins or ceases to serve, and when a lease begins.
-    pub fn new(host: &dyn Host, changes: Arc<Signal>) -> Self {
+    pub fn new(host: &Arc<dyn Host>, changes: Arc<Signal>) -> Self {
         let state = ServiceGateState {
             standing: Standing::Following,
             lease: Lease::default(),
@@ -253,13 +264,14 @@ impl ServiceGate {
             draining: 0,
             visibility_holds: 0,
             waiting: Vec::new(),
-            watches: LeaseWatches::new(host),
+            watches: LeaseWatches::new(&**host),
             is_stopped: false,
         };
         Self {
             state: Mutex::new(state),
             tenure: AtomicU64::new(Tenure::FIRST.0),
             waiting_requests: AtomicU64::new(0),
+            waits: Arc::new(ClientWaits::new(Arc::clone(host))),
             emptied: Signal::default(),
             changes,
         }
@@ -313,19 +325,25 @@ impl ServiceGate {
         if !is_admitted && !is_active(Mutant::AdmitInAnyStanding) {
             return Err(state.standing);
         }
-        Ok(self.count_in(&mut state))
+        Ok(self.count_in(&mut state, None))
     }
 
     /// Counts an operation of a request that is inside.
     pub fn hold(self: &Arc<Self>) -> Inside {
-        self.count_in(&mut self.state.lock())
+        let timed = self.waits.begin();
+        self.count_in(&mut self.state.lock(), timed)
     }
 
-    fn count_in(self: &Arc<Self>, state: &mut ServiceGateState) -> Inside {
+    fn count_in(
+        self: &Arc<Self>,
+        state: &mut ServiceGateState,
+        timed: Option<TimedOperation>,
+    ) -> Inside {
         state.inside += 1;
         Inside {
             gate: Some(Arc::clone(self)),
             tenure: self.tenure(),
+            timed,
         }
     }
 

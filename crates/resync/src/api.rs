@@ -57,7 +57,7 @@ impl PeerBase {
 /// Waits for the answer to a sent request.
 pub type PendingAnswer<'a> = Box<dyn FnOnce() -> Result<Response, PeerError> + 'a>;
 
-/// The lock manager, for callers other than clients, with its clock.
+/// The lock manager, for callers other than clients, with its clock and their pace.
 pub trait Locks: Sync {
     /// Runs `body` once while `locks` are held, or fails without a run.
     fn with_locks(
@@ -71,6 +71,19 @@ pub trait Locks: Sync {
 
     /// Lets `time` pass without locks, so that operations under way get further.
     fn pause(&self, time: Duration);
+
+    /// Whether the caller may begin its next piece of work (rule P19). If not, the caller gives all its locks back, and then
+    /// waits for its turn.
+    fn is_turn(&self) -> bool {
+        true
+    }
+
+    /// Waits until the caller may begin its next piece of work. The caller holds no locks. May end too early: the connection
+    /// is lost then.
+    fn wait_for_turn(&self) {}
+
+    /// Notes that the caller has read so many bytes of content.
+    fn note_read(&self, _bytes: u64) {}
 }
 
 /// A claim on locks. The drop of the claim gives the locks back.
@@ -86,6 +99,10 @@ pub trait LockClaim {
 pub trait Operations: Sync {
     /// Few changes are left to send: waiting operations may begin.
     fn caught_up(&self);
+
+    /// The sender has read so many bytes of records, and few changes are left to send. Waits until it may read more
+    /// (rule P19). May end too early: the connection is lost then.
+    fn take_turn(&self, _bytes: u64) {}
 }
 
 /// The reason why the peer did not answer a request.

@@ -135,6 +135,15 @@ impl<'a> ContentSender<'a> {
         Ok(())
     }
 
+    /// Waits until the next piece of work may begin. Clients wait for no lock of this resync meanwhile.
+    fn take_turn(&mut self) -> Result<(), ResyncError> {
+        if !self.locks.is_turn() {
+            self.finish_all()?;
+            self.locks.wait_for_turn();
+        }
+        Ok(())
+    }
+
     /// Takes locks. A holder of the wanted locks may wait for locks of this resync, so the resync first gives its own
     /// locks back.
     fn claim(&mut self, locks: LockSet) -> Result<Box<dyn LockClaim + 'a>, ResyncError> {
@@ -236,11 +245,13 @@ impl<'a> ContentSender<'a> {
     }
 
     fn set_times(&mut self, files: Vec<WalkedFile>) -> Result<(), ResyncError> {
+        self.take_turn()?;
         self.make_room(TIMES_COST)?;
         let alone = |(ino, _): &WalkedFile| (LockKey::File(*ino), LockMode::Exclusive);
         let claim = self.claim(files.iter().map(alone).collect())?;
         let inos: Vec<Ino> = files.iter().map(|(ino, _)| *ino).collect();
         let (described, hashed) = self.describe(&inos)?;
+        self.locks.note_read(hashed);
         let mut reserved = Vec::new();
         for (ino, ..) in &described {
             if !self.view.reserved(*ino, 0, 1)?.is_empty() {
@@ -354,11 +365,13 @@ impl<'a> ContentSender<'a> {
             return Ok(None);
         };
         let cost = cost_of(suspect, &guess);
+        self.take_turn()?;
         self.make_room(cost)?;
         let claim = self.claim(pieces::read_lock(ino, &guess))?;
         let Some((piece, size, data)) = pieces::read(self.view, ino, run.start, &guess)? else {
             return Ok(None);
         };
+        self.locks.note_read(data.len() as u64);
         let step = self.begin_piece(suspect, piece, data)?;
         self.open.begin(ino);
         self.push(claim, cost, step);

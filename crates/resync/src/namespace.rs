@@ -148,6 +148,10 @@ impl NamespaceSender<'_, '_> {
             let bytes = postcard::to_allocvec(&chunk)?;
             self.requests
                 .send("load records", Request::ImageChunk, &bytes)?;
+            // Operations may wait for the changes, so these have no pace.
+            if self.changes.len() <= self.limit / 4 {
+                self.operations.take_turn(bytes.len() as u64);
+            }
             // Twice as many changes as records: otherwise operations could stay ahead forever.
             send_changes(&mut self.requests, &self.changes, 2 * MESSAGE_RECORDS)?;
             self.release_operations();

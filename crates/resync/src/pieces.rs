@@ -81,10 +81,12 @@ pub fn walk(
     let mut at = 0;
     while let Some(guess) = piece_at(view, ino, at, end)? {
         let mut next = None;
+        locks.wait_for_turn();
         locks.with_locks(read_lock(ino, &guess), &mut || {
             let Some((piece, size, data)) = read(view, ino, at, &guess)? else {
                 return Ok(());
             };
+            locks.note_read(data.len() as u64);
             visit(piece, &data)?;
             next = Some(piece.end()).filter(|next| *next < size);
             Ok(())

@@ -131,6 +131,7 @@ impl Comparer<'_> {
         let alone = |&(ino, _): &(Ino, NodeKind)| (LockKey::File(ino), LockMode::Exclusive);
         let locks: LockSet = inodes.iter().map(alone).collect();
         let mut batch = DigestBatch::default();
+        self.locks.wait_for_turn();
         self.locks.with_locks(locks, &mut || {
             batch = self.digest_batch(from, to)?;
             Ok(())
@@ -147,6 +148,7 @@ impl Comparer<'_> {
     fn digest_batch(&mut self, from: u64, to: u64) -> Result<DigestBatch, ResyncError> {
         let mut ours = digest::digests(self.view, from, to, BATCH)?;
         let theirs = self.ask_digests(from, ours.to)?;
+        self.locks.note_read(ours.bytes);
         ours.list.retain(|(number, _)| *number < theirs.to);
         self.count_bytes(ours.bytes);
         Ok(DigestBatch {

@@ -1,8 +1,9 @@
 //! The text of a new configuration, read back.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
-use lockstep_driver::config::{DiskStallLimit, FlapWait};
+use lockstep_driver::config::{DiskStallLimit, FlapWait, ResyncLimits};
 use lockstep_witness::WitnessConfig;
 
 use super::*;
@@ -36,6 +37,10 @@ fn every_setting_of_a_draft_is_read_back() {
             standby: Standby::Wait,
             disk_stall_limit: DiskStallLimit::OFF,
             flap_wait_max: FlapWait::OFF,
+            resync: ResyncLimits {
+                bytes_per_second: NonZeroU64::new(1 << 20),
+                pause_above: Some(Duration::from_millis(20)),
+            },
         },
         pause_limit: Duration::from_millis(1),
         peer_timeout: Duration::from_millis(201),

@@ -1,5 +1,9 @@
 //! Limits that have bounds, or are switched off.
 
+use std::num::NonZeroU64;
+
+use lockstep_driver::config::ResyncLimits;
+
 use super::*;
 
 #[test]
@@ -10,6 +14,19 @@ fn the_wait_for_a_steady_link_has_a_bound_or_is_off() {
         let wait = config.datastore("alpha").unwrap().policies.flap_wait_max;
         assert_eq!(wait.get(), expected);
     }
+}
+
+#[test]
+fn a_resync_has_limits_or_none() {
+    let limits = |lines: &str| {
+        let config = read(&good().replace("pause_limit_ms = 10000", lines)).unwrap();
+        config.datastore("alpha").unwrap().policies.resync
+    };
+    let off = "resync_bytes_per_second = 0\nresync_pause_above_ms = 0";
+    assert_eq!(limits(off), ResyncLimits::default());
+    let on = limits("resync_bytes_per_second = 50_000_000\nresync_pause_above_ms = 20");
+    assert_eq!(on.bytes_per_second.map(NonZeroU64::get), Some(50_000_000));
+    assert_eq!(on.pause_above, Some(Duration::from_millis(20)));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The settings in which two configurations of one datastore differ, and whether a running datastore can follow.
 
 use super::settings::{self, Change, Setting};
-use super::{DatastoreConfig, Policies};
+use super::{DatastoreConfig, Policies, ResyncLimits};
 
 /// A change of the configuration that a running datastore cannot follow. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -119,6 +119,7 @@ fn differing_of_datastore(old: &DatastoreConfig, new: &DatastoreConfig) -> Vec<&
         standby,
         disk_stall_limit,
         flap_wait_max,
+        resync,
     } = policies;
     let all = [
         ("name", *name != old.name),
@@ -149,7 +150,23 @@ fn differing_of_datastore(old: &DatastoreConfig, new: &DatastoreConfig) -> Vec<&
         ("peer", peer.is_some() != old.peer.is_some()),
         ("witness", new.witness_id() != old.witness_id()),
     ];
-    all.into_iter().filter(|it| it.1).map(|it| it.0).collect()
+    let resync = differing_of_resync(&old.policies.resync, resync);
+    let all = all.into_iter().chain(resync);
+    all.filter(|it| it.1).map(|it| it.0).collect()
+}
+
+fn differing_of_resync(old: &ResyncLimits, new: &ResyncLimits) -> [(&'static str, bool); 2] {
+    let ResyncLimits {
+        bytes_per_second,
+        pause_above,
+    } = *new;
+    [
+        (
+            "resync_bytes_per_second",
+            bytes_per_second != old.bytes_per_second,
+        ),
+        ("resync_pause_above_ms", pause_above != old.pause_above),
+    ]
 }
 
 fn differing_of_peer(old: &DatastoreConfig, new: &DatastoreConfig) -> Vec<&'static str> {
@@ -166,6 +183,7 @@ fn differing_of_peer(old: &DatastoreConfig, new: &DatastoreConfig) -> Vec<&'stat
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::num::NonZeroU64;
     use std::path::PathBuf;
     use std::time::Duration;
 
@@ -251,6 +269,12 @@ pub(super) mod tests {
         }),
         ("disk_stall_limit_ms", false, |it| {
             it.policies.disk_stall_limit = DiskStallLimit::OFF;
+        }),
+        ("resync_bytes_per_second", true, |it| {
+            it.policies.resync.bytes_per_second = NonZeroU64::new(1 << 20);
+        }),
+        ("resync_pause_above_ms", true, |it| {
+            it.policies.resync.pause_above = Some(Duration::from_millis(20));
         }),
         ("fuse_threads", false, |it| {
             it.fuse_threads = 3;

@@ -140,6 +140,16 @@ const fn millis_or_off(default: u64, least: u64, most: u64) -> NumberSetting {
     }
 }
 
+const fn count_or_off(least: u64, most: u64) -> NumberSetting {
+    NumberSetting {
+        default: 0,
+        least,
+        most,
+        has_off: true,
+        unit: "",
+    }
+}
+
 const fn required(
     key: &'static str,
     example: &'static str,
@@ -195,6 +205,10 @@ pub const FAILOVER_AFTER: NumberSetting = millis(1500, 300, 60_000);
 pub const ANSWER_LIMIT: NumberSetting = millis(60_000, 1000, 600_000);
 /// `disk_stall_limit_ms`. The default is longer than a small flush of a slow, busy disk.
 pub const DISK_STALL_LIMIT: NumberSetting = millis_or_off(30_000, 1000, 600_000);
+/// `resync_bytes_per_second`. The least limit lets a piece of a file through in some seconds.
+pub const RESYNC_BYTES_PER_SECOND: NumberSetting = count_or_off(128 << 10, 1 << 40);
+/// `resync_pause_above_ms`.
+pub const RESYNC_PAUSE_ABOVE: NumberSetting = millis_or_off(0, 1, 60_000);
 /// `fuse_threads`. The default is the fastest number for eight jobs on two cores.
 pub const FUSE_THREADS: NumberSetting = NumberSetting {
     default: 8,
@@ -309,6 +323,17 @@ pub const DATASTORE: &[Setting] = &[
         },
         "How long this node's own disk may give no answer. 0: no one watches the disk.",
     ),
+    RESYNC_BYTES_PER_SECOND.setting(
+        "resync_bytes_per_second",
+        Change::AtOnce,
+        "Most bytes of files that a resync or a `lockstep verify` reads in a second. 0: no limit. The primary's value counts.",
+    ),
+    RESYNC_PAUSE_ABOVE.setting(
+        "resync_pause_above_ms",
+        Change::AtOnce,
+        "A resync or a `lockstep verify` pauses while more than a twentieth of the programs' operations take longer than this.\n\
+         0: it never pauses. The primary's value counts.",
+    ),
     FUSE_THREADS.setting(
         "fuse_threads",
         refused("the threads of the mount begin with it"),
@@ -414,7 +439,8 @@ mod tests {
         for setting in [DATASTORE, PEER, WITNESS].concat() {
             match setting.values {
                 Values::Number(number) => {
-                    assert!((number.least..=number.most).contains(&number.default));
+                    let is_off = number.has_off && number.default == 0;
+                    assert!(is_off || (number.least..=number.most).contains(&number.default));
                 }
                 Values::Word { words, default } => assert!(words().contains(&default())),
                 Values::Required { example } => assert!(example.starts_with(setting.key)),

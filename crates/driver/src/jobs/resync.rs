@@ -5,6 +5,9 @@
 //! Invariant: a job runs over the connection that it was decided for. A job that begins after the loss of its
 //! connection does nothing.
 
+mod byte_budget;
+mod client_pause;
+mod pace;
 mod touched;
 
 use std::sync::Arc;
@@ -30,12 +33,15 @@ use crate::peer::requests::PendingRequests;
 use crate::replication::Replication;
 use crate::replication::remote::RemotePeer;
 use crate::report::{CommandFailure, Difference, ResyncStatus, VerifyProgress, VerifyReport};
+use pace::{PacedJob, ResyncPace};
 use touched::TouchedInodes;
 
-/// The locks of the core, and the time of its host.
+/// The locks of the core, and the pace of a job over one connection.
 struct CoreLocks<'a> {
     locks: &'a InternalLocks,
     engine: &'a Engine,
+    paced: PacedJob<'a>,
+    peer: &'a RemotePeer,
 }
 
 impl Locks for CoreLocks<'_> {
@@ -55,6 +61,18 @@ impl Locks for CoreLocks<'_> {
     fn pause(&self, time: Duration) {
         self.engine.sleep_unless(time, || false);
     }
+
+    fn is_turn(&self) -> bool {
+        self.paced.is_turn()
+    }
+
+    fn wait_for_turn(&self) {
+        self.paced.wait_for_turn(|| !self.peer.is_standing());
+    }
+
+    fn note_read(&self, bytes: u64) {
+        self.paced.note_read(bytes);
+    }
 }
 
 impl LockClaim for HeldLocks<'_> {
@@ -70,14 +88,21 @@ impl LockClaim for HeldLocks<'_> {
 
 /// The metadata operations of the core, for a resync over one connection.
 struct CoreOperations<'a> {
-    replication: &'a Replication,
-    connection: ConnectionId,
+    peer: &'a RemotePeer,
+    paced: PacedJob<'a>,
 }
 
 impl Operations for CoreOperations<'_> {
     fn caught_up(&self) {
         let caught_up = Event::NamesBehind(false);
-        self.replication.handle_event_on(self.connection, caught_up);
+        let peer = self.peer;
+        peer.replication
+            .handle_event_on(peer.connection.id, caught_up);
+    }
+
+    fn take_turn(&self, bytes: u64) {
+        self.paced.note_read(bytes);
+        self.paced.wait_for_turn(|| !self.peer.is_standing());
     }
 }
 
@@ -110,6 +135,7 @@ pub(crate) struct ResyncJobs {
     progress: JobProgress,
     /// The inodes that the last resync has touched, and no comparison has seen since.
     touched: TouchedInodes,
+    pace: ResyncPace,
 }
 
 impl ResyncJobs {
@@ -122,6 +148,7 @@ impl ResyncJobs {
         content: Arc<ContentOps>,
     ) -> Self {
         Self {
+            pace: ResyncPace::new(Arc::clone(&engine)),
             engine,
             replication,
             requests,
@@ -225,7 +252,7 @@ impl ResyncJobs {
         let connection = peer.connection.id;
         match self
             .touched
-            .compare(&self.replication, peer, &self.core_locks())
+            .compare(&self.replication, peer, &self.core_locks(peer))
         {
             Ok(None) | Err(ResyncError::Peer(PeerError::Lost) | ResyncError::Stopped { .. }) => {}
             Ok(Some(report)) => {
@@ -288,8 +315,8 @@ impl ResyncJobs {
             .ok_or(PeerError::Lost)?;
         self.engine.disk.count.begin(sync);
         let operations = CoreOperations {
-            replication: &self.replication,
-            connection,
+            peer,
+            paced: self.pace.begin_job(),
         };
         let store = &self.engine.store;
         add_writes_to_delta(store, ranges_of(&peer.connection.peer_waiting));
@@ -334,7 +361,7 @@ impl ResyncJobs {
     fn send_content(&self, peer: &RemotePeer) -> Result<Event, ResyncError> {
         // Writes that the core admitted before all were mirrored, and that have not begun.
         add_writes_to_delta(&self.engine.store, self.content.admitted_writes());
-        let locks = self.core_locks();
+        let locks = self.core_locks(peer);
         let (store, base) = (&self.engine.store, Some(self.base_of(peer)));
         let view = store.tree();
         let source = ResyncSource::new(&view, store);
@@ -361,10 +388,12 @@ impl ResyncJobs {
             })
     }
 
-    fn core_locks(&self) -> CoreLocks<'_> {
+    fn core_locks<'a>(&'a self, peer: &'a RemotePeer) -> CoreLocks<'a> {
         CoreLocks {
             locks: &self.locks,
             engine: &self.engine,
+            paced: self.pace.begin_job(),
+            peer,
         }
     }
 
@@ -408,7 +437,7 @@ impl ResyncJobs {
         let done = JobProgress::default();
         let mut compared = None;
         let mut compare = || {
-            let (store, locks) = (&self.engine.store, self.core_locks());
+            let (store, locks) = (&self.engine.store, self.core_locks(&peer));
             compared = Some(lockstep_verify::compare(
                 &store.tree(),
                 &peer,

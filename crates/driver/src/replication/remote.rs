@@ -17,7 +17,7 @@ const WHOLE_STORE_FACTOR: u64 = 10;
 
 /// See the head of this file.
 pub(crate) struct RemotePeer {
-    replication: Arc<Replication>,
+    pub replication: Arc<Replication>,
     requests: Arc<PendingRequests>,
     pub connection: Arc<ActiveConnection>,
 }
@@ -34,6 +34,11 @@ impl RemotePeer {
             requests,
             connection,
         }
+    }
+
+    /// Whether the connection stands, and the session goes on.
+    pub fn is_standing(&self) -> bool {
+        !self.replication.is_over() && self.replication.peer.get(self.connection.id).is_some()
     }
 
     /// Number of beats that the peer may take over a request. A request that syncs or tidies a whole store takes

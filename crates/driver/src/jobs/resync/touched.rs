@@ -100,12 +100,6 @@ struct PacedLocks<'a> {
     peer: &'a RemotePeer,
 }
 
-impl PacedLocks<'_> {
-    fn is_standing(&self) -> bool {
-        !self.replication.is_over() && self.replication.peer.get(self.peer.connection.id).is_some()
-    }
-}
-
 impl Locks for PacedLocks<'_> {
     fn with_locks(
         &self,
@@ -119,6 +113,18 @@ impl Locks for PacedLocks<'_> {
         done
     }
 
+    fn is_turn(&self) -> bool {
+        self.locks.is_turn()
+    }
+
+    fn wait_for_turn(&self) {
+        self.locks.wait_for_turn();
+    }
+
+    fn note_read(&self, bytes: u64) {
+        self.locks.note_read(bytes);
+    }
+
     fn claim(&self, locks: LockSet) -> Result<Box<dyn LockClaim + '_>, ResyncError> {
         self.locks.claim(locks)
     }
@@ -126,7 +132,7 @@ impl Locks for PacedLocks<'_> {
     fn pause(&self, time: Duration) {
         self.replication
             .engine
-            .sleep_unless(time, || !self.is_standing());
+            .sleep_unless(time, || !self.peer.is_standing());
     }
 }
 
