@@ -35,6 +35,8 @@ mod names;
 mod pile;
 #[path = "faults/programs.rs"]
 mod programs;
+#[path = "faults/progress.rs"]
+mod progress;
 #[path = "faults/replacer.rs"]
 mod replacer;
 #[path = "faults/reserved.rs"]
@@ -277,6 +279,13 @@ fn names_overtake_large_writes_on_a_slow_link() {
 fn names_overtake_a_resync_on_a_slow_link() {
     if rounds().is_some() {
         bulk::names_overtake_a_resync();
+    }
+}
+
+#[test]
+fn both_nodes_show_how_far_a_resync_is() {
+    if rounds().is_some() {
+        progress::both_nodes();
     }
 }
 

@@ -11,9 +11,9 @@ use std::process::Command;
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
     AddressDeparture, ClusterStatus, CopyStatus, DatastoreStatus, Difference, DiskStallStatus,
-    FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus, RoleReport,
-    ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus,
-    TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
+    FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncPhase, ResyncStatus,
+    ResyncWait, RoleReport, ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus,
+    StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
@@ -65,6 +65,8 @@ fn status() -> NodeStatus {
             mount: None,
             durability: Durability::Posix,
             on_peer_loss: OnPeerLoss::Continue,
+            resync_bytes_per_second: Some(1 << 20),
+            resync_pause_above_ms: Some(20),
         },
         sync: SyncStatus {
             state: String::new(),
@@ -122,11 +124,16 @@ fn status() -> NodeStatus {
             available_bytes: 0,
         }),
         resync: Some(ResyncStatus {
-            files_total: 0,
+            phase: ResyncPhase::Content,
+            whole: Some(true),
+            files_total: Some(0),
             files_done: 0,
-            bytes_total: 0,
+            bytes_total: Some(0),
             bytes_done: 0,
             bytes_sent: 0,
+            bytes_per_second: Some(1 << 20),
+            left_ms: Some(5000),
+            waits_for: Some(ResyncWait::Limit),
         }),
         stray: Some(StrayStatus {
             names: Vec::new(),

@@ -1,10 +1,14 @@
 //! Output of the commands, and the format of values for people.
 
+mod live_lines;
+
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
+
+pub(super) use live_lines::LiveLines;
 
 /// Prints to standard output. A closed pipe is no error.
 pub(super) fn say(text: &str) -> io::Result<()> {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use lockstep_driver::report::{
     AddressDeparture, ClusterStatus, CommandFailure, CopyStatus, DatastoreStatus, Difference,
-    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncStatus,
-    RoleReport, ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus,
-    SyncStatus, TimesStatus, VerifiedStatus, VerifyProgress, VerifyReport, WitnessStatus,
-    WorkStatus,
+    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncPhase,
+    ResyncStatus, ResyncWait, RoleReport, ServiceStatus, SettingsStatus, SlowOperationStatus,
+    SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyProgress,
+    VerifyReport, WitnessStatus, WorkStatus,
 };
 
 use super::*;
@@ -94,6 +94,8 @@ fn fake_status() -> NodeStatus {
             mount: None,
             durability: Durability::Always,
             on_peer_loss: OnPeerLoss::Freeze,
+            resync_bytes_per_second: Some(1 << 20),
+            resync_pause_above_ms: Some(20),
         },
         sync: SyncStatus {
             state: "out of sync".to_owned(),
@@ -130,11 +132,16 @@ fn fake_status() -> NodeStatus {
             available_bytes: 40,
         }),
         resync: Some(ResyncStatus {
-            files_total: 30,
+            phase: ResyncPhase::Content,
+            whole: Some(true),
+            files_total: Some(30),
             files_done: 20,
-            bytes_total: 3 << 30,
+            bytes_total: Some(3 << 30),
             bytes_done: 2 << 30,
             bytes_sent: 1 << 20,
+            bytes_per_second: Some(1 << 20),
+            left_ms: Some(5000),
+            waits_for: Some(ResyncWait::Limit),
         }),
         stray: Some(StrayStatus {
             names: vec!["left".to_owned()],
@@ -291,10 +298,14 @@ fn an_unknown_word_of_a_newer_node_is_reported() {
 }
 
 #[test]
-fn an_older_node_shows_only_running_datastores() {
+fn an_older_node_shows_only_running_datastores_and_content() {
     let mut reply: proto::StatusReply = wire::convert(fake_status()).unwrap();
     reply.datastores[0].started = None;
-    assert!(wire::node_status(reply).unwrap().datastores[0].sync.started);
+    reply.datastores[0].resync.as_mut().unwrap().phase = None;
+    let status = wire::node_status(reply).unwrap();
+    let datastore = &status.datastores[0];
+    assert!(datastore.sync.started);
+    assert_eq!(datastore.resync.unwrap().phase, ResyncPhase::Content);
 }
 
 #[test]

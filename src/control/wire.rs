@@ -4,7 +4,10 @@
 //! conversion through JSON serves all of them. A word of a setting is text in a message: a command reports a word
 //! of a newer node that it does not know.
 
-use lockstep_driver::report::{CommandFailure, RoleReport, VerifyProgress, VerifyReport};
+use lockstep_driver::report::{
+    CommandFailure, ResyncPhase, RoleReport, VerifyProgress, VerifyReport,
+};
+use lockstep_types::Choice;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -28,6 +31,11 @@ pub(super) fn node_status(mut reply: proto::StatusReply) -> serde_json::Result<N
     for datastore in &mut reply.datastores {
         // An older node omits the field: it shows only running datastores.
         datastore.started.get_or_insert(true);
+        if let Some(resync) = &mut datastore.resync {
+            // An older node omits the field: it shows only a resync of content.
+            let phase = || ResyncPhase::Content.word().to_owned();
+            resync.phase.get_or_insert_with(phase);
+        }
     }
     convert(reply)
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use lockstep_driver::report::ResyncPhase;
 use lockstep_testbed::network::Fault;
 use lockstep_testbed::{IMPATIENT, NodeEnvironment, Pair, Settings, await_that};
 
@@ -49,7 +50,9 @@ fn fill(pair: &Pair) {
 /// Bytes that the resync of the content under way has compared, and all of its bytes.
 fn compared(pair: &Pair) -> Option<(u64, u64)> {
     let resync = pair.primary.status()?.resync?;
-    Some((resync.bytes_done, resync.bytes_total))
+    let is_content = resync.phase == ResyncPhase::Content;
+    let total = resync.bytes_total.filter(|_| is_content)?;
+    Some((resync.bytes_done, total))
 }
 
 /// Cuts the connection of the resync under way, and looks at every report of the resync from then on.

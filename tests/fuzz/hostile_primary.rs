@@ -233,7 +233,10 @@ impl Conversation<'_> {
     fn receive(&mut self) -> Result<Message, Ended> {
         match self.receiver.recv() {
             Ok(frame) => Ok(Envelope::decode(frame.header).unwrap().message),
-            Err(error) if error.is_timed_out() => Ok(Message::Ping { disk_silent_ms: 0 }),
+            Err(error) if error.is_timed_out() => Ok(Message::Ping {
+                disk_silent_ms: 0,
+                resync: None,
+            }),
             Err(_) => Err(Ended),
         }
     }

@@ -17,6 +17,7 @@ use lockstep_types::{
 };
 
 use crate::bytes::{index, number, random};
+use crate::resync_status;
 
 /// Inode numbers below this one are likely to be in use, those below its double soon.
 const INOS: u64 = 15;
@@ -116,6 +117,7 @@ pub fn of_primary(chance: &mut Chance, known: &PeerState) -> Message {
         },
         13 => Message::Ping {
             disk_silent_ms: number(chance),
+            resync: chance.percent(50).then(|| resync_status::random(chance)),
         },
         _ => Message::Request {
             id: number(chance),

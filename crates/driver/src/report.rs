@@ -4,6 +4,8 @@ mod cluster;
 mod copy;
 mod fitness;
 
+use std::num::NonZeroU64;
+
 use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss, Role, Standby};
 use lockstep_types::time::millis;
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,7 @@ use crate::config::DatastoreConfig;
 
 pub use cluster::ClusterStatus;
 pub use copy::CopyStatus;
+pub use lockstep_types::{ResyncPhase, ResyncStatus, ResyncWait};
 
 /// Settings of a datastore, and its place on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +31,12 @@ pub struct SettingsStatus {
     pub durability: Durability,
     /// Policy for a peer that stays away.
     pub on_peer_loss: OnPeerLoss,
+    /// Most bytes of content that a resync reads in a second, if this node is the primary; `None` without a limit.
+    #[serde(default)]
+    pub resync_bytes_per_second: Option<u64>,
+    /// Time of an operation above which a resync pauses, in milliseconds; `None`: it never pauses.
+    #[serde(default)]
+    pub resync_pause_above_ms: Option<u64>,
 }
 
 /// State of a datastore, and its reason.
@@ -202,7 +211,8 @@ pub struct DatastoreStatus {
     pub times: Option<TimesStatus>,
     /// Space on the disk of the store, if the disk answers.
     pub space: Option<SpaceStatus>,
-    /// Progress of the resync of content, while there is one; on the primary.
+    /// Progress of a resync, or of the recovery after a lost connection, while there is one. A secondary knows what the
+    /// primary has told it.
     pub resync: Option<ResyncStatus>,
     /// Files in the mount directory itself, if there are any. They were written while nothing was mounted there.
     pub stray: Option<StrayStatus>,
@@ -217,6 +227,7 @@ pub struct DatastoreStatus {
 impl DatastoreStatus {
     /// The status of a datastore before it is opened: its configuration.
     pub fn of_configuration(config: &DatastoreConfig) -> Self {
+        let resync = config.policies.resync;
         Self {
             settings: SettingsStatus {
                 name: config.name.clone(),
@@ -225,6 +236,8 @@ impl DatastoreStatus {
                 mount: None,
                 durability: config.policies.durability,
                 on_peer_loss: config.policies.on_peer_loss,
+                resync_bytes_per_second: resync.bytes_per_second.map(NonZeroU64::get),
+                resync_pause_above_ms: resync.pause_above.map(millis),
             },
             sync: SyncStatus {
                 state: String::new(),
@@ -373,21 +386,6 @@ pub struct PeerStatus {
     /// node's limit for its own disk.
     #[serde(default)]
     pub disk_silent_ms: Option<u64>,
-}
-
-/// Progress of a resync of content. The totals are those at its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ResyncStatus {
-    /// Number of regular files.
-    pub files_total: u64,
-    /// Regular files that are equal on both nodes now.
-    pub files_done: u64,
-    /// Bytes of content, holes included.
-    pub bytes_total: u64,
-    /// Bytes of content compared, holes included.
-    pub bytes_done: u64,
-    /// Bytes sent because they differed.
-    pub bytes_sent: u64,
 }
 
 /// Space on a disk.

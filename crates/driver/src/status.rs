@@ -147,10 +147,10 @@ fn add_role(
             };
             status.work.osn = last.to_string();
             status.work.paw = in_flight;
-            let is_resyncing = state == State::ResyncContent;
-            status.resync = is_resyncing.then(|| session.jobs.status());
+            status.resync = session.jobs.status(state);
         }
-        Session::Undecided(_) | Session::Secondary(_) => {
+        Session::Undecided(session) | Session::Secondary(session) => {
+            status.resync = session.told_resync(state);
             status.work.osn = engine.store.applied_lately().to_string();
             status.work.saw = in_flight;
         }

@@ -10,14 +10,14 @@ use lockstep_paw_saw::InFlightEntry;
 use lockstep_roles::RoleOffer;
 use lockstep_types::backing::Room;
 use lockstep_types::{
-    DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, StoreId, SyncId, SyncStanding,
-    Timestamp, WriteVerifier,
+    DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, ResyncStatus, StoreId, SyncId,
+    SyncStanding, Timestamp, WriteVerifier,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,6 +90,8 @@ pub enum Message {
     Ping {
         /// Time for which the sender's disk has not answered, in milliseconds (rule R12).
         disk_silent_ms: u64,
+        /// Progress of the resync of the moment, for the operator of the secondary.
+        resync: Option<ResyncStatus>,
     },
     /// The answer to [`Message::Ping`], with the room for clients on the sender's disk.
     Pong {
@@ -391,7 +393,10 @@ mod tests {
             datastore: DatastoreUuid::from_bytes([7; 16]),
             generation: Generation::FIRST,
             done_below: Osn::ZERO,
-            message: Message::Ping { disk_silent_ms: 0 },
+            message: Message::Ping {
+                disk_silent_ms: 0,
+                resync: None,
+            },
         };
         let mut bytes = envelope.encode().unwrap();
         assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);

@@ -206,7 +206,6 @@ impl<'a> ContentSender<'a> {
     /// The secondary has taken over size and times of files.
     fn times_set(&mut self, batch: TimesBatch, differing: &[u8]) {
         self.progress.bytes_done.add(batch.hashed);
-        self.progress.inodes_done.add(batch.described.len() as u64);
         let files: Vec<Ino> = batch.described.iter().map(|(ino, ..)| *ino).collect();
         for ino in files.iter().chain(&batch.reserved) {
             self.open.begin(*ino);
@@ -229,6 +228,7 @@ impl<'a> ContentSender<'a> {
 
     fn end_part(&mut self, ino: Ino) {
         if self.open.end(ino) {
+            self.progress.inodes_done.add(1);
             self.walk.done(ino);
         }
     }

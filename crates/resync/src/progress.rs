@@ -38,6 +38,8 @@ pub struct JobProgress {
     pub bytes_sent: Counter,
     /// The job is for all content, and not only for the changes.
     is_whole: AtomicBool,
+    /// Number of times that the totals were set.
+    starts: Counter,
 }
 
 impl JobProgress {
@@ -56,6 +58,12 @@ impl JobProgress {
         self.inodes_total.set(self.inodes_done.get() + inodes);
         self.bytes_total
             .set(self.bytes_done.get().saturating_add(bytes));
+        self.starts.add(1);
+    }
+
+    /// The number of times that the totals were set. A job that has begun, and has not set them, has no totals yet.
+    pub fn starts(&self) -> u64 {
+        self.starts.get()
     }
 
     /// Whether the job is for all content.
@@ -70,5 +78,6 @@ impl JobProgress {
         self.bytes_total.set(bytes);
         self.bytes_done.set(0);
         self.bytes_sent.set(0);
+        self.starts.add(1);
     }
 }

@@ -3,6 +3,7 @@
 // Clippy knows test functions by their attribute; the helper functions are test code too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+use std::cell::RefCell;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use lockstep_repl::state::State;
 use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{PRIMARY, SECONDARY, ScriptedCluster, Settings, Users};
 use lockstep_sim::workload::Options;
-use lockstep_types::Errno;
+use lockstep_types::{Errno, ResyncPhase, ResyncStatus, ResyncWait};
 
 #[path = "poison/program.rs"]
 #[allow(dead_code)] // other tests use the rest
@@ -166,4 +167,96 @@ fn a_resync_gives_way_to_clients_that_wait_and_converges() {
         alone < free * 3,
         "no client waits: {alone:?} after {free:?}"
     );
+}
+
+/// The progress that both nodes show, from the meeting of the nodes until they are in sync.
+fn said(cluster: &mut ScriptedCluster) -> [Vec<(Duration, ResyncStatus)>; 2] {
+    let mut said = [PRIMARY, SECONDARY].map(|_| Vec::new());
+    while !cluster.is_in_sync() {
+        cluster.run_for(Duration::from_millis(50)).unwrap();
+        for (side, said) in [PRIMARY, SECONDARY].into_iter().zip(&mut said) {
+            let resync = cluster.status(side).and_then(|status| status.resync);
+            said.extend(resync.map(|resync| (cluster.now(), resync)));
+        }
+    }
+    said
+}
+
+#[test]
+fn both_nodes_show_how_far_a_resync_is() {
+    let mut cluster = begin_resync(ScriptedCluster::manual(&SETTINGS), bytes_per_second(MIB));
+    let both = said(&mut cluster);
+    let end = cluster.now();
+    for said in &both {
+        let content: Vec<_> = said
+            .iter()
+            .filter(|(_, resync)| resync.phase == ResyncPhase::Content)
+            .collect();
+        assert!(content.is_sorted_by_key(|(_, resync)| resync.bytes_done));
+        let with_end = content.iter().filter_map(|(at, resync)| {
+            assert!(resync.bytes_total.is_none_or(|total| total == FILE_BYTES));
+            Some((
+                end.saturating_sub(*at),
+                resync.bytes_per_second?,
+                resync.left_ms?,
+            ))
+        });
+        let mut known = 0;
+        for (left, speed, said_left) in with_end.filter(|(left, ..)| left.as_secs() >= 3) {
+            known += 1;
+            assert!((MIB / 2..MIB * 2).contains(&speed), "{speed}");
+            let real = u64::try_from(left.as_millis()).unwrap();
+            assert!(
+                (real / 2..real * 2).contains(&said_left),
+                "{said_left} of {real}"
+            );
+        }
+        assert!(known > 50, "{known} of {}", content.len());
+        let limited =
+            |(_, resync): &&(Duration, ResyncStatus)| resync.waits_for == Some(ResyncWait::Limit);
+        assert!(said.iter().filter(limited).count() > 100);
+    }
+    cluster.run_for(Duration::from_secs(2)).unwrap();
+    for side in [PRIMARY, SECONDARY] {
+        assert_eq!(cluster.status(side).unwrap().resync, None);
+    }
+}
+
+#[test]
+fn each_phase_is_shown_in_its_order() {
+    let mut cluster = ScriptedCluster::manual(&SETTINGS);
+    cluster.start_both();
+    let phases = RefCell::new(Vec::new());
+    until(&mut cluster, |cluster| {
+        let resync = cluster.status(PRIMARY).and_then(|status| status.resync);
+        phases
+            .borrow_mut()
+            .extend(resync.map(|resync| resync.phase));
+        cluster.is_in_sync()
+    });
+    let mut phases = phases.into_inner();
+    phases.dedup();
+    let in_order = [
+        ResyncPhase::Namespace,
+        ResyncPhase::Content,
+        ResyncPhase::Finish,
+    ];
+    assert_eq!(phases, in_order);
+}
+
+#[test]
+fn a_secondary_that_lost_its_primary_shows_no_progress() {
+    let mut cluster = begin_resync(
+        ScriptedCluster::manual(&SETTINGS),
+        bytes_per_second(128 << 10),
+    );
+    let told = |cluster: &ScriptedCluster| cluster.status(SECONDARY)?.resync;
+    until(&mut cluster, |cluster| {
+        told(cluster).is_some_and(|resync| resync.bytes_done > 0)
+    });
+    cluster.stop(PRIMARY, lockstep_sim::history::Stop::Process);
+    until(&mut cluster, |cluster| {
+        cluster.state(SECONDARY) == Some(State::SecondaryOutOfSync)
+    });
+    assert_eq!(told(&cluster), None);
 }

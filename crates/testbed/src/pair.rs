@@ -31,6 +31,8 @@ pub struct Settings {
     pub disk_stall_limit_ms: u64,
     /// The longest time for which a link that was lost often must stand.
     pub flap_wait_max_ms: u64,
+    /// Most bytes that a resync reads in a second; zero: no limit.
+    pub resync_bytes_per_second: u64,
     /// `continue` or `freeze`.
     pub on_peer_loss: &'static str,
     /// `wait` or `serve`.
@@ -52,6 +54,7 @@ pub const PATIENT: Settings = Settings {
     answer_limit_ms: 60_000,
     disk_stall_limit_ms: 30_000,
     flap_wait_max_ms: 0,
+    resync_bytes_per_second: 0,
     on_peer_loss: "continue",
     on_power_loss: "wait",
     standby: "wait",
@@ -95,6 +98,7 @@ impl Settings {
             answer_limit_ms,
             disk_stall_limit_ms,
             flap_wait_max_ms,
+            resync_bytes_per_second,
             on_peer_loss,
             on_power_loss,
             standby,
@@ -104,7 +108,8 @@ impl Settings {
         format!(
             "on_peer_loss = \"{on_peer_loss}\"\non_power_loss = \"{on_power_loss}\"\nstandby = \"{standby}\"\n\
              pause_limit_ms = {pause_limit_ms}\npeer_timeout_ms = {peer_timeout_ms}\nanswer_limit_ms = {answer_limit_ms}\n\
-             disk_stall_limit_ms = {disk_stall_limit_ms}\nflap_wait_max_ms = {flap_wait_max_ms}\ndurability = \"{durability}\"\n"
+             disk_stall_limit_ms = {disk_stall_limit_ms}\nflap_wait_max_ms = {flap_wait_max_ms}\n\
+             resync_bytes_per_second = {resync_bytes_per_second}\ndurability = \"{durability}\"\n"
         )
     }
 }

@@ -16,6 +16,7 @@ pub mod mode;
 pub mod mutants;
 pub mod name;
 pub mod op;
+pub mod resync_status;
 pub mod settings;
 pub mod sync_standing;
 pub mod time;
@@ -31,6 +32,7 @@ pub use id::{
 pub use inode_flags::InodeFlags;
 pub use name::FileName;
 pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
+pub use resync_status::{ResyncPhase, ResyncStatus, ResyncWait};
 pub use settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
 pub use sync_standing::{Lineage, SyncCount, SyncNames, SyncStanding};
 pub use time::Timestamp;

@@ -3,6 +3,7 @@
 pub(in crate::cli) mod cluster_text;
 pub(in crate::cli) mod disk_text;
 mod promotion;
+pub(in crate::cli) mod resync_text;
 mod space_text;
 pub(in crate::cli) mod witness_text;
 
@@ -12,9 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lockstep_driver::report::{
-    DatastoreStatus, PeerStatus, ResyncStatus, ServiceStatus, VerifiedStatus,
-};
+use lockstep_driver::report::{DatastoreStatus, PeerStatus, ServiceStatus, VerifiedStatus};
 use lockstepfs::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{ControlClient, NodeStatus};
 
@@ -219,7 +218,9 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
             .as_ref()
             .map(|verified| ("verify", verified_text(verified))),
     );
-    rows.extend(store.resync.map(|resync| ("resync", resync_text(&resync))));
+    let resync = store.resync.as_ref().map(resync_text::row);
+    rows.extend(resync.map(|resync| ("resync", resync)));
+    rows.extend(resync_text::limits(store).map(|limits| ("limits", limits)));
     rows.extend(store.peer.as_ref().map(|peer| ("peer", peer_text(peer))));
     rows.extend(witness_text::row(store).map(|witness| ("witness", witness)));
     rows.extend(cluster_text::row(store).map(|address| ("address", address)));
@@ -278,17 +279,6 @@ fn verified_text(verified: &VerifiedStatus) -> String {
         count(verified.differences_total),
         verified.time,
         verified.differences.join("; ")
-    )
-}
-
-fn resync_text(resync: &ResyncStatus) -> String {
-    format!(
-        "{} of {} files done, {} of {} compared, {} sent",
-        count(resync.files_done),
-        count(resync.files_total),
-        bytes(resync.bytes_done),
-        bytes(resync.bytes_total),
-        bytes(resync.bytes_sent)
     )
 }
 

@@ -1,9 +1,7 @@
 //! `lockstep verify`: compares both nodes of a datastore.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _, stderr};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
@@ -12,10 +10,7 @@ use lockstepfs::control::ControlClient;
 
 use crate::cli::arguments::RunningNodeArgs;
 use crate::cli::outcome::NO;
-use crate::cli::terminal::{bytes, count, say, say_json};
-
-/// Interval of progress on a terminal.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+use crate::cli::terminal::{LiveLines, bytes, count, say, say_json};
 
 /// Compare both nodes of a datastore now
 ///
@@ -43,9 +38,9 @@ Exit codes: 0 identical, 1 different, 2 could not compare.";
 
 pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     let mut client = ControlClient::connect(&args.node.socket()?)?;
-    let mut line = ProgressLine::new();
-    let outcome = client.verify(&args.name, &mut |step| line.show(step));
-    line.clear();
+    let mut line = LiveLines::new();
+    let outcome = client.verify(&args.name, &mut |step| line.show(&[progress(step)]));
+    drop(line);
     let report = outcome?;
     if args.json {
         say_json(&report)?;
@@ -92,50 +87,17 @@ fn difference_line(difference: &Difference) -> String {
     )
 }
 
-/// One line on the terminal, rewritten in place. Without a terminal there is no line.
-struct ProgressLine {
-    visible: bool,
-    shown: Option<Instant>,
-}
-
-impl ProgressLine {
-    fn new() -> Self {
-        Self {
-            visible: stderr().is_terminal(),
-            shown: None,
-        }
-    }
-
-    fn show(&mut self, step: VerifyProgress) {
-        let due = self
-            .shown
-            .is_none_or(|shown| shown.elapsed() >= PROGRESS_INTERVAL);
-        if !self.visible || !due {
-            return;
-        }
-        self.shown = Some(Instant::now());
-        let total = step
-            .inodes_total
-            .map(|total| format!(" of {}", count(total)));
-        write_line(&format!(
-            "compared {}{}, {}",
-            count(step.inodes_compared),
-            total.unwrap_or_default(),
-            bytes(step.bytes_compared)
-        ));
-    }
-
-    fn clear(&self) {
-        if self.shown.is_some() {
-            write_line("");
-        }
-    }
-}
-
-/// Writes the progress line. An error of writing must not stop the command.
-fn write_line(text: &str) {
-    let mut out = stderr();
-    let _ = write!(out, "\r\x1b[K{text}").and_then(|()| out.flush());
+/// The line on a terminal while the nodes are compared.
+fn progress(step: VerifyProgress) -> String {
+    let total = step
+        .inodes_total
+        .map(|total| format!(" of {}", count(total)));
+    format!(
+        "compared {}{}, {}",
+        count(step.inodes_compared),
+        total.unwrap_or_default(),
+        bytes(step.bytes_compared)
+    )
 }
 
 #[cfg(test)]

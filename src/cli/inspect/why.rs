@@ -19,7 +19,7 @@ use lockstepfs::config::Choice;
 use lockstepfs::control::ControlClient;
 
 use crate::cli::arguments::RunningNodeArgs;
-use crate::cli::inspect::status::{self, cluster_text, disk_text, witness_text};
+use crate::cli::inspect::status::{self, cluster_text, disk_text, resync_text, witness_text};
 use crate::cli::terminal::{duration, say};
 use outlook::{FitCopies, Outlook};
 use protection::WitnessProtection;
@@ -93,6 +93,7 @@ fn explain(node: &str, store: &DatastoreStatus) -> String {
             cluster_text::step(store).map(str::to_owned),
         ),
         ("witness", witness),
+        ("resync", store.resync.as_ref().map(resync_text::row)),
         ("waits for", filled(outlook.waits_for)),
         ("slow operation", status::slow_text(store)),
         ("standby", status::standby_text(store)),

@@ -7,7 +7,10 @@
 
 mod byte_budget;
 mod client_pause;
+mod counted_peer;
 mod pace;
+mod progress;
+mod speed;
 mod touched;
 
 use std::sync::Arc;
@@ -16,7 +19,7 @@ use std::time::Duration;
 use lockstep_fs::StoreError;
 use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
 use lockstep_repl::message::Request;
-use lockstep_repl::state::Trigger;
+use lockstep_repl::state::{State, Trigger};
 use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
     ResyncSource,
@@ -33,7 +36,9 @@ use crate::peer::requests::PendingRequests;
 use crate::replication::Replication;
 use crate::replication::remote::RemotePeer;
 use crate::report::{CommandFailure, Difference, ResyncStatus, VerifyProgress, VerifyReport};
+use counted_peer::CountedPeer;
 use pace::{PacedJob, ResyncPace};
+use progress::ResyncMeter;
 use touched::TouchedInodes;
 
 /// The locks of the core, and the pace of a job over one connection.
@@ -132,7 +137,7 @@ pub(crate) struct ResyncJobs {
     /// The resync that waits until no metadata operation is in flight, and its connection.
     tail: Mutex<Option<(ConnectionId, Promise<()>)>>,
     /// Progress of the resync of content.
-    progress: JobProgress,
+    progress: ResyncMeter,
     /// The inodes that the last resync has touched, and no comparison has seen since.
     touched: TouchedInodes,
     pace: ResyncPace,
@@ -155,7 +160,7 @@ impl ResyncJobs {
             locks,
             content,
             tail: Mutex::default(),
-            progress: JobProgress::default(),
+            progress: ResyncMeter::default(),
             touched: TouchedInodes::default(),
         }
     }
@@ -327,9 +332,14 @@ impl ResyncJobs {
         };
         let view = store.tree();
         let source = ResyncSource::new(&view, store);
-        let image = lockstep_resync::send_image(source, peer, resync, &operations)?;
+        self.progress.begin_namespace();
+        let peer = CountedPeer {
+            peer,
+            sent: &self.progress.records,
+        };
+        let image = lockstep_resync::send_image(source, &peer, resync, &operations)?;
         self.hold_metadata(connection)?;
-        lockstep_resync::send_tail(source, peer, &image)?;
+        lockstep_resync::send_tail(source, &peer, &image)?;
         Ok(Event::Trigger(Trigger::ImageDone))
     }
 
@@ -365,9 +375,11 @@ impl ResyncJobs {
         let (store, base) = (&self.engine.store, Some(self.base_of(peer)));
         let view = store.tree();
         let source = ResyncSource::new(&view, store);
-        let touched = lockstep_resync::send_content(source, peer, &locks, &self.progress, base)?;
+        self.progress.begin_content();
+        let progress = &self.progress.content;
+        let touched = lockstep_resync::send_content(source, peer, &locks, progress, base)?;
         self.log_resync();
-        if self.progress.is_whole() {
+        if progress.is_whole() {
             self.touched.clear();
             self.engine.notes.note_all_compared();
         }
@@ -400,9 +412,10 @@ impl ResyncJobs {
     /// Says how much of the copies was compared.
     fn log_resync(&self) {
         let datastore = self.engine.name();
-        let done = self.status();
-        let (files, bytes, sent) = (done.files_total, done.bytes_total, done.bytes_sent);
-        let of = if self.progress.is_whole() {
+        let done = &self.progress.content;
+        let (files, bytes) = (done.inodes_total.get(), done.bytes_total.get());
+        let sent = done.bytes_sent.get();
+        let of = if done.is_whole() {
             "everything"
         } else {
             "what has changed"
@@ -416,16 +429,10 @@ impl ResyncJobs {
         );
     }
 
-    /// Progress of the resync of content, for `status`.
-    pub fn status(&self) -> ResyncStatus {
-        let progress = &self.progress;
-        ResyncStatus {
-            files_total: progress.inodes_total.get(),
-            files_done: progress.inodes_done.get(),
-            bytes_total: progress.bytes_total.get(),
-            bytes_done: progress.bytes_done.get(),
-            bytes_sent: progress.bytes_sent.get(),
-        }
+    /// Progress of the resync of the moment, if this state of the core has one: for `status`, and for the secondary.
+    pub fn status(&self, state: State) -> Option<ResyncStatus> {
+        let now = self.engine.host.now();
+        self.progress.status(state, now, self.pace.waits_for())
     }
 
     /// Compares this node with the secondary.

@@ -297,7 +297,11 @@ impl PrimarySession {
         } else {
             self.space.note_ping();
             let disk_silent_ms = self.engine.disk.watch.silent_ms();
-            Message::Ping { disk_silent_ms }
+            let resync = self.jobs.status(self.replication.state());
+            Message::Ping {
+                disk_silent_ms,
+                resync,
+            }
         };
         self.replication
             .send(connection.id, message, &[], Delivery::Post);

@@ -15,9 +15,10 @@ use lockstep_link::{LinkError, ReceiveFrames, SendFrames};
 use lockstep_paw_saw::{Full, InFlightTable};
 use lockstep_repl::core::{Core, Effect, Effects, Event};
 use lockstep_repl::message::{Envelope, Hello, Message, MessageError};
-use lockstep_repl::state::Trigger;
-use lockstep_types::Osn;
+use lockstep_repl::state::{State, Trigger};
 use lockstep_types::backing::Room;
+use lockstep_types::{Osn, ResyncStatus};
+use parking_lot::Mutex;
 use thiserror::Error;
 
 use crate::engine::Engine;
@@ -77,6 +78,8 @@ pub(crate) struct StandbySession {
     active: Exclusive,
     /// Another session is about to begin: no connection is served any more.
     is_retiring: AtomicBool,
+    /// The progress of the resync that this copy gets, by the last word of the primary over the connection.
+    told_resync: Mutex<Option<ResyncStatus>>,
 }
 
 impl StandbySession {
@@ -104,6 +107,7 @@ impl StandbySession {
                 permits: ReplyPermits::default(),
                 active: Exclusive::default(),
                 is_retiring: AtomicBool::new(false),
+                told_resync: Mutex::default(),
             }
         })
     }
@@ -155,6 +159,7 @@ impl StandbySession {
         let reason = end.to_string();
         sender.shutdown(&reason);
         self.replication.peer.remove(connection);
+        *self.told_resync.lock() = None;
         if !self.is_ending() {
             self.engine.notes.set_reason(&reason);
         }
@@ -286,6 +291,15 @@ impl StandbySession {
     /// Waits until no connection is served. None is served before the guard is dropped.
     pub fn wait_until_idle(&self) -> ExclusiveGuard<'_> {
         self.active.acquire(&*self.engine.host)
+    }
+
+    /// The progress of the resync that this copy gets, as far as the primary has told it.
+    pub fn told_resync(&self, state: State) -> Option<ResyncStatus> {
+        let is_resynced = matches!(
+            state,
+            State::SecondaryResyncing | State::SecondaryCatchingUp
+        );
+        self.told_resync.lock().filter(|_| is_resynced)
     }
 
     /// The numbers of this moment.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lockstep_repl::state::State;
 use lockstep_sim::scenario::{Fault, PRIMARY, SECONDARY, ScriptedCluster, Settings};
+use lockstep_types::ResyncPhase;
 use lockstep_types::mutants::{Mutant, activate};
 
 use super::program::{self, FILE, FIRST, LATER};
@@ -66,7 +67,9 @@ fn before_resync(whole: bool) -> ScriptedCluster {
 /// Bytes that the resync has compared so far, and all of its bytes.
 fn compared(cluster: &ScriptedCluster) -> Option<(u64, u64)> {
     let resync = cluster.status(PRIMARY)?.resync?;
-    Some((resync.bytes_done, resync.bytes_total))
+    let is_content = resync.phase == ResyncPhase::Content;
+    let total = resync.bytes_total.filter(|_| is_content)?;
+    Some((resync.bytes_done, total))
 }
 
 /// Loses the connection again and again, until the nodes are in sync. Returns the number of losses.

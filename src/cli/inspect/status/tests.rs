@@ -365,15 +365,21 @@ fn nodes_with_differences_are_not_healthy() {
 fn the_progress_of_a_resync_is_shown() {
     let mut resyncing = store(false, true);
     assert!(!store_text(&resyncing).contains("resync"));
-    resyncing.resync = Some(ResyncStatus {
-        files_total: 3000,
-        files_done: 12,
-        bytes_total: 4 << 30,
-        bytes_done: 1 << 30,
-        bytes_sent: 5 << 20,
-    });
+    resyncing.resync = Some(resync_text::tests::quarter());
     let text = store_text(&resyncing);
-    let line = "resync      12 of 3,000 files done, 1.00 GiB of 4.00 GiB compared, 5.00 MiB sent";
+    let line = "resync      content: everything, 12 of 3,000 files done, 1.00 GiB of 4.00 GiB compared (25 %)";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn the_limits_of_a_resync_are_shown_if_there_are_some() {
+    let mut limited = store(true, true);
+    assert!(!store_text(&limited).contains("limits"));
+    limited.settings.resync_bytes_per_second = Some(50 << 20);
+    limited.settings.resync_pause_above_ms = Some(20);
+    let text = store_text(&limited);
+    let line = "limits      a resync from this node reads at most 50.0 MiB in a second, and pauses while operations of programs \
+                take longer than 20 ms\n";
     assert!(text.contains(line), "{text}");
 }
 

@@ -162,7 +162,7 @@ const fn serving(situation: Situation, policy: OnPeerLoss, fit: FitCopies) -> Ou
         ),
         Situation::Resyncing => (
             "the nodes are connected, and the other copy is being brought up to date",
-            "the end of the resync: see the progress in `lockstep status`",
+            "the end of the resync",
             ONLY_COPY,
             ALONE,
             ALONE,
@@ -214,7 +214,7 @@ const fn following(situation: Situation, fit: FitCopies) -> Outlook {
         ),
         Situation::BeingResynced => (
             "the primary brings this copy up to date",
-            "the end of the resync: see the progress in `lockstep status` on the primary",
+            "the end of the resync",
             "nothing changes for programs of the primary, which serves alone; the resync begins again when this node is back",
             NOT_PROMOTABLE,
             "nothing changes for programs of the primary, which serves alone; the resync begins again afterwards",

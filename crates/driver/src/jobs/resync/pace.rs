@@ -9,12 +9,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_types::ResyncWait;
 use parking_lot::Mutex;
 
 use super::byte_budget::ByteBudget;
 use super::client_pause::ClientPause;
 use crate::config::ResyncLimits;
 use crate::engine::Engine;
+
+/// A job is shown as waiting for this time after a wait.
+const SHOWN: Duration = Duration::from_secs(1);
 
 /// See the head of this file.
 pub(super) struct ResyncPace {
@@ -27,6 +31,8 @@ struct PaceState {
     jobs: usize,
     budget: ByteBudget,
     pause: ClientPause,
+    /// The last wait, and its end.
+    waited: Option<(ResyncWait, Duration)>,
 }
 
 impl ResyncPace {
@@ -37,6 +43,7 @@ impl ResyncPace {
             jobs: 0,
             budget: ByteBudget::new(now),
             pause: ClientPause::new(now),
+            waited: None,
         });
         Self { engine, state }
     }
@@ -46,9 +53,18 @@ impl ResyncPace {
         let mut state = self.state.lock();
         state.jobs += 1;
         if state.jobs == 1 {
+            // The operations of the time before do not count.
+            self.engine.gate.waits.sample();
             state.pause = ClientPause::new(self.engine.host.now());
         }
         PacedJob(self)
+    }
+
+    /// The reason for which a job waits, or has waited within the last moment.
+    pub fn waits_for(&self) -> Option<ResyncWait> {
+        let now = self.engine.host.now();
+        let waited = self.state.lock().waited;
+        waited.and_then(|(why, until)| (now < until + SHOWN).then_some(why))
     }
 
     fn limits(&self) -> ResyncLimits {
@@ -61,11 +77,15 @@ impl ResyncPace {
         let waits = &self.engine.gate.waits;
         let mut state = self.state.lock();
         waits.ask(limits.pause_above);
-        if let Some(due) = state.budget.due(limits.bytes_per_second, now) {
-            return Some(due);
-        }
-        let limit = limits.pause_above?;
-        state.pause.due(limit, now, || waits.sample())
+        let due = if let Some(due) = state.budget.due(limits.bytes_per_second, now) {
+            (ResyncWait::Limit, due)
+        } else {
+            let limit = limits.pause_above?;
+            let due = state.pause.due(limit, now, || waits.sample())?;
+            (ResyncWait::Clients, due)
+        };
+        state.waited = Some(due);
+        Some(due.1)
     }
 }
 

@@ -64,7 +64,11 @@ impl StandbySession {
                 let sync = move |store: &Store| store.sync_file(ino, true);
                 self.answer_later(sender, sync, move |failed| Message::SyncAck { id, failed })
             }
-            Message::Ping { disk_silent_ms } => {
+            Message::Ping {
+                disk_silent_ms,
+                resync,
+            } => {
+                *self.told_resync.lock() = resync;
                 store.delta().note_done_below(envelope.done_below);
                 self.engine.disk.watch.note_peer(disk_silent_ms);
                 // Before the answer, which gives the primary a lease (rule R7).
