@@ -74,7 +74,7 @@ impl ControlClient {
             Ok(Ok(reply)) => {
                 wire::node_status(reply.into_inner()).map_err(|error| unknown(&self.path, error))
             }
-            Ok(Err(status)) => Err(refused(&self.path, &status)),
+            Ok(Err(status)) => Err(unanswered(&self.path, &status)),
             Err(_) => Err(no_answer(&self.path, self.limit)),
         }
     }
@@ -163,6 +163,18 @@ fn no_answer(path: &Path, limit: Duration) -> ControlError {
     ControlError::Unreachable {
         path: path.to_owned(),
         cause: format!("no answer within {} ms", limit.as_millis()),
+    }
+}
+
+/// The error of a request whose answer says nothing but the state of the node.
+fn unanswered(path: &Path, status: &Status) -> ControlError {
+    // Only an error of the transport has a source: the node has stopped before its answer.
+    match std::error::Error::source(status) {
+        Some(source) => ControlError::Unreachable {
+            path: path.to_owned(),
+            cause: format!("it stopped before its answer ({})", root_cause(source)),
+        },
+        None => refused(path, status),
     }
 }
 

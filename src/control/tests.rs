@@ -298,6 +298,21 @@ fn an_unknown_word_of_a_newer_node_is_reported() {
 }
 
 #[test]
+fn a_node_that_stops_before_its_answer_is_one_that_does_not_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("node.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let stops = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = std::io::Read::read(&mut stream, &mut [0; 16]);
+    });
+    let answer = ControlClient::connect(&path).and_then(|mut client| client.status());
+    let error = answer.unwrap_err();
+    assert!(matches!(error, ControlError::Unreachable { .. }), "{error}");
+    stops.join().unwrap();
+}
+
+#[test]
 fn an_older_node_shows_only_running_datastores_and_content() {
     let mut reply: proto::StatusReply = wire::convert(fake_status()).unwrap();
     reply.datastores[0].started = None;
