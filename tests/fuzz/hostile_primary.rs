@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use lockstep_link::{ReceiveFrames, Receiver, SendFrames, Sender};
+use lockstep_link::{Payload, ReceiveFrames, Receiver, SendFrames, Sender};
 use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Request};
 use lockstep_testbed::chance::Chance;
 use lockstep_types::settings::Role;
@@ -172,7 +172,9 @@ impl Conversation<'_> {
         let header = messages::envelope(self.chance, &self.known, message).encode();
         let header = header.unwrap();
         for _ in 0..count {
-            self.sender.send(&header, &payload).map_err(|_| Ended)?;
+            self.sender
+                .send(&header, Payload::of(&payload))
+                .map_err(|_| Ended)?;
         }
         Ok(())
     }
@@ -226,7 +228,9 @@ impl Conversation<'_> {
         };
         let envelope = messages::envelope(self.chance, &self.known, message);
         let header = messages::header(self.chance, &self.known, &envelope);
-        self.sender.send(&header, &payload).map_err(|_| Ended)
+        self.sender
+            .send(&header, Payload::of(&payload))
+            .map_err(|_| Ended)
     }
 
     /// Receives a message, which must be readable. A timeout does not end the conversation.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lockstep_fs::StoreView;
 use lockstep_link::{
-    Connection, Identity, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender, accept,
+    Connection, Identity, LinkOptions, Payload, ReceiveFrames, Receiver, SendFrames, Sender, accept,
 };
 use lockstep_repl::message::{Envelope, Message, Request, Response};
 use lockstep_testbed::chance::Chance;
@@ -208,7 +208,7 @@ fn send(chance: &mut Chance, sender: &Sender, known: &PeerState, message: Messag
         bytes::random(chance, 5000)
     };
     let header = messages::header(chance, known, &envelope);
-    sender.send(&header, &payload).is_ok()
+    sender.send(&header, Payload::of(&payload)).is_ok()
 }
 
 /// The answer of a secondary that accepts everything.

@@ -181,7 +181,11 @@ fn foreign(chance: &mut Chance) -> Vec<u8> {
         0 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
         1 => b"SSH-2.0-OpenSSH_9.2p1\r\n".to_vec(),
         2 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-        _ => [&b"LSF3\x0e\0\0\0\xff\xff\xff\xff"[..], b"lockstep hello"].concat(),
+        _ => [
+            &b"LSF4\x0e\0\0\0\xff\xff\xff\xff\0\0\0\0"[..],
+            b"lockstep hello",
+        ]
+        .concat(),
     };
     sent.extend(bytes::random(chance, 1000));
     sent

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_link::{
-    Connection, Identity, LinkError, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender,
-    accept, dial,
+    Connection, Identity, LinkError, LinkOptions, Payload, ReceiveFrames, Receiver, SendFrames,
+    Sender, accept, dial,
 };
 use lockstep_types::Encryption;
 use rustix::time::{ClockId, clock_gettime};
@@ -104,7 +104,7 @@ fn rate(
 
 fn answer_all(mut messages: Receiver, answer: &Sender) {
     while messages.recv().is_ok() {
-        if answer.enqueue(&HEADER, &[]).is_err() {
+        if answer.enqueue(&HEADER, Payload::NONE).is_err() {
             break;
         }
     }
@@ -123,7 +123,7 @@ fn send_for_a_while(
         while sent - answered.load(Ordering::Acquire) >= depth {
             thread::park();
         }
-        sender.send(&HEADER, &payload)?;
+        sender.send(&HEADER, Payload::of(&payload))?;
         sent += 1;
     }
     let done = answered.load(Ordering::Acquire);

@@ -34,10 +34,11 @@ use crate::frame::{Opener, Sealer};
 use crate::identity::Identity;
 use crate::options::LinkOptions;
 use crate::outgoing::Outgoing;
+use crate::payload::Payload;
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::socket::{self, DeadlineSocket};
-use crate::tls::{self, ACCEPTED, ClearKeys, Pins, Presenter};
+use crate::tls::{self, ACCEPTED, Pins, Presenter, SumMethods};
 use crate::transport::{ReceiveFrames, SendFrames};
 use crate::wire::Wire;
 
@@ -193,22 +194,17 @@ impl Greeting<'_> {
     }
 
     fn halves(&self, socket: TcpStream, tls: Tls) -> Result<(Sender, Receiver), LinkError> {
-        let (outgoing_key, incoming_key, tls) = match self.options.encryption {
-            Encryption::On => (None, None, Some(tls)),
-            Encryption::Off => {
-                let keys = ClearKeys::derive(&tls);
-                let keys = keys.map_err(|source| LinkError::TlsSetup { source })?;
-                let (ours, theirs) = if self.is_client() {
-                    (keys.from_client, keys.from_server)
-                } else {
-                    (keys.from_server, keys.from_client)
-                };
-                (Some(ours), Some(theirs), None)
-            }
+        let methods = SumMethods::derive(&tls, self.options.encryption)
+            .map_err(|source| LinkError::TlsSetup { source })?;
+        let (ours, theirs) = if self.is_client() {
+            (methods.from_client, methods.from_server)
+        } else {
+            (methods.from_server, methods.from_client)
         };
+        let tls = (self.options.encryption == Encryption::On).then_some(tls);
         let wire = Arc::new(Wire::new(socket, self.peer, tls));
-        let outgoing = Arc::new(Outgoing::new(Arc::clone(&wire), Sealer::new(outgoing_key)));
-        let receiver = Receiver::new(wire, Arc::clone(&outgoing), Opener::new(incoming_key));
+        let outgoing = Arc::new(Outgoing::new(Arc::clone(&wire), Sealer::new(ours)));
+        let receiver = Receiver::new(wire, Arc::clone(&outgoing), Opener::new(theirs));
         Ok((Sender::new(outgoing), receiver))
     }
 
@@ -218,11 +214,11 @@ impl Greeting<'_> {
         let remaining = remaining.max(Duration::from_millis(1));
         connection.receiver.set_timeout(Some(remaining))?;
         if self.is_client() {
-            connection.sender.send(HELLO, &[])?;
+            connection.sender.send(HELLO, Payload::NONE)?;
         }
         self.await_hello(&mut connection.receiver)?;
         if !self.is_client() {
-            connection.sender.send(HELLO, &[])?;
+            connection.sender.send(HELLO, Payload::NONE)?;
         }
         connection.receiver.set_timeout(None)
     }

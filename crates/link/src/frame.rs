@@ -1,8 +1,8 @@
 //! Frames: the layout of messages in a stream of bytes. Pure: no socket, no clock, no thread.
 //!
 //! ```text
-//! prefix       16  magic and version "LSF3", header bytes u32, payload bytes u32, CRC-32 of these
-//!                  twelve bytes; all little endian
+//! prefix       20  magic and version "LSF4", header bytes u32, payload bytes u32, place of the payload
+//!                  in its block u32, CRC-32 of these sixteen bytes; all little endian
 //! header           opaque to this crate
 //! sum          16  over prefix and header
 //! payload
@@ -10,17 +10,20 @@
 //! ```
 //!
 //! The sum of the payload follows the payload. So both ends hash a large payload piece by piece while earlier pieces
-//! are on their way.
+//! are on their way. The payload is cut at the borders of the blocks of its file, so the frame says where in its block the
+//! first byte lies.
 //!
 //! `sums.rs` makes the sums, with and without TLS.
 //!
 //! Invariants: a frame outside the bounds causes no allocation and no wait. The receiver trusts the lengths only after
 //! the CRC of the prefix matches, and the other bytes only after their sum matches.
 
+use lockstep_sums::BlockOffset;
 use lockstep_types::Hash128;
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 
-use crate::sums::{FrameKey, Hashing, PayloadHash, PayloadHasher, PayloadSums, Sums};
+use crate::payload::Payload;
+use crate::sums::{Hashing, PayloadHash, PayloadHasher, PayloadSums, SumMethod, Sums};
 
 /// Most header bytes of a frame.
 pub const HEADER_BYTES_MAX: usize = 128 << 10;
@@ -33,14 +36,10 @@ pub const FRAME_BYTES_MAX: usize =
     PREFIX_BYTES + HEADER_BYTES_MAX + SUM_BYTES + PAYLOAD_BYTES_MAX + SUM_BYTES;
 
 /// First bytes of every frame. The last byte is the version of the layout.
-const MAGIC: [u8; 4] = *b"LSF3";
-const PREFIX_BYTES: usize = 16;
-const PREFIX_FIELD_BYTES: usize = 12;
+const MAGIC: [u8; 4] = *b"LSF4";
+const PREFIX_BYTES: usize = 20;
+const PREFIX_FIELD_BYTES: usize = 16;
 const SUM_BYTES: usize = 16;
-
-/// Step in which a payload is hashed while it arrives. BLAKE3 is fastest with large pieces that lie at multiples of
-/// their size.
-const HASH_STEP_BYTES: usize = 64 << 10;
 
 /// A fault of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +67,12 @@ pub enum FrameError {
         /// The length.
         bytes: usize,
     },
+    /// The payload begins outside a block.
+    #[error("a payload cannot begin at byte {place} of a block")]
+    PayloadPlace {
+        /// The place.
+        place: u32,
+    },
     /// The header does not match its sum, or the frame is not the next frame.
     #[error("a frame was altered, repeated or reordered on the way (its sum does not match)")]
     Sum,
@@ -81,12 +86,12 @@ pub struct Sealer(Sums);
 
 impl Sealer {
     /// A sealer at the first frame of a direction.
-    pub const fn new(key: Option<FrameKey>) -> Self {
-        Self(Sums::new(key))
+    pub fn new(method: SumMethod) -> Self {
+        Self(Sums::new(method))
     }
 
     /// The hash function for payloads.
-    pub const fn hashing(&self) -> Hashing {
+    pub const fn hashing(&self) -> &Hashing {
         self.0.hashing()
     }
 
@@ -99,11 +104,12 @@ impl Sealer {
         &mut self,
         out: &mut Vec<u8>,
         header: &[u8],
-        payload_bytes: usize,
+        payload: Payload<'_>,
     ) -> Result<PayloadSums, FrameError> {
         let span = FrameSpan {
             header_bytes: header.len(),
-            payload_bytes,
+            payload_bytes: payload.bytes.len(),
+            payload_start: payload.start,
         };
         let prefix = span.checked()?.prefix();
         let start = out.len();
@@ -137,16 +143,15 @@ pub struct Opener {
 struct Arriving {
     span: FrameSpan,
     sums: PayloadSums,
-    /// Has hashed the first `hashed` bytes of the payload. A payload that arrives at once needs no hasher.
+    /// A payload that arrives at once needs no hasher.
     hasher: Option<PayloadHasher>,
-    hashed: usize,
 }
 
 impl Opener {
     /// An opener at the first frame of a direction.
-    pub fn new(key: Option<FrameKey>) -> Self {
+    pub fn new(method: SumMethod) -> Self {
         Self {
-            sums: Sums::new(key),
+            sums: Sums::new(method),
             arriving: None,
         }
     }
@@ -188,7 +193,6 @@ impl Opener {
             span,
             sums,
             hasher: None,
-            hashed: 0,
         }))
     }
 
@@ -200,7 +204,7 @@ impl Opener {
             Some(([], _)) => return Ok(true),
             Some((payload, Some(sum))) => (payload, sum),
             _ => {
-                frame.hash_steps(self.sums.hashing(), body);
+                frame.hash_arrived(self.sums.hashing(), body);
                 return Ok(false);
             }
         };
@@ -213,23 +217,26 @@ impl Opener {
 }
 
 impl Arriving {
-    /// Hashes the complete steps of an arriving payload.
-    fn hash_steps(&mut self, hashing: Hashing, body: &[u8]) {
+    /// Hashes the arrived part of a payload.
+    fn hash_arrived(&mut self, hashing: &Hashing, body: &[u8]) {
         let available = body.len().min(self.span.payload_bytes);
-        let end = available / HASH_STEP_BYTES * HASH_STEP_BYTES;
-        if let Some(piece @ [_, ..]) = body.get(self.hashed..end) {
-            let hasher = self.hasher.get_or_insert_with(|| hashing.hasher());
-            hasher.update(piece);
-            self.hashed = end;
+        let arrived = body.get(..available).unwrap_or_default();
+        if arrived.len() >= BLOCK_BYTES {
+            let hasher = self
+                .hasher
+                .get_or_insert_with(|| hashing.hasher(self.span.payload_start));
+            hasher.advance(arrived);
         }
     }
 
-    fn hash_rest(&mut self, hashing: Hashing, payload: &[u8]) -> PayloadHash {
-        let Some(mut hasher) = self.hasher.take() else {
-            return hashing.hash(payload);
-        };
-        hasher.update(payload.get(self.hashed..).unwrap_or_default());
-        hasher.finish()
+    fn hash_rest(&mut self, hashing: &Hashing, bytes: &[u8]) -> PayloadHash {
+        match self.hasher.take() {
+            Some(hasher) => hasher.finish(bytes),
+            None => hashing.hash(Payload {
+                bytes,
+                start: self.span.payload_start,
+            }),
+        }
     }
 }
 
@@ -246,6 +253,7 @@ enum OpenHead {
 pub struct FrameSpan {
     header_bytes: usize,
     payload_bytes: usize,
+    payload_start: BlockOffset,
 }
 
 impl FrameSpan {
@@ -282,8 +290,11 @@ impl FrameSpan {
 
     fn prefix(&self) -> [u8; PREFIX_BYTES] {
         let mut prefix = [0; PREFIX_BYTES];
+        let place = u32::from(self.payload_start.get());
         let lengths = [self.header_bytes, self.payload_bytes];
-        let words = std::iter::once(MAGIC).chain(lengths.map(length_word));
+        let words = std::iter::once(MAGIC)
+            .chain(lengths.map(length_word))
+            .chain([place.to_le_bytes()]);
         let (slots, _) = prefix.as_chunks_mut();
         for (slot, word) in slots.iter_mut().zip(words) {
             *slot = word;
@@ -297,7 +308,7 @@ impl FrameSpan {
     }
 
     fn parse(prefix: &[u8; PREFIX_BYTES]) -> Result<Self, FrameError> {
-        let [magic, header, payload, crc] = prefix.as_chunks::<4>().0 else {
+        let [magic, header, payload, place, crc] = prefix.as_chunks::<4>().0 else {
             return Err(FrameError::Prefix);
         };
         if *magic != MAGIC {
@@ -307,9 +318,11 @@ impl FrameSpan {
         if crc32fast::hash(fields) != u32::from_le_bytes(*crc) {
             return Err(FrameError::Prefix);
         }
+        let place = u32::from_le_bytes(*place);
         let span = Self {
             header_bytes: length_of(*header),
             payload_bytes: length_of(*payload),
+            payload_start: BlockOffset::new(place).ok_or(FrameError::PayloadPlace { place })?,
         };
         span.checked()
     }

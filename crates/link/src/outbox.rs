@@ -6,6 +6,7 @@
 use std::mem;
 
 use crate::frame::{FrameError, Sealer};
+use crate::payload::Payload;
 use crate::sums::{PayloadHash, PayloadSums};
 use crate::wire::WireBuffers;
 
@@ -70,21 +71,21 @@ impl Outbox {
     pub(crate) fn append_head(
         &mut self,
         header: &[u8],
-        payload_bytes: usize,
+        payload: Payload<'_>,
     ) -> Result<PayloadSums, FrameError> {
-        self.sealer.seal(&mut self.queued, header, payload_bytes)
+        self.sealer.seal(&mut self.queued, header, payload)
     }
 
     /// Queues a frame. `hash` is the hash of the payload, if the frame has a payload.
     pub(crate) fn append(
         &mut self,
         header: &[u8],
-        payload: &[u8],
+        payload: Payload<'_>,
         hash: Option<&PayloadHash>,
     ) -> Result<(), FrameError> {
-        let sums = self.append_head(header, payload.len())?;
+        let sums = self.append_head(header, payload)?;
         if let Some(hash) = hash {
-            self.queued.extend_from_slice(payload);
+            self.queued.extend_from_slice(payload.bytes);
             self.queued.extend_from_slice(&sums.sum(hash).0);
         }
         Ok(())

@@ -29,6 +29,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::error::LinkError;
 use crate::frame::{FrameError, Sealer};
 use crate::outbox::{Outbox, PusherState, SendBatch};
+use crate::payload::Payload;
 use crate::socket::{self, WhenFull};
 use crate::sums::{Hashing, PayloadHash, PayloadSums};
 use crate::wire::Wire;
@@ -61,7 +62,7 @@ pub(crate) struct Outgoing {
 
 /// A payload that leaves from the caller's memory, and the maker of its sum.
 struct UnsentPayload<'a> {
-    bytes: &'a [u8],
+    payload: Payload<'a>,
     sums: PayloadSums,
 }
 
@@ -69,7 +70,7 @@ impl Outgoing {
     pub(crate) fn new(wire: Arc<Wire>, sealer: Sealer) -> Self {
         Self {
             wire,
-            hashing: sealer.hashing(),
+            hashing: sealer.hashing().clone(),
             outbox: Mutex::new(Outbox::new(sealer, SendBatch::default())),
             room: Condvar::new(),
             push: Condvar::new(),
@@ -88,7 +89,11 @@ impl Outgoing {
         self.outbox.lock().waiting_bytes()
     }
 
-    pub(crate) fn post(self: &Arc<Self>, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    pub(crate) fn post(
+        self: &Arc<Self>,
+        header: &[u8],
+        payload: Payload<'_>,
+    ) -> Result<(), LinkError> {
         let all = self.send(header, payload, WhenFull::Return)?;
         self.push_unless(all)
     }
@@ -97,7 +102,7 @@ impl Outgoing {
     pub(crate) fn send(
         &self,
         header: &[u8],
-        payload: &[u8],
+        payload: Payload<'_>,
         when_full: WhenFull,
     ) -> Result<bool, LinkError> {
         let mut hash = None;
@@ -108,14 +113,14 @@ impl Outgoing {
                 if when_full == WhenFull::Return {
                     self.check_room(&outbox, POST_QUEUE_BYTES_MAX)?;
                 }
-                let sealed = outbox.append_head(header, payload.len());
+                let sealed = outbox.append_head(header, payload);
                 let sums = sealed.map_err(|source| self.unsendable(source))?;
-                let bytes = payload;
-                return self.send_as_holder(outbox, Some(UnsentPayload { bytes, sums }), when_full);
+                let unsent = UnsentPayload { payload, sums };
+                return self.send_as_holder(outbox, Some(unsent), when_full);
             }
             if when_full == WhenFull::Wait && outbox.queued_bytes() >= QUEUE_BYTES_MAX {
                 self.room.wait(&mut outbox);
-            } else if payload.is_empty() || hash.is_some() {
+            } else if payload.bytes.is_empty() || hash.is_some() {
                 self.check_room(&outbox, POST_QUEUE_BYTES_MAX)?;
                 // The holder sends the frame, or finds the socket full and reports it.
                 let appended = outbox.append(header, payload, hash.as_ref());
@@ -128,7 +133,7 @@ impl Outgoing {
         }
     }
 
-    pub(crate) fn enqueue(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    pub(crate) fn enqueue(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError> {
         self.wire.check_open()?;
         let hash = self.hash_of(payload);
         let mut outbox = self.outbox.lock();
@@ -140,7 +145,7 @@ impl Outgoing {
     pub(crate) fn send_deferred(
         self: &Arc<Self>,
         header: &[u8],
-        payload: &[u8],
+        payload: Payload<'_>,
     ) -> Result<bool, LinkError> {
         if self.outbox.lock().is_in_use() {
             return self.post(header, payload).map(|()| false);
@@ -214,27 +219,27 @@ impl Outgoing {
     ) -> Result<(), LinkError> {
         let SendBatch { frames, buffers } = batch;
         self.wire.write_backlog(buffers, when_full)?;
-        let Some(UnsentPayload { bytes, sums }) =
-            payload.filter(|payload| !payload.bytes.is_empty())
+        let Some(UnsentPayload { payload, sums }) =
+            payload.filter(|unsent| !unsent.payload.bytes.is_empty())
         else {
             return self.wire.send([frames, &[], &[]], buffers, when_full);
         };
+        let bytes = payload.bytes;
         if bytes.len() <= PIECE_BYTES {
-            let Hash128(sum) = sums.sum(&self.hashing.hash(bytes));
+            let Hash128(sum) = sums.sum(&self.hashing.hash(payload));
             return self.wire.send([frames, bytes, &sum], buffers, when_full);
         }
         let mut frames = &frames[..];
-        let mut hasher = self.hashing.hasher();
-        let mut pieces = bytes.chunks(PIECE_BYTES).peekable();
-        while let Some(piece) = pieces.next() {
-            hasher.update(piece);
-            let is_last = pieces.peek().is_none();
-            let sum = is_last.then(|| sums.sum(&hasher.finish()));
-            let sum = sum.as_ref().map_or(&[][..], |Hash128(sum)| sum);
-            self.wire.send([frames, piece, sum], buffers, when_full)?;
+        let mut hasher = self.hashing.hasher(payload.start);
+        let (pieces, last) = bytes.split_at((bytes.len() - 1) / PIECE_BYTES * PIECE_BYTES);
+        for (number, piece) in pieces.chunks(PIECE_BYTES).enumerate() {
+            let end = (number + 1) * PIECE_BYTES;
+            hasher.advance(bytes.get(..end).unwrap_or_default());
+            self.wire.send([frames, piece, &[]], buffers, when_full)?;
             frames = &[];
         }
-        Ok(())
+        let Hash128(sum) = sums.sum(&hasher.finish(bytes));
+        self.wire.send([frames, last, &sum], buffers, when_full)
     }
 
     fn release(
@@ -311,8 +316,8 @@ impl Outgoing {
         Ok(())
     }
 
-    fn hash_of(&self, payload: &[u8]) -> Option<PayloadHash> {
-        (!payload.is_empty()).then(|| self.hashing.hash(payload))
+    fn hash_of(&self, payload: Payload<'_>) -> Option<PayloadHash> {
+        (!payload.bytes.is_empty()).then(|| self.hashing.hash(payload))
     }
 
     fn check_room(&self, outbox: &Outbox, most: usize) -> Result<(), LinkError> {

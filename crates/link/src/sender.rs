@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::error::LinkError;
 use crate::outgoing::Outgoing;
+use crate::payload::Payload;
 use crate::socket::WhenFull;
 use crate::transport::SendFrames;
 
@@ -40,20 +41,20 @@ impl Sender {
 }
 
 impl SendFrames for Sender {
-    fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    fn send(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError> {
         let sent = self.outgoing().send(header, payload, WhenFull::Wait);
         sent.map(drop)
     }
 
-    fn post(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    fn post(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError> {
         self.outgoing().post(header, payload)
     }
 
-    fn enqueue(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    fn enqueue(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError> {
         self.outgoing().enqueue(header, payload)
     }
 
-    fn send_deferred(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+    fn send_deferred(&self, header: &[u8], payload: Payload<'_>) -> Result<bool, LinkError> {
         self.outgoing().send_deferred(header, payload)
     }
 

@@ -5,11 +5,19 @@
 //!
 //! Inside TLS, the tag of 128 bits on every record gives the same protection between the nodes. The sum then detects
 //! only faults before encryption and after decryption: faulty memory, and bugs of Lockstep. No attacker forges these
-//! faults, so the sum is XXH3-128, at a tenth of the cost (docs/adr/0003).
+//! faults, so the sum is XXH3, at a tenth of the cost (docs/adr/0003). The sum of a payload is made of the sums of its
+//! blocks, so that a node which needs those sums hashes no byte twice (docs/adr/0017).
+
+use std::sync::Arc;
 
 use blake3::Hasher;
+use lockstep_sums::{BlockOffset, SumKey, pieces};
 use lockstep_types::Hash128;
+use lockstep_types::limits::BLOCK_BYTES;
+use smallvec::SmallVec;
 use twox_hash::XxHash3_128;
+
+use crate::payload::Payload;
 
 /// The secret of one direction of an unencrypted connection.
 #[derive(Clone)]
@@ -22,20 +30,42 @@ impl FrameKey {
     }
 }
 
+/// The function of the sums of one direction.
+#[derive(Clone)]
+pub enum SumMethod {
+    /// In clear: keyed BLAKE3.
+    Keyed(FrameKey),
+    /// Inside TLS: XXH3, with this key for the blocks of payloads.
+    Blocks(Arc<SumKey>),
+}
+
 /// The first byte of a keyed sum's input: a head's sum cannot replace a payload's sum, nor the other way round.
 const HEAD: [u8; 1] = [0];
 const PAYLOAD: [u8; 1] = [1];
 
+/// Step in which BLAKE3 hashes a payload that arrives or leaves in pieces. BLAKE3 is fastest with large pieces that lie at
+/// multiples of their size.
+pub(crate) const KEYED_STEP_BYTES: usize = 64 << 10;
+
 /// Computes the sums of one direction, in order.
 pub(crate) struct Sums {
     key: Option<FrameKey>,
+    hashing: Hashing,
     frames: u64,
 }
 
 impl Sums {
-    /// Sums from the first frame on; without a key inside TLS.
-    pub(crate) const fn new(key: Option<FrameKey>) -> Self {
-        Self { key, frames: 0 }
+    /// Sums from the first frame on.
+    pub(crate) fn new(method: SumMethod) -> Self {
+        let (key, hashing) = match method {
+            SumMethod::Keyed(key) => (Some(key), Hashing::Keyed),
+            SumMethod::Blocks(key) => (None, Hashing::Blocks(key)),
+        };
+        Self {
+            key,
+            hashing,
+            frames: 0,
+        }
     }
 
     /// The sum over the head of the next frame, and the maker of the sum over its payload.
@@ -50,11 +80,8 @@ impl Sums {
     }
 
     /// The hash function for the payloads of this direction.
-    pub(crate) const fn hashing(&self) -> Hashing {
-        match self.key {
-            Some(_) => Hashing::Keyed,
-            None => Hashing::Plain,
-        }
+    pub(crate) const fn hashing(&self) -> &Hashing {
+        &self.hashing
     }
 }
 
@@ -87,57 +114,101 @@ impl PayloadSums {
 }
 
 /// The hash function for the payloads of a direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Hashing {
     /// BLAKE3. The sum adds the key and the number of the frame later.
     Keyed,
-    /// XXH3-128.
-    Plain,
+    /// XXH3-128 over the XXH3-64 of each piece of the payload. The payload is cut at the borders of the blocks of its file.
+    Blocks(Arc<SumKey>),
 }
 
 impl Hashing {
-    /// A hasher for a payload in pieces.
-    pub fn hasher(self) -> PayloadHasher {
-        PayloadHasher(match self {
-            Self::Keyed => HasherState::Keyed(Box::default()),
-            Self::Plain => HasherState::Plain(Box::default()),
-        })
+    /// A hasher for a payload that is not there as a whole yet, or leaves in pieces. The payload begins at `start` in its
+    /// block.
+    pub fn hasher(&self, start: BlockOffset) -> PayloadHasher {
+        PayloadHasher {
+            start,
+            hashed: 0,
+            state: match self {
+                Self::Keyed => HasherState::Keyed(Box::default()),
+                Self::Blocks(key) => HasherState::Blocks(Arc::clone(key), Vec::new()),
+            },
+        }
     }
 
     /// The hash of a payload in one piece.
-    pub fn hash(self, payload: &[u8]) -> PayloadHash {
+    pub fn hash(&self, payload: Payload<'_>) -> PayloadHash {
         match self {
-            Self::Keyed => PayloadHash(blake3::hash(payload).into()),
-            Self::Plain => PayloadHash::plain(XxHash3_128::oneshot(payload)),
+            Self::Keyed => PayloadHash(blake3::hash(payload.bytes).into()),
+            Self::Blocks(key) => {
+                let pieces = pieces(payload.start, payload.bytes);
+                let sums: PieceSums = pieces.map(|piece| sum_of(key, piece)).collect();
+                PayloadHash::of_pieces(&sums)
+            }
         }
     }
 }
 
-/// Hashes a payload in pieces.
-pub struct PayloadHasher(HasherState);
+/// The sums of the pieces of a payload that is there as a whole. Those of 64 KiB need no other memory.
+type PieceSums = SmallVec<[[u8; 8]; 17]>;
+
+fn sum_of(key: &SumKey, piece: &[u8]) -> [u8; 8] {
+    key.piece(piece).to_le_bytes()
+}
+
+/// Hashes a payload as it arrives or leaves. Each byte is hashed once.
+pub struct PayloadHasher {
+    start: BlockOffset,
+    /// Bytes at the start of the payload that are hashed.
+    hashed: usize,
+    state: HasherState,
+}
 
 enum HasherState {
     Keyed(Box<Hasher>),
-    Plain(Box<XxHash3_128>),
+    /// The sums of the pieces so far.
+    Blocks(Arc<SumKey>, Vec<[u8; 8]>),
 }
 
 impl PayloadHasher {
-    /// Adds the next piece.
-    pub fn update(&mut self, piece: &[u8]) {
-        match &mut self.0 {
-            HasherState::Keyed(hasher) => {
-                hasher.update(piece);
+    /// Hashes the part of the payload that is there, `arrived` from its first byte on, as far as the function can go.
+    pub fn advance(&mut self, arrived: &[u8]) {
+        let before = usize::from(self.start.get());
+        let end = match self.state {
+            HasherState::Keyed(_) => arrived.len() / KEYED_STEP_BYTES * KEYED_STEP_BYTES,
+            HasherState::Blocks(..) => {
+                ((before + arrived.len()) / BLOCK_BYTES * BLOCK_BYTES).saturating_sub(before)
             }
-            HasherState::Plain(hasher) => hasher.write(piece),
+        };
+        if let Some(piece @ [_, ..]) = arrived.get(self.hashed..end) {
+            self.add(piece);
         }
     }
 
-    /// The hash of all added pieces.
-    pub fn finish(&self) -> PayloadHash {
-        match &self.0 {
+    /// The hash of the whole payload.
+    pub fn finish(mut self, payload: &[u8]) -> PayloadHash {
+        self.add(payload.get(self.hashed..).unwrap_or_default());
+        match &self.state {
             HasherState::Keyed(hasher) => PayloadHash(hasher.finalize().into()),
-            HasherState::Plain(hasher) => PayloadHash::plain(hasher.finish_128()),
+            HasherState::Blocks(_, sums) => PayloadHash::of_pieces(sums),
         }
+    }
+
+    /// Adds the next bytes. They begin at the border of a block, unless they are the first ones.
+    fn add(&mut self, bytes: &[u8]) {
+        match &mut self.state {
+            HasherState::Keyed(hasher) => {
+                hasher.update(bytes);
+            }
+            HasherState::Blocks(key, sums) => {
+                let start = match self.hashed {
+                    0 => self.start,
+                    _ => BlockOffset::START,
+                };
+                sums.extend(pieces(start, bytes).map(|piece| sum_of(key, piece)));
+            }
+        }
+        self.hashed += bytes.len();
     }
 }
 
@@ -146,10 +217,10 @@ impl PayloadHasher {
 pub struct PayloadHash([u8; 32]);
 
 impl PayloadHash {
-    fn plain(hash: u128) -> Self {
+    fn of_pieces(sums: &[[u8; 8]]) -> Self {
         let mut bytes = [0; 32];
         if let Some(first) = bytes.first_chunk_mut() {
-            *first = hash.to_le_bytes();
+            *first = XxHash3_128::oneshot(sums.as_flattened()).to_le_bytes();
         }
         Self(bytes)
     }
@@ -157,26 +228,48 @@ impl PayloadHash {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_sums::SumSecret;
+
     use super::*;
+
+    fn blocks() -> Hashing {
+        Hashing::Blocks(Arc::new(SumKey::new(&SumSecret::new([1; 32]))))
+    }
 
     #[test]
     fn a_payload_in_pieces_has_the_hash_of_the_whole() {
-        let payload: Vec<u8> = (0..=250).cycle().take(300_000).collect();
-        for hashing in [Hashing::Keyed, Hashing::Plain] {
-            for piece in [1000, 1 << 16, payload.len()] {
-                let mut hasher = hashing.hasher();
-                for piece in payload.chunks(piece) {
-                    hasher.update(piece);
+        let bytes: Vec<u8> = (0..=250).cycle().take(300_000).collect();
+        for hashing in [Hashing::Keyed, blocks()] {
+            for (offset, step) in [(0, 1000), (512, 1 << 16), (4095, 5000), (1, bytes.len())] {
+                let payload = Payload::at(offset, &bytes);
+                let mut hasher = hashing.hasher(payload.start);
+                for end in (0..bytes.len()).step_by(step) {
+                    hasher.advance(&bytes[..end]);
                 }
-                assert_eq!(hasher.finish(), hashing.hash(&payload), "{hashing:?}");
+                assert_eq!(hasher.finish(&bytes), hashing.hash(payload), "{offset}");
             }
         }
     }
 
+    /// The sums of whole blocks are those that a store keeps, wherever the payload begins.
+    #[test]
+    fn a_payload_is_cut_at_the_blocks_of_its_file() {
+        let Hashing::Blocks(key) = blocks() else {
+            unreachable!("block sums")
+        };
+        let bytes: Vec<u8> = (0..=250).cycle().take(2 * BLOCK_BYTES).collect();
+        let (head, rest) = bytes.split_at(BLOCK_BYTES - 100);
+        let (block, tail) = rest.split_at(BLOCK_BYTES);
+        let sums = [head, block, tail].map(|piece| sum_of(&key, piece));
+        assert_eq!(sums[1], key.block(block).get().to_le_bytes());
+        let made = Hashing::Blocks(key).hash(Payload::at(4096 * 7 + 100, &bytes));
+        assert_eq!(made, PayloadHash::of_pieces(&sums));
+    }
+
     #[test]
     fn a_keyed_sum_belongs_to_one_key_frame_and_part() {
-        let sums = |key: u8| Sums::new(Some(FrameKey::new([key; 32])));
-        let payload = Hashing::Keyed.hash(b"payload");
+        let sums = |key: u8| Sums::new(SumMethod::Keyed(FrameKey::new([key; 32])));
+        let payload = Hashing::Keyed.hash(Payload::of(b"payload"));
         let (mut ours, mut theirs) = (sums(1), sums(2));
         let (head, first) = ours.next(b"head");
         let (again, second) = ours.next(b"head");

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use lockstep_sums::{SumKey, SumSecret};
 use lockstep_types::Encryption;
 use parking_lot::Mutex;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -27,7 +28,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
-use crate::sums::FrameKey;
+use crate::sums::{FrameKey, SumMethod};
 
 /// The byte with which the server accepts the client.
 pub const ACCEPTED: u8 = b'K';
@@ -35,8 +36,8 @@ pub const ACCEPTED: u8 = b'K';
 /// The protocol name of connections with this setting.
 pub(crate) const fn protocol(encryption: Encryption) -> &'static [u8] {
     match encryption {
-        Encryption::On => b"lockstep/2",
-        Encryption::Off => b"lockstep-clear/2",
+        Encryption::On => b"lockstep/3",
+        Encryption::Off => b"lockstep-clear/3",
     }
 }
 
@@ -279,22 +280,28 @@ pub(crate) fn server_config(
     Ok(config)
 }
 
-/// The keys for the sums of an authenticated connection that continues without encryption.
-pub(crate) struct ClearKeys {
-    pub(crate) from_client: FrameKey,
-    pub(crate) from_server: FrameKey,
+/// The functions of the sums of one connection, one for each direction.
+pub(crate) struct SumMethods {
+    pub(crate) from_client: SumMethod,
+    pub(crate) from_server: SumMethod,
 }
 
-impl ClearKeys {
-    /// Derives the keys from a completed handshake (RFC 8446, section 7.5).
-    pub(crate) fn derive(tls: &rustls::Connection) -> Result<Self, Error> {
-        let export = |label: &[u8]| {
-            tls.export_keying_material([0; 32], label, None)
-                .map(FrameKey::new)
-        };
+impl SumMethods {
+    /// Derives the keys of the sums from a completed handshake (RFC 8446, section 7.5).
+    pub(crate) fn derive(tls: &rustls::Connection, encryption: Encryption) -> Result<Self, Error> {
+        let export = |label: &[u8]| tls.export_keying_material([0; 32], label, None);
+        let clear = |label: &[u8]| export(label).map(|key| SumMethod::Keyed(FrameKey::new(key)));
+        if encryption == Encryption::Off {
+            return Ok(Self {
+                from_client: clear(b"EXPORTER-lockstep-clear/3 from client")?,
+                from_server: clear(b"EXPORTER-lockstep-clear/3 from server")?,
+            });
+        }
+        let secret = SumSecret::new(export(b"EXPORTER-lockstep/3 sums of blocks")?);
+        let key = Arc::new(SumKey::new(&secret));
         Ok(Self {
-            from_client: export(b"EXPORTER-lockstep-clear/2 from client")?,
-            from_server: export(b"EXPORTER-lockstep-clear/2 from server")?,
+            from_client: SumMethod::Blocks(Arc::clone(&key)),
+            from_server: SumMethod::Blocks(key),
         })
     }
 }

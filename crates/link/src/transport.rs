@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::error::LinkError;
 use crate::frame::FrameRef;
+use crate::payload::Payload;
 
 /// The sending half, for any number of threads. Frames of one thread arrive in the order of its calls.
 ///
@@ -18,21 +19,21 @@ pub trait SendFrames: Send + Sync {
     /// # Errors
     /// [`LinkError::Unsendable`] outside the bounds of [`crate::frame`]; any other error means that the connection is
     /// lost.
-    fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError>;
+    fn send(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError>;
 
     /// Sends a frame without waiting for the peer. Bytes that the socket does not take at once are copied, and leave
     /// when the socket has room. `Ok` does not mean that the frame arrives.
     ///
     /// # Errors
     /// [`LinkError::QueueFull`] when [`crate::POST_QUEUE_BYTES_MAX`] are queued; else as [`SendFrames::send`].
-    fn post(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError>;
+    fn post(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError>;
 
     /// Queues a frame without sending it. The frame leaves with the next call that sends or flushes, or when the
     /// receiving half begins to wait for a frame.
     ///
     /// # Errors
     /// [`LinkError::QueueFull`] when [`crate::ENQUEUE_BYTES_MAX`] are queued; else as [`SendFrames::send`].
-    fn enqueue(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError>;
+    fn enqueue(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError>;
 
     /// Queues a frame as [`SendFrames::enqueue`] does and returns true, if nothing is queued and no thread is sending.
     /// Otherwise sends the frame and the queue as [`SendFrames::post`] does, and returns false. After true, the caller
@@ -40,7 +41,7 @@ pub trait SendFrames: Send + Sync {
     ///
     /// # Errors
     /// As [`SendFrames::post`].
-    fn send_deferred(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError>;
+    fn send_deferred(&self, header: &[u8], payload: Payload<'_>) -> Result<bool, LinkError>;
 
     /// Sends the queue, or leaves the queue with the thread that is sending. May wait for the peer.
     ///

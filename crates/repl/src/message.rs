@@ -131,6 +131,20 @@ pub enum Message {
     Stopping,
 }
 
+impl Message {
+    /// The place in its file of the first byte of the payload; zero for a payload that is not bytes of a file.
+    pub const fn payload_offset(&self) -> u64 {
+        match self {
+            Self::Write(write) => write.offset,
+            Self::Request {
+                request: Request::RecoverRange { offset, .. } | Request::WriteBlocks { offset, .. },
+                ..
+            } => *offset,
+            _ => 0,
+        }
+    }
+}
+
 /// Introduction of a primary and its datastore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

@@ -15,7 +15,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockstep_link::{LinkError, SendFrames};
+use lockstep_link::{LinkError, Payload, SendFrames};
 use lockstep_types::mutants::{Mutant, is_active};
 
 use crate::client::WaitingRequests;
@@ -27,7 +27,7 @@ const DEFERRED_BYTES_MAX: usize = 16 << 10;
 pub(super) fn post(
     sender: &dyn SendFrames,
     header: &[u8],
-    payload: &[u8],
+    payload: Payload<'_>,
 ) -> Result<(), LinkError> {
     if is_active(Mutant::WaitToSend) {
         return sender.send(header, payload);
@@ -48,11 +48,11 @@ impl WriteCoalescer {
         &self,
         sender: &dyn SendFrames,
         header: &[u8],
-        data: &[u8],
+        data: Payload<'_>,
         waiting: Option<&dyn WaitingRequests>,
     ) -> Result<(), LinkError> {
         let is_first = !self.take();
-        let is_deferrable = is_first && data.len() <= DEFERRED_BYTES_MAX;
+        let is_deferrable = is_first && data.bytes.len() <= DEFERRED_BYTES_MAX;
         let Some(waiting) = waiting.filter(|_| is_deferrable) else {
             return post(sender, header, data);
         };
@@ -87,21 +87,21 @@ pub(super) mod tests {
     }
 
     impl SendFrames for Recorder {
-        fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        fn send(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError> {
             self.enqueue(header, payload)?;
             self.flush()
         }
 
-        fn post(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+        fn post(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError> {
             self.send(header, payload)
         }
 
-        fn enqueue(&self, header: &[u8], _payload: &[u8]) -> Result<(), LinkError> {
+        fn enqueue(&self, header: &[u8], _payload: Payload<'_>) -> Result<(), LinkError> {
             self.queued.lock().extend(header);
             Ok(())
         }
 
-        fn send_deferred(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+        fn send_deferred(&self, header: &[u8], payload: Payload<'_>) -> Result<bool, LinkError> {
             let is_only_one = self.queued.lock().is_empty();
             self.enqueue(header, payload)?;
             if !is_only_one {
@@ -140,7 +140,9 @@ pub(super) mod tests {
                 .as_ref()
                 .map(|waiting| waiting as &dyn WaitingRequests);
             let data = vec![0; *bytes];
-            coalescer.send(&recorder, &[*name], &data, waiting).unwrap();
+            coalescer
+                .send(&recorder, &[*name], Payload::of(&data), waiting)
+                .unwrap();
             recorder.sent.lock().clone()
         };
         writes.iter().map(send).collect()
@@ -175,7 +177,7 @@ pub(super) mod tests {
         assert!(!coalescer.take());
         let waiting = Always(true);
         coalescer
-            .send(&recorder, b"a", &[1], Some(&waiting))
+            .send(&recorder, b"a", Payload::of(&[1]), Some(&waiting))
             .unwrap();
         assert!(recorder.sent.lock().is_empty());
         assert!(coalescer.take() && !coalescer.take());
@@ -200,7 +202,7 @@ pub(super) mod tests {
         let (coalescer, recorder) = (WriteCoalescer::default(), Recorder::default());
         let waiting = TakenUp(&coalescer);
         coalescer
-            .send(&recorder, b"a", &[1], Some(&waiting))
+            .send(&recorder, b"a", Payload::of(&[1]), Some(&waiting))
             .unwrap();
         assert!(recorder.sent.lock().is_empty() && !coalescer.take());
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstep_link::{LinkError, SendFrames};
+use lockstep_link::{LinkError, Payload, SendFrames};
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::ConnectionId;
 use lockstep_repl::message::{Envelope, MessageError};
@@ -59,6 +59,7 @@ fn deliver_with(
     payload: &[u8],
     delivery: Delivery<'_>,
 ) -> bool {
+    let payload = Payload::at(envelope.message.payload_offset(), payload);
     let delivered = envelope
         .encode()
         .map_err(DeliveryError::from)

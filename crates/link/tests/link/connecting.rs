@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use lockstep_link::{Identity, LinkError, LinkOptions, ReceiveFrames, SendFrames, dial};
+use lockstep_link::{Identity, LinkError, LinkOptions, Payload, ReceiveFrames, SendFrames, dial};
 use lockstep_types::Encryption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -23,7 +23,7 @@ fn pinned_nodes_meet_in_both_modes() {
         assert_eq!(beta.peer_fingerprint(), nodes.alpha.fingerprint());
         assert_eq!(alpha.encryption(), encryption);
         let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
-        to_beta.send(b"first", &[]).unwrap();
+        to_beta.send(b"first", Payload::NONE).unwrap();
         assert_eq!(from_alpha.recv().unwrap().header, b"first");
     }
 }
@@ -188,7 +188,7 @@ fn trickling_bytes_do_not_move_the_deadline() {
 #[test]
 fn client_without_certificate_is_refused() {
     let talk = |mut socket: TcpStream| {
-        let mut tls = unauthenticated_client(b"lockstep/2");
+        let mut tls = unauthenticated_client(b"lockstep/3");
         while tls.complete_io(&mut socket).is_ok_and(|(read, _)| read > 0) {}
     };
     let error = refusal_of(talk, options(Encryption::On));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockstep_delay_proxy::DelayProxy;
 use lockstep_link::frame::{HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use lockstep_link::{
-    Connection, LinkError, LinkOptions, ReceiveFrames, Receiver, SendFrames, Sender, dial,
+    Connection, LinkError, LinkOptions, Payload, ReceiveFrames, Receiver, SendFrames, Sender, dial,
 };
 use lockstep_types::Encryption;
 
@@ -30,9 +30,13 @@ fn send_numbered(sender: &Sender, thread: u8) {
         let payload = vec![thread ^ a; PAYLOAD_BYTES];
         let header = [b'd', thread, a, b, c, d];
         match number % 4 {
-            0 if number + 1 < FRAMES => drop(sender.send_deferred(&header, &payload).unwrap()),
-            1 => sender.post(&header, &payload).unwrap(),
-            _ => sender.send(&header, &payload).unwrap(),
+            0 if number + 1 < FRAMES => drop(
+                sender
+                    .send_deferred(&header, Payload::of(&payload))
+                    .unwrap(),
+            ),
+            1 => sender.post(&header, Payload::of(&payload)).unwrap(),
+            _ => sender.send(&header, Payload::of(&payload)).unwrap(),
         }
     }
 }
@@ -54,7 +58,9 @@ fn receive_and_answer(receiver: &mut Receiver, sender: &Sender) {
         let expected = &mut next[usize::from(thread)];
         assert_eq!(u32::from_le_bytes([a, b, c, d]), *expected);
         *expected += 1;
-        sender.enqueue(&[b'a', thread, a, b, c, d], &[]).unwrap();
+        sender
+            .enqueue(&[b'a', thread, a, b, c, d], Payload::NONE)
+            .unwrap();
     }
     sender.flush_nowait().unwrap();
 }
@@ -69,7 +75,7 @@ fn exchange(connection: Connection) {
         receive_and_answer(&mut receiver, &sender);
     });
     // The peer may still be reading: its last frame says that it has everything.
-    sender.send(b"bye", &[]).unwrap();
+    sender.send(b"bye", Payload::NONE).unwrap();
     while receiver.recv().unwrap().header != b"bye" {}
 }
 
@@ -100,20 +106,20 @@ fn a_deferred_frame_leaves_with_the_next_send() {
                 assert_eq!(receiver.recv().unwrap().header, *frame);
             }
         };
-        assert!(sender.send_deferred(b"left", b"1").unwrap());
+        assert!(sender.send_deferred(b"left", Payload::of(b"1")).unwrap());
         assert!(sender.queued_bytes() > 0);
-        sender.send(b"sent", b"").unwrap();
+        sender.send(b"sent", Payload::NONE).unwrap();
         expect(&[b"left", b"sent"]);
-        assert!(sender.send_deferred(b"one", b"").unwrap());
-        assert!(!sender.send_deferred(b"two", b"2").unwrap());
+        assert!(sender.send_deferred(b"one", Payload::NONE).unwrap());
+        assert!(!sender.send_deferred(b"two", Payload::of(b"2")).unwrap());
         expect(&[b"one", b"two"]);
-        assert!(sender.send_deferred(b"flushed", b"3").unwrap());
+        assert!(sender.send_deferred(b"flushed", Payload::of(b"3")).unwrap());
         sender.flush().unwrap();
         expect(&[b"flushed"]);
-        assert!(sender.send_deferred(b"at once", b"4").unwrap());
+        assert!(sender.send_deferred(b"at once", Payload::of(b"4")).unwrap());
         sender.flush_nowait().unwrap();
         expect(&[b"at once"]);
-        assert!(sender.send_deferred(b"waited", b"4").unwrap());
+        assert!(sender.send_deferred(b"waited", Payload::of(b"4")).unwrap());
         own.set_timeout(Some(Duration::from_millis(1))).unwrap();
         assert!(own.recv().is_err_and(|error| error.is_timed_out()));
         expect(&[b"waited"]);
@@ -133,7 +139,9 @@ fn a_post_never_waits_and_all_frames_arrive() {
             let (_kept, mut receiver) = beta.split();
             for number in 0..FRAMES {
                 let number = u8::try_from(number).unwrap();
-                sender.post(&[number], &vec![number; bytes]).unwrap();
+                sender
+                    .post(&[number], Payload::of(&vec![number; bytes]))
+                    .unwrap();
             }
             for number in 0..FRAMES {
                 let number = u8::try_from(number).unwrap();
@@ -158,13 +166,13 @@ fn a_frame_posted_while_another_thread_waits_keeps_its_place() {
             scope.spawn(move || {
                 for number in 0..20u8 {
                     waiting
-                        .send(&[b'w', number], &vec![number; 1 << 20])
+                        .send(&[b'w', number], Payload::of(&vec![number; 1 << 20]))
                         .unwrap();
                 }
             });
             for number in 0..20u8 {
                 sender
-                    .post(&[b'p', number], &vec![number; 1 << 20])
+                    .post(&[b'p', number], Payload::of(&vec![number; 1 << 20]))
                     .unwrap();
             }
             let mut next = [0u8; 2];
@@ -193,7 +201,9 @@ fn a_slow_frame_is_heard_before_it_is_whole() {
             .set_timeout(Some(Duration::from_millis(50)))
             .unwrap();
         let mut silences = 0;
-        sender.post(b"long", &vec![7; 1 << 20]).unwrap();
+        sender
+            .post(b"long", Payload::of(&vec![7; 1 << 20]))
+            .unwrap();
         loop {
             match receiver.recv() {
                 Ok(frame) => {
@@ -227,17 +237,17 @@ fn answer_only(connection: Connection) {
     let (sender, mut receiver) = connection.split();
     let payload = vec![3; 1 << 20];
     for _ in 0..10 {
-        sender.enqueue(b"x", &payload).unwrap();
+        sender.enqueue(b"x", Payload::of(&payload)).unwrap();
     }
     for _ in 0..10 {
         assert_eq!(receiver.recv().unwrap().payload.len(), payload.len());
-        sender.enqueue(b"y", &[]).unwrap();
+        sender.enqueue(b"y", Payload::NONE).unwrap();
     }
     for _ in 0..10 {
         assert_eq!(receiver.recv().unwrap().header, b"y");
     }
     // While this end waits for the last frame, its own queued frames leave.
-    sender.send(b"z", &[]).unwrap();
+    sender.send(b"z", Payload::NONE).unwrap();
     while receiver.recv().unwrap().header != b"z" {}
 }
 
@@ -252,8 +262,8 @@ fn the_largest_frames_pass() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..5 {
-                    to_beta.send(&header, &payload).unwrap();
-                    to_beta.send(b"", &[]).unwrap();
+                    to_beta.send(&header, Payload::of(&payload)).unwrap();
+                    to_beta.send(b"", Payload::NONE).unwrap();
                 }
             });
             for _ in 0..5 {
@@ -273,12 +283,12 @@ fn a_frame_out_of_bounds_is_refused_and_harms_nothing() {
         let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
         let large = vec![0; HEADER_BYTES_MAX + 1];
         for sent in [
-            to_beta.send(&large, &[]),
-            to_beta.enqueue(b"", &vec![0; PAYLOAD_BYTES_MAX + 1]),
+            to_beta.send(&large, Payload::NONE),
+            to_beta.enqueue(b"", Payload::of(&vec![0; PAYLOAD_BYTES_MAX + 1])),
         ] {
             assert!(matches!(sent, Err(LinkError::Unsendable { .. })));
         }
-        to_beta.enqueue(b"good", &[]).unwrap();
+        to_beta.enqueue(b"good", Payload::NONE).unwrap();
         to_beta.flush().unwrap();
         assert_eq!(from_alpha.recv().unwrap().header, b"good");
     }
@@ -304,7 +314,7 @@ fn a_flipped_bit_loses_the_connection() {
         let (alpha, beta, proxy) = through_proxy(encryption, None);
         let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
         proxy.corrupt_next(1);
-        to_beta.send(&[1; 500], &[]).unwrap();
+        to_beta.send(&[1; 500], Payload::NONE).unwrap();
         let error = from_alpha.recv().unwrap_err();
         let found = match encryption {
             Encryption::On => matches!(error, LinkError::BadStream { .. }),
@@ -322,7 +332,7 @@ fn a_flipped_bit_of_a_payload_in_clear_fails_its_sum() {
     let ((to_beta, _a), (_b, mut from_alpha)) = (alpha.split(), beta.split());
     let payload = vec![1; 8000];
     proxy.corrupt_next(1);
-    to_beta.send(b"w", &payload).unwrap();
+    to_beta.send(b"w", Payload::of(&payload)).unwrap();
     let error = from_alpha.recv().unwrap_err();
     assert!(matches!(error, LinkError::BadFrame { .. }), "{error}");
 }
@@ -348,7 +358,7 @@ fn a_time_out_loses_nothing() {
             .unwrap();
         assert!(from_alpha.recv().unwrap_err().is_timed_out());
         let payload = vec![9; 1 << 20];
-        to_beta.send(b"slow", &payload).unwrap();
+        to_beta.send(b"slow", Payload::of(&payload)).unwrap();
         loop {
             match from_alpha.recv() {
                 Ok(frame) => break assert_eq!(frame.payload, payload),
@@ -368,12 +378,12 @@ fn a_spinning_receiver_gets_a_frame_at_once_late_or_never() {
         receiver
             .set_timeout(Some(Duration::from_millis(50)))
             .unwrap();
-        sender.send(b"at once", &[1; 5000]).unwrap();
+        sender.send(b"at once", Payload::of(&[1; 5000])).unwrap();
         assert_eq!(receiver.recv_spinning().unwrap().payload, [1; 5000]);
         thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(10));
-                sender.send(b"late", &[]).unwrap();
+                sender.send(b"late", Payload::NONE).unwrap();
             });
             assert_eq!(receiver.recv_spinning().unwrap().header, b"late");
         });
@@ -395,7 +405,7 @@ fn shutdown_wakes_all_waiting_threads() {
                 // The peer does not read: one thread fills the socket, the others the queue, and all wait.
                 scope.spawn(|| {
                     let stopped = loop {
-                        if let Err(error) = to_beta.send(b"", &payload) {
+                        if let Err(error) = to_beta.send(b"", Payload::of(&payload)) {
                             break error;
                         }
                     };
@@ -420,7 +430,7 @@ fn enqueue_reports_a_full_queue() {
     let (to_beta, _from_beta) = alpha.split();
     let payload = vec![0; 1 << 20];
     let full = loop {
-        if let Err(error) = to_beta.enqueue(b"", &payload) {
+        if let Err(error) = to_beta.enqueue(b"", Payload::of(&payload)) {
             break error;
         }
     };
@@ -435,7 +445,7 @@ fn dropping_either_half_closes() {
             let (alpha, beta) = nodes.connect(options(encryption));
             let (to_beta, from_beta) = alpha.split();
             let (to_alpha, mut from_alpha) = beta.split();
-            to_beta.send(b"last words", &[]).unwrap();
+            to_beta.send(b"last words", Payload::NONE).unwrap();
             let _kept: (Option<Sender>, Option<Receiver>) = if drop_sender {
                 drop(to_beta);
                 (None, Some(from_beta))
@@ -446,7 +456,7 @@ fn dropping_either_half_closes() {
             assert_eq!(from_alpha.recv().unwrap().header, b"last words");
             let closed = from_alpha.recv().unwrap_err();
             assert!(matches!(closed, LinkError::Closed { .. }), "{closed}");
-            to_alpha.send(b"", &[]).unwrap_err();
+            to_alpha.send(b"", Payload::NONE).unwrap_err();
         }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockstep_link::{FrameRef, LinkError, ReceiveFrames, SendFrames};
+use lockstep_link::{FrameRef, LinkError, Payload, ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
@@ -441,27 +441,27 @@ impl Endpoint {
 }
 
 impl SendFrames for Endpoint {
-    fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    fn send(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError> {
         self.enqueue(header, payload)?;
         self.flush()
     }
 
-    fn post(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    fn post(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError> {
         self.enqueue(header, payload)?;
         self.flush_nowait()
     }
 
-    fn enqueue(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    fn enqueue(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError> {
         self.check_open()?;
         self.outgoing.state.lock().queued.push_back(Frame {
             header: header.to_vec(),
-            payload: payload.to_vec(),
+            payload: payload.bytes.to_vec(),
             corrupt: false,
         });
         Ok(())
     }
 
-    fn send_deferred(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+    fn send_deferred(&self, header: &[u8], payload: Payload<'_>) -> Result<bool, LinkError> {
         let is_only_one = self.outgoing.state.lock().queued.is_empty();
         self.enqueue(header, payload)?;
         if !is_only_one {

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use lockstep_link::{FrameRef, LinkError, ReceiveFrames, SendFrames};
+use lockstep_link::{FrameRef, LinkError, Payload, ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message, PROTOCOL_VERSION, Request, Response, Welcome};
 use lockstep_repl::state::State;
 use lockstep_roles::{RoleOffer, RoleRecord};
@@ -29,22 +29,22 @@ struct Out {
 }
 
 impl SendFrames for Out {
-    fn send(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    fn send(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError> {
         let message = Envelope::decode(header).unwrap().message;
         // The test may have stopped listening.
-        let _heard = self.said.lock().send((message, payload.to_vec()));
+        let _heard = self.said.lock().send((message, payload.bytes.to_vec()));
         Ok(())
     }
 
-    fn post(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    fn post(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError> {
         self.send(header, payload)
     }
 
-    fn enqueue(&self, header: &[u8], payload: &[u8]) -> Result<(), LinkError> {
+    fn enqueue(&self, header: &[u8], payload: Payload<'_>) -> Result<(), LinkError> {
         self.send(header, payload)
     }
 
-    fn send_deferred(&self, header: &[u8], payload: &[u8]) -> Result<bool, LinkError> {
+    fn send_deferred(&self, header: &[u8], payload: Payload<'_>) -> Result<bool, LinkError> {
         self.send(header, payload).map(|()| true)
     }
 
