@@ -246,7 +246,7 @@ fn right_answer(message: &Message, known: &mut PeerState) -> Option<Message> {
         Message::Request { id, request } => Message::Response {
             id: *id,
             response: Ok(match request {
-                Request::SetFileTimes { .. }
+                Request::SetFiles { .. }
                 | Request::CompareBlocks { .. }
                 | Request::CompareHole { .. } => Response::Differing(vec![0x55; 40]),
                 Request::Digests { to, .. } => Response::Digests {

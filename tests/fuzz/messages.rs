@@ -3,8 +3,8 @@
 
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::message::{
-    Envelope, Message, PROTOCOL_VERSION, Request, RequestFailure, Response, Welcome, WireFileTimes,
-    WriteMessage,
+    Envelope, Message, PROTOCOL_VERSION, Request, RequestFailure, Response, Welcome, WireContent,
+    WireFileTimes, WriteMessage,
 };
 use lockstep_roles::{RoleOffer, RoleRecord};
 use lockstep_testbed::chance::Chance;
@@ -286,10 +286,14 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
             applied: osn(chance, known),
             inos_below: number(chance),
         },
-        5 => Request::SetFileTimes {
+        5 => Request::SetFiles {
             files: list(chance, |chance| {
-                let hashed = maybe(chance, hash);
-                (ino(chance), file_times(chance, known), hashed)
+                let content = match chance.within(0..3) {
+                    0 => WireContent::Untold,
+                    1 => WireContent::Hash(hash(chance)),
+                    _ => WireContent::Bytes,
+                };
+                (ino(chance), file_times(chance, known), content)
             }),
         },
         6 => Request::CompareBlocks {

@@ -35,7 +35,7 @@ pub use crate::delta::{ChangedContent, ChangedRegions, DeltaJob, DeltaWalk, Rest
 pub use crate::lost_found::{OwnBytes, PreservedTotals};
 pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent, Intents};
 pub use crate::tree::Tree;
-pub use crate::view::{Census, FileTimes};
+pub use crate::view::{Census, FileTimes, WholeContent};
 pub use capacity::Capacity;
 pub use delta_access::DeltaAccess;
 pub use facade::Store;

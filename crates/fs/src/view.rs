@@ -41,6 +41,17 @@ pub struct FileTimes {
     pub last_write: Option<Osn>,
 }
 
+/// The content of a small file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WholeContent {
+    /// All bytes; zeros where the content has none.
+    pub bytes: Vec<u8>,
+    /// Whether all of them take space.
+    pub is_dense: bool,
+    /// Whether space is reserved that was not written yet.
+    pub has_reserved: bool,
+}
+
 /// Counts of the inodes of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
@@ -301,6 +312,31 @@ pub trait StoreView: View + Sync {
         let runs = Reservations::of(&*content, offset..FILE_BYTES_MAX).take(count);
         runs.collect::<Result<_, _>>()
             .map_err(StoreError::content("look for reserved space in", ino))
+    }
+
+    /// The content of a small file of `size` bytes, by one opening.
+    fn whole_content(&self, ino: Ino, size: u64) -> Result<WholeContent, StoreError> {
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
+        let Some(content) = self.content(ino)? else {
+            return Ok(WholeContent {
+                bytes,
+                is_dense: size == 0,
+                has_reserved: false,
+            });
+        };
+        let hole = content.seek_hole(0);
+        let hole = hole.map_err(StoreError::content("seek", ino))?;
+        let read = content.read_at(0, &mut bytes);
+        read.map_err(StoreError::content("read", ino))?;
+        let reserved = Reservations::of(&*content, 0..FILE_BYTES_MAX).next();
+        let reserved = reserved.transpose();
+        Ok(WholeContent {
+            bytes,
+            is_dense: hole.unwrap_or(0) >= size,
+            has_reserved: reserved
+                .map_err(StoreError::content("look for reserved space in", ino))?
+                .is_some(),
+        })
     }
 
     /// Whether all bytes of a range are zeros. Reads no holes.

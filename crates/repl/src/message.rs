@@ -253,11 +253,12 @@ pub enum Request {
         /// All inode numbers that the sender has given out are below this one.
         inos_below: u64,
     },
-    /// Take over size and times of files, in the given order. The answer names the files whose content then differs
-    /// from the hash over all bytes. A file without a hash is treated as different.
-    SetFileTimes {
+    /// Take over size and times of files, in the given order, and the bytes that the payload has. The answer has two bits
+    /// for each file: whether its content differs, or differed from the bytes; and whether it has no data. A file of which
+    /// nothing is told is treated as different.
+    SetFiles {
         /// For each file.
-        files: Vec<(Ino, WireFileTimes, Option<Hash128>)>,
+        files: Vec<(Ino, WireFileTimes, WireContent)>,
     },
     /// Asks which of the given blocks differ from the secondary's blocks.
     CompareBlocks {
@@ -328,12 +329,24 @@ pub enum Request {
     Room,
 }
 
+/// What [`Request::SetFiles`] tells of the content of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WireContent {
+    /// Nothing.
+    Untold,
+    /// The hash over all bytes.
+    Hash(Hash128),
+    /// All bytes: the next ones of the payload, as many as the size says.
+    Bytes,
+}
+
 /// The answer to a [`Request`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Response {
     /// Done.
     Done,
-    /// One bit for each block, range or file of the request, lowest bit first: set if it differs.
+    /// One bit for each block or range of the request, lowest bit first: set if it differs. For [`Request::SetFiles`] two bits
+    /// for each file.
     Differing(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Digests of all inodes in a range of numbers.
     Digests {

@@ -192,6 +192,8 @@ pub enum AnswerError {
     OutsideFile { offset: u64, length: u64 },
     #[error("bytes to recover lie beyond the end of the file")]
     BeyondEnd,
+    #[error("the bytes are more or fewer than those of the files")]
+    OtherPayload,
 }
 
 impl From<StoreError> for AnswerError {

@@ -34,30 +34,26 @@ use lockstep_fs::store::{ChangedContent, FileTimes};
 use lockstep_fs::{OpError, StoreView};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
-use lockstep_repl::message::Request;
+use lockstep_repl::message::{Request, WireContent};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{Errno, Hash128, Ino};
+use lockstep_types::{Errno, Ino};
 use smallvec::smallvec;
 
 use self::jobs::{
-    BYTES_MAX, CHANGES_MAX, ChangedPart, ContentJob, Described, JobCost, JobStep, PIECE_COST,
-    REQUESTS_MAX, TIMES_COST, TimesBatch, cost_of,
+    BYTES_MAX, CHANGES_MAX, ChangedPart, ContentJob, JobCost, JobStep, PIECE_COST, REQUESTS_MAX,
+    TIMES_COST, TimesBatch, cost_of,
 };
 use crate::api::{LockClaim, Locks, Peer, PeerBase, PendingAnswer, ResyncError, differing};
 use crate::bits;
-use crate::file_times::to_wire;
+use crate::described::{DescribedFile, DescribedFiles, FileAnswers, TellsBytes};
 use crate::file_walk::{FileWalk, WalkedFile};
-use crate::limits::{HASHED_FILE_BYTES_MAX, RANGES_MAX};
+use crate::limits::RANGES_MAX;
 use crate::open_files::OpenFiles;
 use crate::pieces::{self, Piece};
 use crate::progress::JobProgress;
 use crate::source::ResyncSource;
 use crate::suspect::Suspect;
-
-/// Bytes of content hashed under the exclusive locks of one batch of files; files beyond this number of bytes are
-/// compared range by range.
-const BATCH_HASH_BYTES_MAX: u64 = 4 << 20;
 
 /// Most bytes of one request.
 const PART_BYTES: usize = 256 << 10;
@@ -80,6 +76,7 @@ pub fn send_content(
         walk,
         open: OpenFiles::default(),
         suspects: VecDeque::new(),
+        tells_bytes: TellsBytes::default(),
         reserved: VecDeque::new(),
         jobs: VecDeque::new(),
         under_way: JobCost {
@@ -101,6 +98,7 @@ struct ContentSender<'a> {
     /// The files of the jobs, of `suspects` and of `reserved`.
     open: OpenFiles,
     suspects: VecDeque<Suspect>,
+    tells_bytes: TellsBytes,
     /// Files with reserved space, which is sent once their content is equal.
     reserved: VecDeque<Ino>,
     /// In the order of their last requests, in which the secondary answers.
@@ -181,8 +179,9 @@ impl<'a> ContentSender<'a> {
         let claim = job.claim;
         match job.step {
             JobStep::SettingTimes(batch, answer) => {
-                let differing = differing("take over sizes", answer()?)?;
-                self.times_set(batch, &differing);
+                let answers = FileAnswers(differing("take over sizes", answer()?)?);
+                self.tells_bytes.learn(&batch.described, &answers);
+                self.times_set(batch, &answers);
             }
             JobStep::Comparing(part, data, answer) => {
                 let differing = differing("compare blocks", answer()?)?;
@@ -204,13 +203,13 @@ impl<'a> ContentSender<'a> {
     }
 
     /// The secondary has taken over size and times of files.
-    fn times_set(&mut self, batch: TimesBatch, differing: &[u8]) {
-        self.progress.bytes_done.add(batch.hashed);
+    fn times_set(&mut self, batch: TimesBatch, answers: &FileAnswers) {
+        self.progress.bytes_done.add(batch.read);
         let files: Vec<Ino> = batch.described.iter().map(|(ino, ..)| *ino).collect();
         for ino in files.iter().chain(&batch.reserved) {
             self.open.begin(*ino);
         }
-        self.suspect(batch.described, batch.changed, differing);
+        self.suspect(batch.described, batch.changed, answers);
         self.reserved.extend(batch.reserved);
         for ino in files {
             self.end_part(ino);
@@ -250,14 +249,13 @@ impl<'a> ContentSender<'a> {
         let alone = |(ino, _): &WalkedFile| (LockKey::File(*ino), LockMode::Exclusive);
         let claim = self.claim(files.iter().map(alone).collect())?;
         let inos: Vec<Ino> = files.iter().map(|(ino, _)| *ino).collect();
-        let (described, hashed) = self.describe(&inos)?;
-        self.locks.note_read(hashed);
-        let mut reserved = Vec::new();
-        for (ino, ..) in &described {
-            if !self.view.reserved(*ino, 0, 1)?.is_empty() {
-                reserved.push(*ino);
-            }
-        }
+        let DescribedFiles {
+            files: described,
+            payload,
+            read,
+            reserved,
+        } = self.describe(&inos)?;
+        self.locks.note_read(read);
         // Files that are gone meanwhile are done.
         let is_there = |ino: &Ino| described.iter().any(|(there, ..)| there == ino);
         for gone in inos.iter().filter(|ino| !is_there(ino)) {
@@ -267,7 +265,8 @@ impl<'a> ContentSender<'a> {
         if described.is_empty() {
             return Ok(());
         }
-        let request = Request::SetFileTimes {
+        self.progress.bytes_sent.add(payload.len() as u64);
+        let request = Request::SetFiles {
             files: described.clone(),
         };
         let changed = files
@@ -275,42 +274,49 @@ impl<'a> ContentSender<'a> {
             .filter_map(|(ino, changed)| changed.map(|changed| (ino, changed)));
         let batch = TimesBatch {
             described,
-            hashed,
+            read,
             reserved,
             changed: changed.collect(),
         };
-        let answer = self.peer.begin(request, &[]);
+        let answer = self.peer.begin(request, &payload);
         self.push(claim, TIMES_COST, JobStep::SettingTimes(batch, answer));
         Ok(())
     }
 
-    /// The description of the files that still exist, and the number of hashed bytes.
-    fn describe(&self, files: &[Ino]) -> Result<(Described, u64), ResyncError> {
-        let mut hashed = 0;
-        let mut described = Vec::with_capacity(files.len());
+    /// The description of the files that still exist.
+    fn describe(&self, files: &[Ino]) -> Result<DescribedFiles, ResyncError> {
+        let mut described = DescribedFiles::default();
         for &ino in files {
             if let Some(facts) = self.checked_facts(ino)? {
-                let hash = self.small_hash(ino, facts.size, &mut hashed)?;
-                described.push((ino, to_wire(&facts), hash));
+                described.add(self.view, ino, &facts, self.tells_bytes.0)?;
             }
         }
-        Ok((described, hashed))
+        Ok(described)
     }
 
     /// Notes the files whose content differs or may differ.
-    fn suspect(&mut self, described: Described, mut changed: ChangedContent, differing: &[u8]) {
+    fn suspect(
+        &mut self,
+        described: Vec<DescribedFile>,
+        mut changed: ChangedContent,
+        answers: &FileAnswers,
+    ) {
         if is_active(Mutant::ResyncBySize) {
             return;
         }
-        for (number, (ino, times, hash)) in described.into_iter().enumerate() {
+        for (number, (ino, times, content)) in described.into_iter().enumerate() {
+            let is_untold = content == WireContent::Untold;
             let suspect = Suspect {
                 ino,
                 size: times.size,
-                certain: hash.is_some(),
+                certain: !is_untold,
+                was_empty: answers.is_empty(number),
                 next: 0,
-                changed: changed.remove(&ino).filter(|_| hash.is_none()),
+                changed: changed.remove(&ino).filter(|_| is_untold),
             };
-            let differs = hash.is_none() || bits::get(differing, number);
+            // The secondary has put the bytes in place.
+            let is_equal = content == WireContent::Bytes;
+            let differs = is_untold || !is_equal && answers.differs(number);
             if differs && suspect.next_changed().is_some() {
                 self.open.begin(ino);
                 self.suspects.push_back(suspect);
@@ -326,20 +332,6 @@ impl<'a> ContentSender<'a> {
             Err(OpError::Refused(Errno::Stale | Errno::NoEntry)) => Ok(None),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// The hash of a whole file, if the file is small and the batch has not hashed enough already.
-    fn small_hash(
-        &self,
-        ino: Ino,
-        size: u64,
-        hashed: &mut u64,
-    ) -> Result<Option<Hash128>, ResyncError> {
-        if size > HASHED_FILE_BYTES_MAX || *hashed + size > BATCH_HASH_BYTES_MAX {
-            return Ok(None);
-        }
-        *hashed += size;
-        Ok(Some(pieces::whole_file_hash(self.view, ino, size)?))
     }
 
     /// Makes the next piece of a file equal, if there is one.
@@ -396,8 +388,8 @@ impl<'a> ContentSender<'a> {
             return Ok(JobStep::Changing(part, VecDeque::from([hole])));
         }
         if suspect.is_uncompared() {
-            let whole = 0..data.len() / BLOCK_BYTES;
-            let changes = self.send_runs(ino, &piece, &data, std::slice::from_ref(&whole))?;
+            let all = bits::pack(std::iter::repeat_n(true, data.len() / BLOCK_BYTES));
+            let changes = self.send_runs(ino, &piece, &data, &uniform_runs(&all, &data))?;
             return Ok(JobStep::Changing(part, changes));
         }
         let hashes = pieces::hashes(&data);

@@ -2,7 +2,7 @@
 
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 
-/// Most files in one [`Request::SetFileTimes`](lockstep_repl::message::Request::SetFileTimes).
+/// Most files in one [`Request::SetFiles`](lockstep_repl::message::Request::SetFiles).
 pub const FILES_MAX: usize = 64;
 
 /// Most ranges in one [`Request::Reserve`](lockstep_repl::message::Request::Reserve).

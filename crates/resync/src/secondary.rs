@@ -8,12 +8,13 @@
 use lockstep_fs::record::{self, Body, Inode};
 use lockstep_fs::store::{ImageChange, ImageChunk};
 use lockstep_fs::{OpError, Store, StoreError, StoreView, keys};
-use lockstep_repl::message::{Request, Response, WireFileTimes};
+use lockstep_repl::message::{Request, Response, WireContent, WireFileTimes};
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, WRITE_BYTES_MAX};
 use lockstep_types::{Errno, Hash128, Ino};
 
 use crate::api::AnswerError;
 use crate::bits;
+use crate::described::{DescribedFile, FileAnswers};
 use crate::file_times::from_wire;
 use crate::limits::{BLOCKS_MAX, FILES_MAX, HASHED_FILE_BYTES_MAX, RANGES_MAX};
 use crate::pieces;
@@ -50,7 +51,7 @@ fn answer_once(store: &Store, request: &Request, payload: &[u8]) -> Result<Respo
             applied,
             inos_below,
         } => done(store.image().finish(*applied, *inos_below)),
-        Request::SetFileTimes { files } => set_times(store, files),
+        Request::SetFiles { files } => set_files(store, files, payload),
         Request::CompareBlocks {
             ino,
             offset,
@@ -176,28 +177,92 @@ fn check_found(found: bool, ino: Ino) -> Result<(), AnswerError> {
     Err(AnswerError::NoFile { ino })
 }
 
-fn set_times(
+fn set_files(
     store: &Store,
-    files: &[(Ino, WireFileTimes, Option<Hash128>)],
+    files: &[DescribedFile],
+    payload: &[u8],
 ) -> Result<Response, AnswerError> {
     check_count(files.len(), FILES_MAX, "files")?;
-    let mut differing = Vec::with_capacity(files.len());
-    for (ino, times, hash) in files {
-        check_found(
-            store.replica().set_file_times(*ino, &from_wire(times))?,
-            *ino,
-        )?;
-        let differs = match hash {
-            Some(_) if times.size > HASHED_FILE_BYTES_MAX => true,
-            // A hole differs: the file takes space on the primary and must take space here, too.
-            Some(_) if store.tree().next_hole(*ino, 0)? < times.size => true,
-            Some(hash) => pieces::whole_file_hash(&store.tree(), *ino, times.size)? != *hash,
-            None => true,
-        };
-        store.lost_found().file_begun(*ino, times.size, differs);
-        differing.push(differs);
+    check_payload_of(files, payload)?;
+    let mut answers = Vec::with_capacity(files.len());
+    let mut rest = payload;
+    for (ino, times, content) in files {
+        answers.push(match content {
+            WireContent::Bytes => {
+                let length = usize::try_from(times.size).unwrap_or(usize::MAX);
+                let (bytes, after) = rest
+                    .split_at_checked(length)
+                    .ok_or(AnswerError::OtherPayload)?;
+                rest = after;
+                [put_file(store, *ino, times, bytes)?, false]
+            }
+            WireContent::Hash(hash) => [set_times(store, *ino, times, Some(*hash))?, false],
+            WireContent::Untold => {
+                set_times(store, *ino, times, None)?;
+                [true, store.tree().next_data(*ino, 0)?.is_none()]
+            }
+        });
     }
-    Ok(Response::Differing(bits::pack(differing)))
+    Ok(Response::Differing(FileAnswers::pack(answers).0))
+}
+
+/// Refuses bytes that are more or fewer than those of the files, before anything changes.
+fn check_payload_of(files: &[DescribedFile], payload: &[u8]) -> Result<(), AnswerError> {
+    check_count(payload.len(), WRITE_BYTES_MAX, "bytes")?;
+    let told = files
+        .iter()
+        .filter(|(.., content)| *content == WireContent::Bytes);
+    let sizes = told.map(|(_, times, _)| u128::from(times.size));
+    if sizes.sum::<u128>() == payload.len() as u128 {
+        Ok(())
+    } else {
+        Err(AnswerError::OtherPayload)
+    }
+}
+
+/// Takes over size and times of a file. Returns whether its content differs from the hash.
+fn set_times(
+    store: &Store,
+    ino: Ino,
+    times: &WireFileTimes,
+    hash: Option<Hash128>,
+) -> Result<bool, AnswerError> {
+    check_found(store.replica().set_file_times(ino, &from_wire(times))?, ino)?;
+    let differs = match hash {
+        Some(_) if times.size > HASHED_FILE_BYTES_MAX => true,
+        // A hole differs: the file takes space on the primary and must take space here, too.
+        Some(_) if store.tree().next_hole(ino, 0)? < times.size => true,
+        Some(hash) => pieces::whole_file_hash(&store.tree(), ino, times.size)? != hash,
+        None => true,
+    };
+    store.lost_found().file_begun(ino, times.size, differs);
+    Ok(differs)
+}
+
+/// Makes a file equal. Returns whether its content differed.
+fn put_file(
+    store: &Store,
+    ino: Ino,
+    times: &WireFileTimes,
+    bytes: &[u8],
+) -> Result<bool, AnswerError> {
+    let lost_found = store.lost_found();
+    let view = store.tree();
+    check_found(view.file_times(ino)?.is_some(), ino)?;
+    let is_equal = view.content_bytes(ino)? == times.size && {
+        let ours = view.whole_content(ino, times.size)?;
+        ours.is_dense && ours.bytes == bytes
+    };
+    let times_of_primary = from_wire(times);
+    if is_equal {
+        store.replica().set_file_times(ino, &times_of_primary)?;
+    }
+    lost_found.file_begun(ino, times.size, !is_equal);
+    if !is_equal {
+        lost_found.compared(ino, times.size);
+        store.replica().put_file(ino, &times_of_primary, bytes)?;
+    }
+    Ok(!is_equal)
 }
 
 /// Refuses ranges that no file can have. The last block of the largest file ends with the file.

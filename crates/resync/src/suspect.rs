@@ -6,7 +6,7 @@ use lockstep_fs::store::ChangedRegions;
 use lockstep_types::Ino;
 
 /// A different file of at most this length is sent without a comparison of its blocks: another
-/// request would take longer.
+/// request would take longer. A file of which the secondary has nothing is sent without one, too.
 const UNCOMPARED_BYTES_MAX: u64 = 64 << 10;
 
 /// A file whose content may differ.
@@ -16,6 +16,8 @@ pub(crate) struct Suspect {
     pub size: u64,
     /// The content was hashed as a whole and does differ.
     pub certain: bool,
+    /// The secondary had no data of the file.
+    pub was_empty: bool,
     /// The bytes before this offset are equal, or are being made equal.
     pub next: u64,
     /// The bytes that may differ; `None`: all.
@@ -36,6 +38,6 @@ impl Suspect {
 
     /// Whether the file is sent without a comparison of its blocks.
     pub const fn is_uncompared(&self) -> bool {
-        self.certain && self.size <= UNCOMPARED_BYTES_MAX
+        self.was_empty || self.certain && self.size <= UNCOMPARED_BYTES_MAX
     }
 }

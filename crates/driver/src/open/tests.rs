@@ -451,7 +451,7 @@ fn a_copy_in_sync_takes_nothing_of_a_resync_that_was_not_begun() {
             applied: Osn::ZERO,
             inos_below: 9,
         },
-        Request::SetFileTimes { files: Vec::new() },
+        Request::SetFiles { files: Vec::new() },
     ];
     for request in late {
         let refused = secondary(&datastore)

@@ -107,7 +107,7 @@ const fn describe(request: &Request) -> &'static str {
         | Request::ImageChanges
         | Request::FlushImage
         | Request::EndImage { .. } => "take over the namespace",
-        Request::SetFileTimes { .. } => "settle files",
+        Request::SetFiles { .. } => "settle files",
         Request::WriteBlocks { .. } => "write blocks",
         Request::Reserve { .. } => "reserve space",
         Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",

@@ -215,7 +215,7 @@ const fn is_of_resync(request: &Request) -> bool {
             | Request::ImageChanges
             | Request::FlushImage
             | Request::EndImage { .. }
-            | Request::SetFileTimes { .. }
+            | Request::SetFiles { .. }
             | Request::WriteBlocks { .. }
             | Request::Reserve { .. }
             | Request::CompareHole { punch: true, .. }

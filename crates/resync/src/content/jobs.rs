@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use lockstep_fs::store::ChangedContent;
-use lockstep_repl::message::WireFileTimes;
-use lockstep_types::{Hash128, Ino};
+use lockstep_types::Ino;
 
 use crate::api::{LockClaim, PendingAnswer};
+use crate::described::DescribedFile;
 use crate::pieces::Piece;
 use crate::suspect::Suspect;
 
@@ -31,14 +31,11 @@ pub(super) const TIMES_COST: JobCost = JobCost {
     bytes: 0,
 };
 
-/// Files described to the secondary: inode, size and times, and the hash of the content of a small file.
-pub(super) type Described = Vec<(Ino, WireFileTimes, Option<Hash128>)>;
-
 /// A batch of files whose size and times the secondary takes over.
 pub(super) struct TimesBatch {
-    pub(super) described: Described,
-    /// Number of hashed bytes.
-    pub(super) hashed: u64,
+    pub(super) described: Vec<DescribedFile>,
+    /// Number of bytes read.
+    pub(super) read: u64,
     /// The files with reserved space.
     pub(super) reserved: Vec<Ino>,
     /// The bytes that may differ, of the files of a delta.

@@ -2,7 +2,7 @@
 
 use lockstep_fs::keys;
 use lockstep_fs::store::{ImageChange, ImageChunk, ImageRecord};
-use lockstep_repl::message::{Request, Response, WireFileTimes};
+use lockstep_repl::message::{Request, Response, WireContent, WireFileTimes};
 use lockstep_resync::answer;
 use lockstep_types::limits::FILE_BYTES_MAX;
 use lockstep_types::{Hash128, Ino, Timestamp, WriteVerifier};
@@ -121,9 +121,18 @@ fn ranges_that_no_file_has_are_refused() {
     refused(&node, &recover(ino, 0, 4), &[1; 5]);
     refused(&node, &recover(ino, 0, u64::MAX), &[1; 5]);
     refused(&node, &recover(unknown, 0, 5), &[1; 5]);
-    let set_times = |ino, size, count| Request::SetFileTimes {
-        files: vec![(ino, times(size), Some(hash)); count],
+    let set_times = |ino, size, count| Request::SetFiles {
+        files: vec![(ino, times(size), WireContent::Hash(hash)); count],
     };
+    let put = |ino, size| Request::SetFiles {
+        files: vec![(ino, times(size), WireContent::Bytes)],
+    };
+    refused(&node, &put(ino, 6), &[1; 5]);
+    refused(&node, &put(ino, 4), &[1; 5]);
+    refused(&node, &put(ino, u64::MAX), &[1; 5]);
+    refused(&node, &put(unknown, 5), &[1; 5]);
+    refused(&node, &put(Ino::ROOT, 5), &[1; 5]);
+    refused(&node, &put(ino, 5), &vec![1; (1 << 20) + 1]);
     refused(&node, &set_times(ino, 100, 65), &[]);
     refused(&node, &set_times(ino, u64::MAX, 1), &[]);
     refused(&node, &set_times(unknown, 100, 1), &[]);
@@ -135,8 +144,8 @@ fn ranges_that_no_file_has_are_refused() {
 fn a_hash_over_more_bytes_than_allowed_is_treated_as_different() {
     let node = Node::new();
     let ino = node.file("file", &[1; 100]);
-    let request = Request::SetFileTimes {
-        files: vec![(ino, times(1 << 40), Some(Hash128::of(&[])))],
+    let request = Request::SetFiles {
+        files: vec![(ino, times(1 << 40), WireContent::Hash(Hash128::of(&[])))],
     };
     let answered = answer(node.store(), &request, &[]).unwrap();
     assert_eq!(answered, Response::Differing(vec![1]));

@@ -69,8 +69,10 @@ impl Peer for LossyPeer<'_> {
                 self.has_namespace.store(false, Ordering::Relaxed);
             }
             Request::EndImage { .. } => self.has_namespace.store(true, Ordering::Relaxed),
-            Request::SetFileTimes { files } => {
+            Request::SetFiles { files } => {
                 self.files.fetch_add(files.len() as u64, Ordering::Relaxed);
+                let bytes = payload.len() as u64;
+                self.bytes.fetch_add(bytes, Ordering::Relaxed);
             }
             Request::CompareBlocks { hashes, .. } => {
                 let blocks = hashes.len() as u64;
@@ -195,12 +197,13 @@ fn a_resync_of_everything_goes_on_within_a_file() {
     let (primary, secondary) = (filled(), Node::new());
     let has_namespace = AtomicBool::new(false);
     // The small files, and half of the long one.
-    let [first, second] = in_two_parts(&primary, &secondary, &has_namespace, 400);
+    let [first, second] = in_two_parts(&primary, &secondary, &has_namespace, 320);
     assert_equal(&primary, &secondary);
     assert_eq!(first.0, FILES + 1);
-    assert!(first.1 > LONG_BLOCKS / 4 && first.1 < LONG_BLOCKS);
+    assert_eq!(first.1, 0, "the secondary has no blocks");
+    assert!(second.1 < LONG_BLOCKS * 3 / 4);
+    assert!(first.2 > LONG as u64 / 4 && first.2 < LONG as u64);
     assert!(second.0 < 5, "files are not compared again");
-    assert!(second.1 < LONG_BLOCKS - first.1 / 2);
     assert!(second.2 < LONG as u64 - first.2 / 2);
 }
 
@@ -210,9 +213,10 @@ fn a_resync_of_what_has_changed_goes_on() {
     let has_namespace = AtomicBool::new(false);
     let progress = JobProgress::default();
     let peer = LossyPeer::new(&secondary, &has_namespace, u64::MAX);
+    let rewritten = primary.file("second", &long(247));
     connect(&primary, &peer, &FreeLocks, &progress).unwrap();
     primary.store().delta().begin_alone(Generation::FIRST);
-    primary.file("second", &long(249));
+    primary.write(rewritten, 0, &long(249));
     let [first, second] = in_two_parts(&primary, &secondary, &has_namespace, 60);
     assert_equal(&primary, &secondary);
     assert_eq!(first.0, 1);
