@@ -55,6 +55,21 @@ fn cluster() -> ClusterStatus {
     }
 }
 
+fn resync() -> ResyncStatus {
+    ResyncStatus {
+        phase: ResyncPhase::Content,
+        whole: Some(true),
+        files_total: Some(0),
+        files_done: 0,
+        bytes_total: Some(0),
+        bytes_done: 0,
+        bytes_sent: 0,
+        bytes_per_second: Some(1 << 20),
+        left_ms: Some(5000),
+        waits_for: Some(ResyncWait::Limit),
+    }
+}
+
 /// A status in which every optional value is set.
 fn status() -> NodeStatus {
     let datastore = DatastoreStatus {
@@ -123,18 +138,7 @@ fn status() -> NodeStatus {
             total_bytes: 0,
             available_bytes: 0,
         }),
-        resync: Some(ResyncStatus {
-            phase: ResyncPhase::Content,
-            whole: Some(true),
-            files_total: Some(0),
-            files_done: 0,
-            bytes_total: Some(0),
-            bytes_done: 0,
-            bytes_sent: 0,
-            bytes_per_second: Some(1 << 20),
-            left_ms: Some(5000),
-            waits_for: Some(ResyncWait::Limit),
-        }),
+        resync: Some(resync()),
         stray: Some(StrayStatus {
             names: Vec::new(),
             more: false,
