@@ -66,15 +66,12 @@ mod tests {
     fn read_in(budget: &mut ByteBudget, start: Duration, time: Duration, piece: u64) -> u64 {
         let (mut now, mut bytes) = (start, 0);
         while now < start + time {
-            match budget.due(LIMIT, now) {
-                Some(due) => {
-                    assert!(due > now);
-                    now = due;
-                }
-                None => {
-                    budget.spend(piece);
-                    bytes += piece;
-                }
+            if let Some(due) = budget.due(LIMIT, now) {
+                assert!(due > now);
+                now = due;
+            } else {
+                budget.spend(piece);
+                bytes += piece;
             }
         }
         bytes

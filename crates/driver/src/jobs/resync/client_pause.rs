@@ -107,15 +107,12 @@ mod tests {
         );
         let end = Duration::from_secs(100);
         while now < end {
-            match pause.due(LIMIT, now, || each) {
-                Some(next) => {
-                    assert!(next > now);
-                    now = next;
-                }
-                None => {
-                    now += WORK;
-                    worked += WORK;
-                }
+            if let Some(next) = pause.due(LIMIT, now, || each) {
+                assert!(next > now);
+                now = next;
+            } else {
+                now += WORK;
+                worked += WORK;
             }
         }
         worked.as_secs_f64() / now.as_secs_f64()
