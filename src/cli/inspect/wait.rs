@@ -17,8 +17,8 @@ use crate::cli::terminal::{LiveLines, warn};
 
 /// Pause between two status requests.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Without a terminal, time between two lines about the same phase of a resync.
-const SAME_PHASE: Duration = Duration::from_secs(30);
+/// Without a terminal, time between two lines about the same step of a resync.
+const SAME_STEP: Duration = Duration::from_secs(30);
 
 /// Wait until a node is ready, or in sync
 ///
@@ -122,18 +122,21 @@ impl Missing {
     }
 }
 
+/// A step of a resync: the phase, and whether its totals are known.
+type ResyncStep = (ResyncPhase, bool);
+
 /// The progress that is shown during the wait.
 struct Progress {
     live: LiveLines,
-    /// The phases in the lines without a terminal, by datastore.
-    phases: BTreeMap<String, (ResyncPhase, Instant)>,
+    /// The steps in the lines without a terminal, by datastore.
+    steps: BTreeMap<String, (ResyncStep, Instant)>,
 }
 
 impl Progress {
     fn new() -> Self {
         Self {
             live: LiveLines::new(),
-            phases: BTreeMap::new(),
+            steps: BTreeMap::new(),
         }
     }
 
@@ -145,7 +148,7 @@ impl Progress {
         }
         for Missing { name, resync, .. } in missing {
             if let Some(resync) = resync
-                && self.is_due(name, resync.phase)
+                && self.is_due(name, (resync.phase, resync.bytes_total.is_some()))
             {
                 warn(&format!("{name}: {}", resync_text::row(resync)));
             }
@@ -153,12 +156,12 @@ impl Progress {
     }
 
     /// Whether a line about a datastore is due, without a terminal.
-    fn is_due(&mut self, name: &str, phase: ResyncPhase) -> bool {
-        let shown = self.phases.get(name);
-        if shown.is_some_and(|(last, at)| *last == phase && at.elapsed() < SAME_PHASE) {
+    fn is_due(&mut self, name: &str, step: ResyncStep) -> bool {
+        let shown = self.steps.get(name);
+        if shown.is_some_and(|(last, at)| *last == step && at.elapsed() < SAME_STEP) {
             return false;
         }
-        self.phases.insert(name.to_owned(), (phase, Instant::now()));
+        self.steps.insert(name.to_owned(), (step, Instant::now()));
         true
     }
 }
@@ -186,4 +189,24 @@ fn missing(args: &WaitArgs, status: &NodeStatus) -> Result<Vec<Missing>> {
     };
     let missing = selected.into_iter().filter(is_missing);
     Ok(missing.map(Missing::datastore).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_due_for_each_step_of_each_datastore() {
+        let mut progress = Progress::new();
+        let (counting, counted) = ((ResyncPhase::Content, false), (ResyncPhase::Content, true));
+        let steps = [
+            ("one", counting),
+            ("one", counting),
+            ("other", counting),
+            ("one", counted),
+            ("one", counted),
+        ];
+        let due = steps.map(|(name, step)| progress.is_due(name, step));
+        assert_eq!(due, [true, false, true, true, false]);
+    }
 }
