@@ -19,13 +19,22 @@ pub struct BlockSpan {
 }
 
 impl BlockSpan {
-    /// The blocks of a range. An empty range has none.
+    /// The blocks of a range. An empty range has none. A range up to `u64::MAX` has no end: all its blocks behind the head are
+    /// covered whole.
     pub const fn of(bytes: &Range<u64>) -> Self {
         let (first, end) = (bytes.start / BLOCK, bytes.end / BLOCK);
         if bytes.start >= bytes.end {
             return Self {
                 head: None,
                 whole: first..first,
+                tail: None,
+            };
+        }
+        if bytes.end == u64::MAX {
+            let cuts_head = !bytes.start.is_multiple_of(BLOCK);
+            return Self {
+                head: if cuts_head { Some(first) } else { None },
+                whole: if cuts_head { first + 1 } else { first }..u64::MAX,
                 tail: None,
             };
         }
@@ -69,7 +78,7 @@ mod tests {
         assert_eq!(span(4095..4097), (Some(0), 1..1, Some(1)));
         assert_eq!(span(4096..12288), (None, 1..3, None));
         assert_eq!(span(4000..12290), (Some(0), 1..3, Some(3)));
-        let all = BlockSpan::of(&(5000..u64::MAX));
-        assert_eq!(all.partial().collect::<Vec<_>>(), [1, u64::MAX / BLOCK]);
+        assert_eq!(span(5000..u64::MAX), (Some(1), 2..u64::MAX, None));
+        assert_eq!(span(4096..u64::MAX), (None, 1..u64::MAX, None));
     }
 }
