@@ -1,0 +1,201 @@
+//! A model of two nodes, their region marks and their barriers: every order of events, with a bounded number of failures, holds
+//! the promises of docs/protocol/delta.md.
+//!
+//! The model runs the product's [`BarrierMachine`](lockstep_delta::BarrierMachine), [`PeerMarks`](lockstep_delta::PeerMarks),
+//! [`MarkCoverage`](lockstep_delta::MarkCoverage) and [`CopyDifference`](lockstep_delta::CopyDifference). Around them the model
+//! has the contents and marks of both nodes, in memory and on stable storage, and the operations in flight.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // tests may panic
+
+#[path = "model/apart.rs"]
+mod apart;
+#[path = "model/canonical.rs"]
+mod canonical;
+#[path = "model/explore.rs"]
+mod explore;
+#[path = "model/limits.rs"]
+mod limits;
+#[path = "model/meeting.rs"]
+mod meeting;
+#[path = "model/mirror.rs"]
+mod mirror;
+#[path = "model/promises.rs"]
+mod promises;
+#[path = "model/world.rs"]
+mod world;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use explore::Found;
+use limits::{Break, Limits};
+use promises::Sight;
+
+const fn limits(failures: u8, writes: u8, operations: u8, barriers: u8) -> Limits {
+    Limits {
+        failures,
+        writes,
+        operations,
+        barriers,
+        ahead: false,
+        forces: false,
+        old_copies: false,
+        breaks: None,
+    }
+}
+
+/// Explores all states, prints their number, and fails with a path to the first broken promise.
+fn explore(limits: Limits) -> BTreeSet<Sight> {
+    let start = Instant::now();
+    let Found {
+        states,
+        seen,
+        broken,
+    } = explore::explore(limits);
+    println!("{states} states in {:?}: {limits:?}", start.elapsed());
+    if let Some(broken) = broken {
+        explore::print_path(limits, &broken.path);
+        panic!("{}: see the path above", broken.promise);
+    }
+    seen
+}
+
+/// Fails unless the exploration has met these kinds of states.
+fn sees(seen: &BTreeSet<Sight>, expected: &[Sight]) {
+    for sight in expected {
+        assert!(seen.contains(sight), "{sight:?} is not among {seen:?}");
+    }
+}
+
+#[test]
+fn one_failure() {
+    let seen = explore(limits(1, 1, 1, 1));
+    sees(&seen, &[Sight::Takeover, Sight::BarrierInResync]);
+    let seen = explore(limits(1, 2, 0, 1));
+    sees(&seen, &[Sight::DeferredInBarrier]);
+    let ahead = Limits {
+        ahead: true,
+        ..limits(1, 2, 0, 1)
+    };
+    explore(ahead);
+}
+
+#[test]
+fn two_failures() {
+    let seen = explore(limits(2, 1, 0, 1));
+    sees(&seen, &[Sight::BaseAfterBoth]);
+    explore(limits(2, 1, 1, 0));
+    explore(limits(2, 0, 1, 1));
+}
+
+#[test]
+fn three_failures() {
+    explore(limits(3, 1, 0, 0));
+    explore(limits(3, 0, 1, 1));
+}
+
+/// Both nodes may serve alone, by an operator.
+#[test]
+fn takeovers_by_force() {
+    let forced = |limits| Limits {
+        forces: true,
+        ..limits
+    };
+    explore(forced(limits(2, 1, 0, 1)));
+    explore(forced(limits(3, 1, 0, 0)));
+}
+
+#[test]
+fn an_old_copy_is_put_back() {
+    let old_copies = |limits| Limits {
+        old_copies: true,
+        ..limits
+    };
+    explore(old_copies(limits(1, 1, 0, 1)));
+    explore(old_copies(limits(2, 1, 1, 0)));
+}
+
+/// A tool: one exploration with the bounds of the environment.
+#[test]
+#[ignore = "a tool that explores with the bounds of the environment"]
+fn with_the_bounds_of_the_environment() {
+    let bound = |name: &str| {
+        let set = std::env::var(format!("LOCKSTEP_MODEL_{name}")).ok();
+        set.map_or(0, |set| set.parse::<u8>().unwrap())
+    };
+    let seen = explore(Limits {
+        failures: bound("FAILURES"),
+        writes: bound("WRITES"),
+        operations: bound("OPERATIONS"),
+        barriers: bound("BARRIERS"),
+        ahead: bound("AHEAD") > 0,
+        forces: bound("FORCES") > 0,
+        old_copies: bound("OLD_COPIES") > 0,
+        breaks: None,
+    });
+    println!("{seen:?}");
+}
+
+/// The model can fail: without one of the rules it finds a broken promise.
+#[test]
+fn without_a_rule_of_marks_a_promise_is_broken() {
+    finds(Break::MarkAfterWrite, limits(2, 1, 0, 0));
+    finds(Break::MarkAfterSend, limits(2, 1, 0, 0));
+    finds(Break::WriteBeforePeerMark, limits(1, 1, 0, 0));
+    finds(Break::DeferredByOldInterval, limits(1, 2, 0, 1));
+    finds(Break::MarksOutliveLink, limits(2, 2, 0, 0));
+    finds(Break::MarkUndurableAlone, limits(2, 1, 0, 0));
+    finds(Break::DurableTooEarly, limits(2, 1, 0, 0));
+    finds(Break::StartForgetsPaw, limits(2, 2, 0, 0));
+}
+
+#[test]
+fn without_a_rule_of_barriers_a_promise_is_broken() {
+    finds(Break::BarrierDropsNewMarks, limits(1, 1, 0, 1));
+    finds(Break::BarrierBeforeSync, limits(1, 1, 0, 1));
+    finds(Break::BarrierBeforeOwnSync, limits(1, 1, 0, 1));
+    finds(Break::BarrierByArrival, limits(1, 1, 0, 1));
+    finds(Break::BarrierSkipsDeferred, limits(1, 1, 0, 1));
+    finds(Break::LaterIntervalClears, limits(2, 2, 0, 1));
+    finds(Break::JoinForgetsOlder, limits(2, 2, 0, 1));
+    finds(Break::AttemptPushesOut, limits(2, 0, 0, 2));
+    finds(Break::BarrierHoldsClients, limits(0, 1, 0, 1));
+}
+
+#[test]
+fn without_a_rule_of_bases_a_promise_is_broken() {
+    finds(Break::OneIntactAnywhere, limits(3, 1, 0, 0));
+    finds(Break::UnionForgetsSecondary, limits(1, 1, 0, 0));
+    finds(Break::UnionInMemory, limits(3, 1, 0, 0));
+    finds(Break::RollBackExecuted, limits(2, 0, 1, 0));
+    finds(Break::RollBackUnnoted, limits(2, 0, 1, 0));
+    finds(Break::SoftBaseForgetsOperations, limits(1, 0, 1, 0));
+    finds(Break::NumbersReused, limits(3, 1, 0, 0));
+}
+
+#[test]
+fn without_a_rule_of_resyncs_a_promise_is_broken() {
+    finds(Break::ProgressUndurable, limits(2, 1, 0, 1));
+    finds(Break::RestUndurable, limits(2, 1, 0, 1));
+    finds(Break::ResyncForgetsFinishedEarly, limits(2, 1, 0, 1));
+    finds(Break::LateWordEndsRest, limits(3, 0, 1, 1));
+    finds(Break::FinishedOfOtherCopy, limits(1, 1, 0, 0));
+}
+
+/// Explores without a rule, and prints the promise that is broken then.
+fn finds(rule: Break, limits: Limits) {
+    let limits = Limits {
+        breaks: Some(rule),
+        ..limits
+    };
+    let Found { states, broken, .. } = explore::explore(limits);
+    let broken =
+        broken.unwrap_or_else(|| panic!("{rule:?}: no promise is broken in {states} states"));
+    println!(
+        "{rule:?}: among {states} states, against \"{}\"",
+        broken.promise
+    );
+    if std::env::var_os("LOCKSTEP_MODEL_PATHS").is_some() {
+        explore::print_path(limits, &broken.path);
+    }
+}

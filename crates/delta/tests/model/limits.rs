@@ -1,0 +1,81 @@
+//! The bounds of an exploration, and the rules that it may leave out.
+
+/// The bounds of an exploration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// Kills, losses of power, lost connections, old copies put back and takeovers by force, together.
+    pub failures: u8,
+    pub writes: u8,
+    pub operations: u8,
+    pub barriers: u8,
+    /// Each write marks both parts (mark ahead).
+    pub ahead: bool,
+    /// An operator makes nodes lead although the other one may serve.
+    pub forces: bool,
+    /// An old copy may be put back.
+    pub old_copies: bool,
+    pub breaks: Option<Break>,
+}
+
+/// A rule that the model leaves out. Then it must find a broken promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Break {
+    /// A node that serves alone marks after the bytes.
+    MarkAfterWrite,
+    /// The primary marks a mirrored write after its end.
+    MarkAfterSend,
+    /// The primary defers no write.
+    WriteBeforePeerMark,
+    /// The knowledge that the other node has a mark survives the interval.
+    DeferredByOldInterval,
+    /// The same survives the connection, and the interval goes on with the next one.
+    MarksOutliveLink,
+    /// A barrier drops the marks of both intervals.
+    BarrierDropsNewMarks,
+    /// The secondary answers before its sync.
+    BarrierBeforeSync,
+    /// The primary does not wait for its own sync.
+    BarrierBeforeOwnSync,
+    /// The secondary marks in the interval that it knows of by barriers.
+    BarrierByArrival,
+    /// The drain does not wait for deferred writes.
+    BarrierSkipsDeferred,
+    /// The marks of a younger interval take the place of older ones.
+    LaterIntervalClears,
+    /// A new session forgets the older of two intervals.
+    JoinForgetsOlder,
+    /// A node that serves alone marks in memory only.
+    MarkUndurableAlone,
+    /// Stable storage says that it has the older marks before it has them.
+    DurableTooEarly,
+    /// One interval that is covered somewhere is enough for a base.
+    OneIntactAnywhere,
+    /// The marks of the secondary are not asked for.
+    UnionForgetsSecondary,
+    /// The marks that were asked for are kept in memory.
+    UnionInMemory,
+    /// A primary that was killed out of sync rolls back its operation in doubt.
+    RollBackExecuted,
+    /// A node that rolls an operation back does not note its key.
+    RollBackUnnoted,
+    /// The old marks on stable storage go before the new ones are there.
+    ProgressUndurable,
+    /// The primary reaches a barrier without the rest of the resync on stable storage.
+    RestUndurable,
+    /// A node that takes over does not add the operations of the open intervals to its rest.
+    SoftBaseForgetsOperations,
+    /// A late word about a barrier before the resync ends the rest of the secondary.
+    LateWordEndsRest,
+    /// A finished part leaves the marks before a barrier.
+    ResyncForgetsFinishedEarly,
+    /// Finished parts count for a copy that lost power.
+    FinishedOfOtherCopy,
+    /// A primary that starts out of sync does not add its PAW entries to its rest.
+    StartForgetsPaw,
+    /// A session begins with the interval that its node has open.
+    NumbersReused,
+    /// The names of the last two attempts are kept.
+    AttemptPushesOut,
+    /// Operations wait for a barrier under way.
+    BarrierHoldsClients,
+}

@@ -1,0 +1,84 @@
+//! The promises of docs/protocol/delta.md, as checks of a state.
+
+use std::collections::BTreeSet;
+
+use crate::limits::Limits;
+use crate::world::{Action, Here, Link, PLACES, World, Write};
+
+/// More steps than the operations in flight take.
+const STEPS_MAX: usize = 40;
+const WAITS: &str = "no operation waits for a barrier";
+
+impl World {
+    /// The promise that this state breaks.
+    pub fn broken_promise(&self) -> Option<&'static str> {
+        self.broken
+            .or_else(|| (!self.clients_go_on()).then_some(WAITS))
+    }
+
+    /// While a barrier is under way, operations begin, and end without a step of the barrier.
+    fn clients_go_on(&self) -> bool {
+        if self.link == Link::Down || !self.is_barrier_under_way() {
+            return true;
+        }
+        let mut world = self.clone();
+        let mut actions = Vec::new();
+        for _ in 0..STEPS_MAX {
+            actions.clear();
+            world.mirrored_actions(&mut actions);
+            let of_clients = |action: &&Action| {
+                matches!(
+                    action,
+                    Action::Execute(_)
+                        | Action::Deliver(_)
+                        | Action::Answer(_)
+                        | Action::Commit
+                        | Action::Apply
+                        | Action::Recover(_)
+                        | Action::Recovered
+                )
+            };
+            let Some(action) = actions.iter().find(of_clients).copied() else {
+                break;
+            };
+            world.step(action);
+        }
+        let is_idle = (0..PLACES).all(|place| !world.is_in_flight(place));
+        // In a resync the namespace comes first.
+        is_idle && (world.link != Link::Synced || world.admits())
+    }
+}
+
+/// A kind of state that an exploration is to reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sight {
+    Takeover,
+    /// A base although both nodes have lost power.
+    BaseAfterBoth,
+    BarrierInResync,
+    DeferredInBarrier,
+}
+
+impl World {
+    /// Notes the kinds of this state.
+    pub fn look(&self, seen: &mut BTreeSet<Sight>) {
+        let barrier = self.link != Link::Down && self.is_barrier_under_way();
+        let is_deferred = |write: &Write| write.here == Here::Deferred;
+        let defers = self.writes.iter().flatten().any(is_deferred);
+        let sights = [
+            (Sight::Takeover, self.nodes[1].role.leads),
+            (Sight::BaseAfterBoth, self.survived_both),
+            (Sight::BarrierInResync, barrier && self.link == Link::Resync),
+            (Sight::DeferredInBarrier, barrier && defers),
+        ];
+        let sights = sights.into_iter().filter(|(_, is_seen)| *is_seen);
+        seen.extend(sights.map(|(sight, _)| sight));
+    }
+}
+
+impl Limits {
+    /// The start of every exploration.
+    pub fn start(self) -> World {
+        World::new(self).canonical()
+    }
+}
