@@ -388,8 +388,14 @@ impl<'a> ContentSender<'a> {
             return Ok(JobStep::Changing(part, VecDeque::from([hole])));
         }
         if suspect.is_uncompared() {
-            let all = bits::pack(std::iter::repeat_n(true, data.len() / BLOCK_BYTES));
-            let changes = self.send_runs(ino, &piece, &data, &uniform_runs(&all, &data))?;
+            let blocks = data.len() / BLOCK_BYTES;
+            let runs = if suspect.goes_whole() {
+                std::iter::once(0..blocks).collect()
+            } else {
+                let all = bits::pack(std::iter::repeat_n(true, blocks));
+                uniform_runs(&all, &data)
+            };
+            let changes = self.send_runs(ino, &piece, &data, &runs)?;
             return Ok(JobStep::Changing(part, changes));
         }
         let hashes = pieces::hashes(&data);

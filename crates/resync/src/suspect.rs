@@ -38,6 +38,11 @@ impl Suspect {
 
     /// Whether the file is sent without a comparison of its blocks.
     pub const fn is_uncompared(&self) -> bool {
-        self.was_empty || self.certain && self.size <= UNCOMPARED_BYTES_MAX
+        self.was_empty || self.goes_whole()
+    }
+
+    /// Whether the bytes go in one request, its zeros among them.
+    pub const fn goes_whole(&self) -> bool {
+        self.certain && self.size <= UNCOMPARED_BYTES_MAX
     }
 }

@@ -78,7 +78,7 @@ pub(super) struct JobCost {
 /// The cost of a piece of a file.
 pub(super) const fn cost_of(suspect: &Suspect, piece: &Piece) -> JobCost {
     let bytes = if piece.hole { 0 } else { piece.length };
-    let requests = if piece.hole || suspect.is_uncompared() {
+    let requests = if piece.hole || suspect.goes_whole() {
         1
     } else {
         CHANGES_MAX

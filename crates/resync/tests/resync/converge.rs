@@ -1,15 +1,16 @@
 //! After a resync the two nodes are identical, for any content before.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockstep_fs::StoreView;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
-    JobProgress, LockClaim, Locks, Peer, PeerError, ResyncError, ResyncSource, send_content,
-    send_image, send_tail,
+    JobProgress, LockClaim, Locks, Peer, PeerError, PendingAnswer, ResyncError, ResyncSource,
+    send_content, send_image, send_tail,
 };
+use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{AllocateMode, Ino, MetaOp, MetaRequest, NodeKind};
 use lockstep_verify::compare;
 use proptest::prelude::*;
@@ -438,4 +439,61 @@ fn content_freed_under_a_number_that_the_primary_uses_is_not_taken_away() {
     assert!(secondary.meta(unlink) && secondary.meta(MetaRequest::Reap { ino: freed }));
     resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
     assert_equal(&primary, &secondary);
+}
+
+/// A secondary that counts the requests under way.
+struct CountedPeer<'a> {
+    secondary: LocalPeer<'a>,
+    under_way: AtomicU64,
+    most: AtomicU64,
+}
+
+impl Peer for CountedPeer<'_> {
+    fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
+        self.secondary.ask(request, payload)
+    }
+
+    fn begin(&self, request: Request, payload: &[u8]) -> PendingAnswer<'_> {
+        let answered = self.secondary.ask(request, payload);
+        let now = self.under_way.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(now, Ordering::Relaxed);
+        Box::new(move || {
+            self.under_way.fetch_sub(1, Ordering::Relaxed);
+            answered
+        })
+    }
+}
+
+/// Every second block is zeros, and so a run of its own.
+fn striped(blocks: usize, byte: u8) -> Vec<u8> {
+    let content = |at: usize| {
+        if (at / BLOCK_BYTES).is_multiple_of(2) {
+            byte
+        } else {
+            0
+        }
+    };
+    (0..blocks * BLOCK_BYTES).map(content).collect()
+}
+
+#[test]
+fn no_more_requests_are_under_way_than_the_secondary_takes() {
+    let (primary, different, empty) = (Node::new(), Node::new(), Node::new());
+    for (node, byte) in [(&primary, 1), (&different, 2)] {
+        for number in 0..100 {
+            node.file(&format!("small {number}"), &striped(16, byte));
+        }
+        node.file("large", &striped(3000, byte));
+    }
+    for secondary in [&different, &empty] {
+        let peer = CountedPeer {
+            secondary: LocalPeer::new(secondary),
+            under_way: AtomicU64::new(0),
+            most: AtomicU64::new(0),
+        };
+        resync(&primary, &peer, &FreeLocks).unwrap();
+        let most = peer.most.load(Ordering::Relaxed);
+        assert!((8..=64).contains(&most), "{most} at once");
+        assert_equal(&primary, secondary);
+    }
 }
