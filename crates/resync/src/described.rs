@@ -1,7 +1,8 @@
 //! Files as a resync describes them to the secondary: size and times, and of a small file a hash or the bytes.
 //!
 //! A small file is told by its hash while most small files are equal: the hash costs neither network nor disk. Once most of
-//! them differ, as on an empty copy, the bytes go with the description, so that many files cost one request.
+//! them differ, as on an empty copy, the bytes go with the description, so that many files cost one request. Of a file beyond
+//! [`UNCOMPARED_BYTES_MAX`] the blocks are compared in any case.
 
 use lockstep_fs::StoreView;
 use lockstep_fs::store::{FileTimes, WholeContent};
@@ -12,6 +13,7 @@ use crate::api::ResyncError;
 use crate::bits;
 use crate::file_times::to_wire;
 use crate::limits::HASHED_FILE_BYTES_MAX;
+use crate::suspect::UNCOMPARED_BYTES_MAX;
 
 /// Bytes of content read under the exclusive locks of one batch of files; files beyond this number of bytes are
 /// compared range by range.
@@ -63,8 +65,9 @@ impl DescribedFiles {
 
     /// A file with a hole is not told by its bytes: it takes no space there on the secondary either.
     fn tell(&mut self, whole: &WholeContent, by_bytes: bool) -> WireContent {
+        let is_short = whole.bytes.len() as u64 <= UNCOMPARED_BYTES_MAX;
         let fits = self.payload.len() + whole.bytes.len() <= BATCH_SENT_BYTES_MAX;
-        if by_bytes && fits && whole.is_dense {
+        if by_bytes && is_short && fits && whole.is_dense {
             self.payload.extend_from_slice(&whole.bytes);
             WireContent::Bytes
         } else {

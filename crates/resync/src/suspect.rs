@@ -7,7 +7,7 @@ use lockstep_types::Ino;
 
 /// A different file of at most this length is sent without a comparison of its blocks: another
 /// request would take longer. A file of which the secondary has nothing is sent without one, too.
-const UNCOMPARED_BYTES_MAX: u64 = 64 << 10;
+pub(crate) const UNCOMPARED_BYTES_MAX: u64 = 64 << 10;
 
 /// A file whose content may differ.
 pub(crate) struct Suspect {

@@ -497,3 +497,20 @@ fn no_more_requests_are_under_way_than_the_secondary_takes() {
         assert_equal(&primary, secondary);
     }
 }
+
+#[test]
+fn blocks_that_are_equal_are_not_sent_though_most_small_files_differ() {
+    let (primary, secondary) = (Node::new(), Node::new());
+    let mut medium = vec![5; 50 * BLOCK_BYTES];
+    for (node, byte) in [(&primary, 1), (&secondary, 2)] {
+        for number in 0..400 {
+            node.file(&format!("small {number}"), &[byte; 10]);
+        }
+        medium[7] = byte;
+        node.file("medium", &medium);
+    }
+    let progress = resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
+    assert_equal(&primary, &secondary);
+    let sent = progress.bytes_sent.get();
+    assert_eq!(sent, 400 * 10 + BLOCK_BYTES as u64);
+}
