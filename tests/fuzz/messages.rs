@@ -195,6 +195,7 @@ pub fn welcome(chance: &mut Chance, known: &PeerState) -> Welcome {
         version: version(chance),
         in_sync: chance.percent(70),
         base: chance.percent(50).then(|| generation(chance)),
+        sync: sync(chance, known),
         applied: if chance.percent(known.wildness + 10) {
             osn(chance, known)
         } else {

@@ -300,7 +300,7 @@ fn found_record(config: &DatastoreConfig, role: RoleState, lost: Option<CopyLoss
     record
 }
 
-/// The state of a deposed copy, whose base counts only while the tables of its writes and its memory are whole (rule P12).
+/// The state of a copy out of sync, whose base counts only while the tables of its writes and its memory are whole (rule P12).
 fn with_base(
     config: &DatastoreConfig,
     backing: &dyn Backing,
@@ -308,7 +308,7 @@ fn with_base(
     boot: BootId,
 ) -> RoleState {
     let is_whole = || matches!(CopyLoss::of(role, backing, boot), Ok(None));
-    let counts = role.lineage.deposed_base.is_none()
+    let counts = role.left_base().is_none()
         || config.peer.is_some() && is_whole()
         || is_active(Mutant::RejoinFromAnyCopy);
     if counts { role } else { role.without_base() }

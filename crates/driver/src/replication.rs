@@ -246,7 +246,7 @@ impl Replication {
         delivery: Delivery<'_>,
     ) -> bool {
         let done_below = self.core.lock().note_sent(&message);
-        if matches!(message, Message::Write(_) | Message::Meta { .. }) {
+        if changes_peer(&message) {
             self.engine.disk.count.note_sent();
         }
         let envelope = self.envelope(done_below, message);
@@ -317,6 +317,15 @@ impl Replication {
         } else {
             tracing::debug!(datastore, %refused, "dropped");
         }
+    }
+}
+
+/// Whether the message is an operation, or a request that changes the peer's copy in a resync (rule P17).
+const fn changes_peer(message: &Message) -> bool {
+    match message {
+        Message::Write(_) | Message::Meta { .. } => true,
+        Message::Request { request, .. } => request.is_of_resync(),
+        _ => false,
     }
 }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 12;
+pub const PROTOCOL_VERSION: u32 = 13;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -175,6 +175,8 @@ pub struct Welcome {
     /// everything whose namespace has arrived: the present one; the primary knows which content is not equal (rule P24).
     /// `None` if this copy may differ in anything else.
     pub base: Option<Generation>,
+    /// The name of the sync that this copy has got to (rule P17).
+    pub sync: Option<SyncId>,
     /// Highest OSN of a metadata operation that the secondary has committed.
     pub applied: Osn,
     /// Executed writes that may not be done on the primary: the secondary's SAW entries, and the PAW entries of a deposed
@@ -327,6 +329,24 @@ pub enum Request {
     },
     /// Asks for the room for clients on the secondary's disk, after the removal of unneeded content (rule P20).
     Room,
+}
+
+impl Request {
+    /// Whether the request changes a copy that is being resynced. A resync begins with [`Request::BeginResync`], which is none of
+    /// them.
+    pub const fn is_of_resync(&self) -> bool {
+        matches!(
+            self,
+            Self::ImageChunk
+                | Self::ImageChanges
+                | Self::FlushImage
+                | Self::EndImage { .. }
+                | Self::SetFiles { .. }
+                | Self::WriteBlocks { .. }
+                | Self::Reserve { .. }
+                | Self::CompareHole { punch: true, .. }
+        )
+    }
 }
 
 /// What [`Request::SetFiles`] tells of the content of a file.

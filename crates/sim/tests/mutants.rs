@@ -18,8 +18,9 @@ use parking_lot::Mutex;
 /// Maximum number of schedules, more than any of the mutants needs but the scripted ones.
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
-/// where roles change. A script finds each: `tests/role_scripts.rs`, and `doubts.rs`, `put_back.rs` and `touched.rs` in `poison`.
-const SCRIPTED: [Mutant; 10] = [
+/// where roles change. A script finds each: `tests/role_scripts.rs`, and `doubts.rs`, `put_back.rs`, `restarted.rs` and `touched.rs` in
+/// `poison`.
+const SCRIPTED: [Mutant; 11] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -30,6 +31,7 @@ const SCRIPTED: [Mutant; 10] = [
     Mutant::TrustLaterCopy,
     Mutant::TrustOldCopy,
     Mutant::RollBackExecuted,
+    Mutant::FinishedOfOtherCopy,
 ];
 
 /// A block differs and is not in PAW or SAW.
@@ -134,7 +136,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
             &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, TABLE_DAMAGED, READS]
         }
         Mutant::TrustOldCopy | Mutant::TrustLaterCopy | Mutant::KeepNameOfSync => {
-            &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE]
+            &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE, READS]
         }
         Mutant::CutLogUnsynced => &[STARTS, DURABLE, EXACTLY_ONCE, CLOSED],
         Mutant::HideFailure => &[DURABLE, IDENTICAL, TABLES, SURVIVES],
@@ -192,6 +194,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::KeepInDoubt => &[IN_TIME, EXACTLY_ONCE, IDENTICAL],
         // The scripts name the messages.
         Mutant::StandUnrecorded
+        | Mutant::FinishedOfOtherCopy
         | Mutant::ForgetUnrecorded
         | Mutant::RecoverUnsynced
         | Mutant::ForgetNumbers

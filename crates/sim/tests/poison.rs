@@ -14,6 +14,8 @@ mod nodes;
 mod program;
 #[path = "poison/put_back.rs"]
 mod put_back;
+#[path = "poison/restarted.rs"]
+mod restarted;
 #[path = "poison/resumed.rs"]
 mod resumed;
 #[path = "poison/steps.rs"]

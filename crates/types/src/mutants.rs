@@ -194,6 +194,8 @@ mutants! {
     KeepDemotedComplete,
     /// A node that has served alone follows a later primary without the word of an operator.
     FollowAfterAlone,
+    /// A primary trusts the finished parts of a resync although an older copy of the secondary was put back (P17, P24).
+    FinishedOfOtherCopy,
     /// A primary that starts out of sync takes back what its secondary may have executed, and its delta goes on (P21).
     RollBackExecuted,
 }

@@ -167,6 +167,20 @@ impl RoleFile {
         self.change_in(generation, |state| state.marked(in_sync))
     }
 
+    /// Makes durable, on a secondary, that its copy is out of sync, and was equal to its primary's in the generation `base`, but for
+    /// the writes of its tables and the delta of the primary (rule P24).
+    pub fn leave_sync(&self, generation: Generation, base: Option<Generation>) -> io::Result<()> {
+        self.change_in(generation, |state| state.marked(false).since(base))
+    }
+
+    /// Makes another base of a secondary's copy out of sync durable; `None`: the copy may differ in anything.
+    pub fn note_base(&self, generation: Generation, base: Option<Generation>) -> io::Result<()> {
+        if self.state().left_base() == base {
+            return Ok(());
+        }
+        self.change_in(generation, |state| state.since(base))
+    }
+
     /// Makes durable, on a secondary in sync, that this copy has the memory of the primary's (rule P22).
     pub fn adopt_verifier(
         &self,

@@ -295,7 +295,7 @@ impl ResyncJobs {
     fn recover_ranges(&self, peer: &RemotePeer) -> Result<Event, ResyncError> {
         let (old, waiting) = (
             self.content.paw.old_entries(),
-            &peer.connection.peer_waiting,
+            &peer.connection.copy.waiting,
         );
         let store = &self.engine.store;
         let recovered = lockstep_resync::recover_ranges(&store.tree(), peer, &old, waiting)?;
@@ -314,21 +314,23 @@ impl ResyncJobs {
         let drawn = self.engine.host.random_id();
         let role_file = &self.engine.role_file;
         let is_current = || self.replication.peer.get(connection).is_some();
-        let noted = role_file.carry_over(self.replication.generation(), drawn, is_current);
+        let (generation, told) = (self.replication.generation(), peer.connection.copy.sync);
+        let noted = role_file.carry_over(generation, told, drawn, is_current);
         let sync = noted
             .map_err(StoreError::disk("note the resync in", "role.json"))?
             .ok_or(PeerError::Lost)?;
-        self.engine.disk.count.begin(sync);
+        // The secondary hears of it next, and the count begins with its answer.
+        self.engine.disk.count.note_proposed(sync);
         let operations = CoreOperations {
             peer,
             paced: self.pace.begin_job(),
         };
         let store = &self.engine.store;
-        add_writes_to_delta(store, ranges_of(&peer.connection.peer_waiting));
+        add_writes_to_delta(store, ranges_of(&peer.connection.copy.waiting));
         let resync = NewResync {
             sync,
             generation: self.replication.generation(),
-            base: peer.connection.peer_base,
+            base: peer.connection.copy.base,
         };
         let view = store.tree();
         let source = ResyncSource::new(&view, store);
@@ -392,7 +394,7 @@ impl ResyncJobs {
     /// The base of the secondary's copy, whose namespace is equal now. A resync of everything has given it one (rule P24).
     fn base_of(&self, peer: &RemotePeer) -> PeerBase {
         let store = &self.engine.store;
-        let told = peer.connection.peer_base;
+        let told = peer.connection.copy.base;
         told.filter(|base| base.has_delta(store.delta()))
             .unwrap_or_else(|| PeerBase {
                 generation: self.replication.generation(),

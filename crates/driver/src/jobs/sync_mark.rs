@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use lockstep_repl::core::Event;
 use lockstep_repl::state::{State, Trigger};
+use lockstep_types::Generation;
 use lockstep_types::mutants::{Mutant, is_active};
 
 use crate::host::ThreadKind;
@@ -19,26 +20,26 @@ use crate::replication::Replication;
 /// Time between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The reaction to a mark that cannot be made.
+/// The copy that a mark is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnFailure {
-    /// Primary: the mark is tried again; nothing continues before it is made (rule P1).
-    Retry,
-    /// Secondary: the mark is dropped. `BeginResync`, which waits behind it, marks the copy again before anything of the
-    /// copy changes, and reports a failure.
-    Drop,
+pub(crate) enum MarkedCopy {
+    /// Primary: that of the secondary. A mark that cannot be made is tried again; nothing continues before it is made (rule P1).
+    Peer,
+    /// Secondary: the own one, with its base (rule P24). A mark that cannot be made is dropped. `BeginResync`, which waits behind it,
+    /// marks the copy again before anything of the copy changes, and reports a failure.
+    Own(Option<Generation>),
 }
 
 /// Has the courier thread make a mark, call `out_of_sync` if the mark says so, and report the mark to the core.
 pub(crate) fn spawn(
     replication: &Arc<Replication>,
     in_sync: bool,
-    on_failure: OnFailure,
+    copy: MarkedCopy,
     out_of_sync: impl FnOnce() + Send + 'static,
 ) {
     let on_courier = Arc::clone(replication);
     replication.spawn_ordered(move || {
-        if !make(&on_courier, in_sync, on_failure) {
+        if !make(&on_courier, in_sync, copy) {
             return;
         }
         let trigger = if in_sync {
@@ -52,13 +53,13 @@ pub(crate) fn spawn(
 }
 
 /// Makes the mark durable; returns whether the core is to learn of it.
-fn make(replication: &Replication, in_sync: bool, on_failure: OnFailure) -> bool {
+fn make(replication: &Replication, in_sync: bool, copy: MarkedCopy) -> bool {
     let engine = &*replication.engine;
     // The core has given this mark up since; the mark that followed may be made already.
     if in_sync && replication.state() != State::EnteringSync {
         return false;
     }
-    let is_primary = on_failure == OnFailure::Retry;
+    let is_primary = copy == MarkedCopy::Peer;
     if is_primary && !in_sync && !wait_for_permit(replication) {
         return false;
     }
@@ -66,11 +67,11 @@ fn make(replication: &Replication, in_sync: bool, on_failure: OnFailure) -> bool
     if needs_lease && in_sync {
         engine.gate.need_lease(&*engine.host, true);
     }
-    while let Err(error) = mark(replication, in_sync) {
+    while let Err(error) = mark(replication, in_sync, copy) {
         tracing::error!(datastore = engine.name(), %error, "cannot mark the sync state");
         // A failed disk takes no mark. The mark on it stays right, because nothing is acknowledged any more.
         let is_over = replication.is_over() || engine.poison.has_failed();
-        if is_over || on_failure == OnFailure::Drop {
+        if is_over || !is_primary {
             return false;
         }
         engine.sleep_unless(RETRY, || {
@@ -92,12 +93,13 @@ fn wait_for_permit(replication: &Replication) -> bool {
     permits()
 }
 
-fn mark(replication: &Replication, in_sync: bool) -> std::io::Result<()> {
+fn mark(replication: &Replication, in_sync: bool, copy: MarkedCopy) -> std::io::Result<()> {
     if !in_sync && is_active(Mutant::FinishAloneUnmarked) {
         return Ok(());
     }
-    replication
-        .engine
-        .role_file
-        .mark(replication.generation(), in_sync)
+    let (role_file, generation) = (&replication.engine.role_file, replication.generation());
+    match copy {
+        MarkedCopy::Own(base) if !in_sync => role_file.leave_sync(generation, base),
+        _ => role_file.mark(generation, in_sync),
+    }
 }

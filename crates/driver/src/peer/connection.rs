@@ -12,6 +12,7 @@ use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::ConnectionId;
 use lockstep_repl::message::{Envelope, MessageError};
 use lockstep_resync::PeerBase;
+use lockstep_types::SyncId;
 use parking_lot::RwLock;
 use thiserror::Error;
 
@@ -79,16 +80,25 @@ fn deliver_with(
     delivered.is_ok()
 }
 
+/// The copy of the peer, from its greeting.
+#[derive(Default)]
+pub(crate) struct PeerCopy {
+    /// The writes that may be on the peer only.
+    pub waiting: Vec<InFlightEntry>,
+    /// Primary: the state from which the copy can be brought up to date.
+    pub base: Option<PeerBase>,
+    /// Primary: the name of its sync, if the copy has a base.
+    pub sync: Option<SyncId>,
+}
+
 /// One connection, established and greeted.
 ///
 /// The marks `is_given_up` and `was_in_sync` are read after the connection is gone, too.
 pub(crate) struct ActiveConnection {
     pub sender: Arc<dyn SendFrames>,
     pub id: ConnectionId,
-    /// The writes that may be on the peer only, from its greeting.
-    pub peer_waiting: Vec<InFlightEntry>,
-    /// Primary: the state from which the peer's copy can be brought up to date, from its greeting.
-    pub peer_base: Option<PeerBase>,
+    /// The copy of the peer, from its greeting.
+    pub copy: PeerCopy,
     /// This node has ended the connection.
     is_given_up: AtomicBool,
     /// The nodes were in sync over this connection.
@@ -179,14 +189,12 @@ impl PeerConnection {
         &self,
         id: ConnectionId,
         sender: Arc<dyn SendFrames>,
-        peer_waiting: Vec<InFlightEntry>,
-        peer_base: Option<PeerBase>,
+        copy: PeerCopy,
     ) -> Arc<ActiveConnection> {
         let connection = Arc::new(ActiveConnection {
             sender,
             id,
-            peer_waiting,
-            peer_base,
+            copy,
             is_given_up: AtomicBool::default(),
             was_in_sync: AtomicBool::default(),
             coalescer: WriteCoalescer::default(),
@@ -281,7 +289,7 @@ mod tests {
 
     fn open(peer: &PeerConnection) -> Arc<ActiveConnection> {
         let sender = Arc::new(Recorder::default());
-        peer.open(peer.next_id(), sender, Vec::new(), None)
+        peer.open(peer.next_id(), sender, PeerCopy::default())
     }
 
     #[test]
@@ -319,8 +327,7 @@ mod tests {
         let connection = peer.open(
             peer.next_id(),
             Arc::new(Recorder::default()),
-            Vec::new(),
-            None,
+            PeerCopy::default(),
         );
         assert!(!connection.begin_ping(Duration::ZERO));
         assert!(connection.begin_ping(Duration::ZERO));

@@ -4,8 +4,11 @@
 
 use std::sync::Arc;
 
+use lockstep_paw_saw::SyncCounter;
 use lockstep_repl::message::{Message, Request, Response};
 use lockstep_resync::{Peer, PeerError, PendingAnswer, ResyncError};
+use lockstep_types::SyncId;
+use lockstep_types::mutants::{Mutant, is_active};
 
 use crate::host::oneshot::Awaited;
 use crate::peer::connection::{ActiveConnection, Delivery};
@@ -82,7 +85,9 @@ impl Peer for RemotePeer {
     fn begin(&self, request: Request, payload: &[u8]) -> PendingAnswer<'_> {
         let what = describe(&request);
         let limit = self.beats_allowed(&request);
-        let host = &*self.replication.engine.host;
+        let answered = Answered::of(&request);
+        let engine = &*self.replication.engine;
+        let host = &*engine.host;
         let awaited = self.requests.begin(host, limit, payload.len(), |id| {
             let message = Message::Request { id, request };
             let connection = &self.connection;
@@ -90,10 +95,43 @@ impl Peer for RemotePeer {
                 .send_on(connection, message, payload, Delivery::Wait)
         });
         Box::new(move || match awaited.and_then(Awaited::get) {
-            Some(Ok(response)) => Ok(response),
+            Some(Ok(response)) => {
+                answered.note(&engine.disk.count);
+                Ok(response)
+            }
             Some(Err(reason)) => Err(PeerError::Failed { what, reason }),
             None => Err(PeerError::Lost),
         })
+    }
+}
+
+/// The meaning of an answer for the count of the sync (rule P17).
+#[derive(Clone, Copy)]
+enum Answered {
+    /// The secondary takes part in this resync.
+    Begun(SyncId),
+    /// The secondary has changed its copy.
+    Changed,
+    Nothing,
+}
+
+impl Answered {
+    fn of(request: &Request) -> Self {
+        match request {
+            Request::BeginResync { sync, .. } => Self::Begun(*sync),
+            request if request.is_of_resync() && !is_active(Mutant::FinishedOfOtherCopy) => {
+                Self::Changed
+            }
+            _ => Self::Nothing,
+        }
+    }
+
+    fn note(self, count: &SyncCounter) {
+        match self {
+            Self::Begun(sync) => count.begin(sync),
+            Self::Changed => count.note_acknowledged(),
+            Self::Nothing => {}
+        }
     }
 }
 

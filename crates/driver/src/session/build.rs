@@ -102,8 +102,8 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
     let core = Core::new(core_config(engine), start, engine.now_ms());
     if state.is_secondary() && !is_active(Mutant::SecondaryServes) {
         let role = engine.role_file.state();
-        let paw = role.base().filter(|_| !role.record.complete);
-        let paw = paw.map(|_| tables.paw);
+        let has_own_writes = role.lineage.deposed.is_some() && role.left_base().is_some();
+        let paw = has_own_writes.then_some(tables.paw);
         let session = StandbySession::new(engine, core, first_osn, tables.saw, paw);
         if role.record.is_primary() {
             Session::Undecided(session)

@@ -17,7 +17,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use thiserror::Error;
 
 use crate::host::{Reading, ThreadKind};
-use crate::peer::connection::{ActiveConnection, Delivery};
+use crate::peer::connection::{ActiveConnection, Delivery, PeerCopy};
 use crate::peer::dial::{Dial, DialError, Halves};
 use crate::replication::greeting;
 use crate::replication::role_exchange::{self, ExchangeError, RolePeer};
@@ -291,9 +291,12 @@ impl<'a, M: RolePeer> Connector<'a, M> {
             generation,
             applied: welcome.applied,
         });
-        let connection = replication
-            .peer
-            .open(id, Arc::clone(&sender), welcome.waiting, base);
+        let copy = PeerCopy {
+            waiting: welcome.waiting,
+            base,
+            sync: welcome.sync.filter(|_| base.is_some()),
+        };
+        let connection = replication.peer.open(id, Arc::clone(&sender), copy);
         if in_sync {
             connection.note_complete_peer();
         }

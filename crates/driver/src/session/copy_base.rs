@@ -3,11 +3,10 @@
 //!
 //! A copy has a base while it differs from a copy that was in sync with it only in the writes that this node names, and in
 //! the changes of the primary since. A copy in sync has its present generation as base; a deposed primary that was in
-//! sync has the generation in which it last led. A resync of everything ends the base; a resync of the changes keeps it,
-//! so that an interrupted one can be begun again by the same session.
+//! sync has the generation in which it last led. A resync of everything ends the base, and gives the copy another one with its
+//! namespace; a resync of the changes keeps it, so that an interrupted one can be begun again.
 //!
-//! Invariant: after a restart there is a base only if the copy is in sync, or `role.json` has one. A resync removes it there
-//! before it changes anything.
+//! Invariant: a base is in `role.json` before the primary hears of it, and as long as it may be told again (rule P24).
 
 use std::sync::Arc;
 
@@ -81,7 +80,7 @@ impl CopyBase {
     pub fn begin_resync(&self, whole: bool) {
         self.saw.clear();
         if whole {
-            *self.generation.lock() = None;
+            self.forget();
             self.forget_own_writes();
         }
     }
@@ -89,6 +88,11 @@ impl CopyBase {
     /// The namespace is equal, in this generation. The primary knows which content is not.
     pub fn image_ended(&self, generation: Generation) {
         self.generation.lock().get_or_insert(generation);
+    }
+
+    /// The copy may differ in anything.
+    pub fn forget(&self) {
+        *self.generation.lock() = None;
     }
 
     /// The copy is in sync, in this generation.

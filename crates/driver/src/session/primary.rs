@@ -25,7 +25,7 @@ use crate::durable::tables::{add_writes_to_delta, ranges_of};
 use crate::engine::Engine;
 use crate::host::ThreadKind;
 use crate::jobs::resync::ResyncJobs;
-use crate::jobs::sync_mark::{self, OnFailure};
+use crate::jobs::sync_mark::{self, MarkedCopy};
 use crate::ops::berths::Berths;
 use crate::ops::content::{CallerWrite, ContentOps};
 use crate::ops::locks::InternalLocks;
@@ -234,7 +234,7 @@ impl PrimarySession {
     fn spawn_mark(&self, in_sync: bool) {
         let (content, pipeline) = (Arc::clone(&self.content), Arc::clone(&self.pipeline));
         let engine = Arc::clone(&self.engine);
-        sync_mark::spawn(&self.replication, in_sync, OnFailure::Retry, move || {
+        sync_mark::spawn(&self.replication, in_sync, MarkedCopy::Peer, move || {
             // No operation is finished alone before the mark: each write that is on one node only has its entry.
             add_writes_to_delta(&engine.store, ranges_of(&content.paw.entries()));
             // Operations that could not be applied here have not happened, and the operations behind them continue

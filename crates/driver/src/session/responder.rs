@@ -123,12 +123,12 @@ impl Responder {
                 Ok(Response::Room(store.capacity().room()?))
             }
             // The request belongs to a transfer that should be over: this copy is in sync (rule P10).
-            _ if is_of_resync(request) && engine.role_file.state().is_in_sync() => {
+            _ if request.is_of_resync() && engine.role_file.state().is_in_sync() => {
                 Err(ResponseError::InSync)
             }
             Request::EndImage { .. } => {
                 let response = lockstep_resync::answer(store, request, payload)?;
-                self.base.image_ended(self.replication.generation());
+                self.image_ended()?;
                 Ok(response)
             }
             _ => Ok(lockstep_resync::answer(store, request, payload)?),
@@ -143,8 +143,9 @@ impl Responder {
         if !whole && self.base.generation().is_none() {
             return Err(ResponseError::NoBase);
         }
+        let base = self.base.generation().filter(|_| !whole);
         if !is_active(Mutant::ResyncUnmarked) {
-            role_file.take_over(self.replication.generation(), sync)?;
+            role_file.take_over(self.replication.generation(), sync, base)?;
         }
         self.replication.engine.disk.count.begin(sync);
         store.delta().end();
@@ -153,11 +154,24 @@ impl Responder {
         self.happened(Trigger::MarkedOutOfSync);
         let goes_on = !whole && store.lost_found().is_preserving();
         if let Some(generation) = role_file.state().lineage.deposed.filter(|_| !goes_on) {
+            // A base of a later generation comes from a resync of everything, which has not compared all content yet.
+            let knows_own = base == Some(generation);
             store
                 .lost_found()
-                .begin(generation, (!whole).then_some(own));
+                .begin(generation, knows_own.then_some(own));
         }
         Ok(())
+    }
+
+    /// The namespace is equal, and on stable storage. Only now the copy has a base again after a resync of everything (rule P24).
+    fn image_ended(&self) -> io::Result<()> {
+        let generation = self.replication.generation();
+        self.base.image_ended(generation);
+        let base = self.base.generation();
+        self.replication
+            .engine
+            .role_file
+            .note_base(generation, base)
     }
 
     fn mark_in_sync(&self, verifier: WriteVerifier) -> Result<Response, ResponseError> {
@@ -205,19 +219,4 @@ fn complete_lost_found(store: &Store) {
         let (files, bytes) = (kept.files, kept.bytes);
         tracing::warn!(%generation, files, bytes, "kept in lost+found: what this node had alone");
     }
-}
-
-/// Whether a request changes a copy that is being resynced. A resync begins with [`Request::BeginResync`].
-const fn is_of_resync(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::ImageChunk
-            | Request::ImageChanges
-            | Request::FlushImage
-            | Request::EndImage { .. }
-            | Request::SetFiles { .. }
-            | Request::WriteBlocks { .. }
-            | Request::Reserve { .. }
-            | Request::CompareHole { punch: true, .. }
-    )
 }

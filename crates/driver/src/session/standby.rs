@@ -26,9 +26,9 @@ use crate::host::exclusive::{Exclusive, ExclusiveGuard};
 use crate::host::oneshot::promise;
 use crate::host::signal::wait_until;
 use crate::host::{Reading, ThreadKind};
-use crate::jobs::sync_mark::{self, OnFailure};
+use crate::jobs::sync_mark::{self, MarkedCopy};
 use crate::ops::spill::SpillLoad;
-use crate::peer::connection::Delivery;
+use crate::peer::connection::{Delivery, PeerCopy};
 use crate::peer::reply_permits::{ReplyPermits, TooMany};
 use crate::replication::greeting::{refuse, refuse_poisoned};
 use crate::replication::{CoreDriver, Replication};
@@ -148,7 +148,7 @@ impl StandbySession {
         self.engine.notes.forget_obstacles();
         self.replication
             .peer
-            .open(connection, Arc::clone(sender), Vec::new(), None);
+            .open(connection, Arc::clone(sender), PeerCopy::default());
         if self.is_ending() {
             // The end may have closed the connection before this one was there.
             self.replication
@@ -315,7 +315,8 @@ impl StandbySession {
     fn execute_effect(&self, effect: Effect) {
         match effect {
             Effect::Mark { in_sync } => {
-                sync_mark::spawn(&self.replication, in_sync, OnFailure::Drop, || ());
+                let own = MarkedCopy::Own(self.base.generation());
+                sync_mark::spawn(&self.replication, in_sync, own, || ());
             }
             Effect::DropLink => self.replication.close_connection(),
             Effect::Entered(state) => self.replication.note_state(state),

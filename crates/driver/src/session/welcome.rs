@@ -69,10 +69,14 @@ impl StandbySession {
                 self.engine.disk.count.begin(sync);
             }
         }
+        if !self.is_of_sync(hello) {
+            self.forget_base()?;
+        }
         let welcome = Welcome {
             version: PROTOCOL_VERSION,
             in_sync,
-            base: self.base.generation().filter(|_| self.is_of_sync(hello)),
+            base: self.base.generation(),
+            sync: self.engine.standing().names.newest(),
             applied: self.engine.store.applied(),
             waiting: self.base.waiting(),
             room: self.room(),
@@ -85,6 +89,17 @@ impl StandbySession {
         };
         self.replication.handle_event(ThreadKind::MayWait, up);
         Ok(())
+    }
+
+    /// The copy is not the one that took part in the last resync of the primary, or is an older one. No later count of the primary
+    /// may hide that (rule P17).
+    fn forget_base(&self) -> io::Result<()> {
+        self.base.forget();
+        let role_file = &self.engine.role_file;
+        if role_file.state().left_base().is_none() {
+            return Ok(());
+        }
+        role_file.note_base(self.replication.generation(), None)
     }
 
     /// Refuses a primary whose store is not to be carried over this copy: the disk of either node may not be mounted

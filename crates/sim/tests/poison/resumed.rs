@@ -18,9 +18,18 @@ const PARTS: u64 = 12;
 /// Small files.
 const FILES: usize = 100;
 /// The connection is lost each time that so many bytes were compared.
-const BETWEEN_LOSSES: u64 = 2 * PART;
+pub const BETWEEN_LOSSES: u64 = 2 * PART;
 /// Bytes that were under way at a loss, or have changed since.
 const AGAIN_MAX: u64 = 5 << 20;
+
+/// The interruption of a resync.
+#[derive(Clone, Copy, Debug)]
+pub enum Lost {
+    /// The connection.
+    Connection,
+    /// The process of the secondary.
+    Secondary,
+}
 
 fn cluster() -> ScriptedCluster {
     ScriptedCluster::manual(&Settings {
@@ -45,7 +54,7 @@ fn fill(cluster: &mut ScriptedCluster) {
 
 /// The primary has a long file, and the secondary is about to be brought up to date: by a comparison of everything, or of what
 /// has changed.
-fn before_resync(whole: bool) -> ScriptedCluster {
+pub fn before_resync(whole: bool) -> ScriptedCluster {
     let mut cluster = cluster();
     if whole {
         cluster.start(PRIMARY);
@@ -65,15 +74,15 @@ fn before_resync(whole: bool) -> ScriptedCluster {
 }
 
 /// Bytes that the resync has compared so far, and all of its bytes.
-fn compared(cluster: &ScriptedCluster) -> Option<(u64, u64)> {
+pub fn compared(cluster: &ScriptedCluster) -> Option<(u64, u64)> {
     let resync = cluster.status(PRIMARY)?.resync?;
     let is_content = resync.phase == ResyncPhase::Content;
     let total = resync.bytes_total.filter(|_| is_content)?;
     Some((resync.bytes_done, total))
 }
 
-/// Loses the connection again and again, until the nodes are in sync. Returns the number of losses.
-fn lose_often(cluster: &mut ScriptedCluster) -> u64 {
+/// Interrupts the resync again and again, until the nodes are in sync. Returns the number of losses.
+pub fn lose_often(cluster: &mut ScriptedCluster, lost: Lost) -> u64 {
     let most = Cell::new(0);
     for losses in 0.. {
         let next = most.get() + BETWEEN_LOSSES;
@@ -88,7 +97,10 @@ fn lose_often(cluster: &mut ScriptedCluster) -> u64 {
         if cluster.is_in_sync() {
             return losses;
         }
-        cluster.apply_fault(Fault::Disconnect).unwrap();
+        match lost {
+            Lost::Connection => cluster.apply_fault(Fault::Disconnect).unwrap(),
+            Lost::Secondary => kill(cluster, SECONDARY),
+        }
         until(cluster, "lost", |cluster| {
             cluster.state(PRIMARY) == Some(State::OutOfSync)
         });
@@ -99,13 +111,14 @@ fn lose_often(cluster: &mut ScriptedCluster) -> u64 {
             program::write_at(mount, LATER, (PARTS - 1) * PART, 5000)
         });
         assert_eq!(touched, Ok(()));
+        cluster.start(SECONDARY);
     }
     0
 }
 
-fn expect_progress(whole: bool) {
+pub fn expect_progress(whole: bool, lost: Lost) {
     let mut cluster = before_resync(whole);
-    let losses = lose_often(&mut cluster);
+    let losses = lose_often(&mut cluster, lost);
     assert!(losses >= 3, "{losses}");
     let verified = status(&cluster, PRIMARY).verified;
     assert!(verified.is_none_or(|verified| verified.identical));
@@ -114,19 +127,19 @@ fn expect_progress(whole: bool) {
 
 #[test]
 fn a_resync_of_everything_goes_on() {
-    expect_progress(true);
+    expect_progress(true, Lost::Connection);
 }
 
 #[test]
 fn a_resync_of_what_has_changed_goes_on() {
-    expect_progress(false);
+    expect_progress(false, Lost::Connection);
 }
 
 /// Whether the copies differ after a resync that lost its connection, with a mutant.
 fn differs_with(mutant: Mutant, whole: bool) -> bool {
     activate(Some(mutant));
     let mut cluster = before_resync(whole);
-    lose_often(&mut cluster);
+    lose_often(&mut cluster, Lost::Connection);
     let report = cluster.compare().unwrap();
     activate(None);
     !report.is_identical()

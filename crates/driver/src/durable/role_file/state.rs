@@ -40,6 +40,10 @@ pub(crate) struct CopyLineage {
     /// The same generation, if this copy differs from the then secondary's only in the writes of the PAW table, and in
     /// operations in doubt: the copies were in sync, and no resync has begun since.
     pub deposed_base: Option<Generation>,
+    /// The generation in which the copy of a secondary out of sync was equal to its primary's, but for the writes of its tables and
+    /// the delta of the primary. So its resync goes on where it was (rule P24).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resync_base: Option<Generation>,
     /// The effect of a loss of power (rule P12).
     pub power: PowerMarks,
 }
@@ -78,6 +82,7 @@ impl RoleState {
                 was_resynced: false,
                 deposed: None,
                 deposed_base: None,
+                resync_base: None,
                 power: PowerMarks {
                     all_synced: false,
                     has_lost_power: false,
@@ -126,8 +131,14 @@ impl RoleState {
         Self {
             record,
             lineage: CopyLineage {
+                sync: if in_sync && record.is_primary() {
+                    SyncNames::settled(self.lineage.sync.newest())
+                } else {
+                    self.lineage.sync
+                },
                 deposed: self.lineage.deposed.filter(|_| !in_sync),
                 deposed_base: self.lineage.deposed_base.filter(|_| !in_sync),
+                resync_base: self.lineage.resync_base.filter(|_| !in_sync),
                 ..self.lineage
             },
             clients: ClientNotes {
@@ -178,11 +189,26 @@ impl RoleState {
     }
 
     /// The state of a copy that may differ from the other one in anything.
-    pub fn without_base(self) -> Self {
+    pub const fn without_base(self) -> Self {
+        self.since(None)
+    }
+
+    /// The state of a copy out of sync that was equal to its primary's in the generation `base`, but for the writes of its tables
+    /// and the delta of the primary.
+    pub(super) const fn since(self, base: Option<Generation>) -> Self {
         self.of_lineage(CopyLineage {
             deposed_base: None,
+            resync_base: base,
             ..self.lineage
         })
+    }
+
+    /// The generation in which a copy that is not complete was last equal to the other one.
+    pub const fn left_base(&self) -> Option<Generation> {
+        match self.lineage.deposed_base {
+            Some(base) => Some(base),
+            None => self.lineage.resync_base,
+        }
     }
 
     /// Whether the tables say how this copy differs from the other one.
@@ -197,7 +223,7 @@ impl RoleState {
             record if record.complete && !self.lineage.power.has_lost_power => {
                 Some(record.generation)
             }
-            _ => self.lineage.deposed_base,
+            _ => self.left_base(),
         }
     }
 
@@ -207,6 +233,7 @@ impl RoleState {
         let RoleChange { from, to, .. } = change;
         let had_base = from.complete && from.peer_complete && !self.lineage.power.has_lost_power;
         let were_in_sync = had_base || is_active(Mutant::RejoinFromAnyCopy);
+        let stays = !to.is_primary() && !change.steps_down();
         let (deposed, deposed_base) = if to.is_primary() {
             (None, None)
         } else if change.steps_down() {
@@ -225,6 +252,7 @@ impl RoleState {
             lineage: CopyLineage {
                 deposed,
                 deposed_base,
+                resync_base: self.lineage.resync_base.filter(|_| stays),
                 ..self.lineage
             },
             clients: ClientNotes {

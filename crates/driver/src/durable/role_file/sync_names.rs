@@ -21,10 +21,12 @@ impl RoleState {
 impl RoleFile {
     /// Makes durable, on the primary, that the namespace is about to be carried to the secondary. Returns the name of
     /// that resync, made from the random bytes. `None`, without a change, if its connection is not current any more: the
-    /// resync over the next one may have its name already.
+    /// resync over the next one may have its name already. `told`: the name that a secondary with a base has until it hears of the
+    /// new one.
     pub fn carry_over(
         &self,
         generation: Generation,
+        told: Option<SyncId>,
         drawn: [u8; 16],
         is_current: impl FnOnce() -> bool,
     ) -> io::Result<Option<SyncId>> {
@@ -35,19 +37,28 @@ impl RoleFile {
             }
             let sync = SyncId::next(state.lineage.sync.newest(), drawn);
             drawn_sync = Some(sync);
+            let names = told.map_or(SyncNames::settled(Some(sync)), |last| SyncNames {
+                last: Some(last),
+                proposed: Some(sync),
+            });
             Some(state.of_lineage(CopyLineage {
                 was_resynced: true,
-                sync: SyncNames::settled(Some(sync)),
+                sync: names,
                 ..state.lineage
             }))
         })?;
         Ok(drawn_sync.filter(|_| is_noted))
     }
 
-    /// Makes durable, on the secondary, that a resync is about to change its copy.
-    pub fn take_over(&self, generation: Generation, sync: SyncId) -> io::Result<()> {
+    /// Makes durable, on the secondary, that a resync is about to change its copy: of what has changed since `base`, or of everything.
+    pub fn take_over(
+        &self,
+        generation: Generation,
+        sync: SyncId,
+        base: Option<Generation>,
+    ) -> io::Result<()> {
         self.change_in(generation, |state| {
-            let begun = state.marked(false).without_base();
+            let begun = state.marked(false).since(base);
             begun.in_sync_named(SyncNames::settled(Some(sync)))
         })
     }

@@ -52,8 +52,11 @@ fn the_last_change_is_read_back() {
     assert!(!found.lineage.was_resynced);
     let store = StoreId::from_bytes([9; 16]);
     file.follow(FIRST, store).unwrap();
-    let sync = file.carry_over(FIRST, [8; 16], || true).unwrap().unwrap();
-    let of_ended_connection = file.carry_over(FIRST, [7; 16], || false).unwrap();
+    let sync = file
+        .carry_over(FIRST, None, [8; 16], || true)
+        .unwrap()
+        .unwrap();
+    let of_ended_connection = file.carry_over(FIRST, None, [7; 16], || false).unwrap();
     assert_eq!(of_ended_connection, None);
     file.mark(FIRST, true).unwrap();
     file.mark(FIRST, false).unwrap();
@@ -132,7 +135,10 @@ fn a_change_of_an_earlier_generation_is_refused() {
     );
     assert_eq!(file.state().lineage.store, Some(name));
     assert!(file.mark(FIRST, false).is_err());
-    assert_eq!(file.carry_over(FIRST, [1; 16], || true).unwrap(), None);
+    assert_eq!(
+        file.carry_over(FIRST, None, [1; 16], || true).unwrap(),
+        None
+    );
     assert_eq!(again(dir.path()).unwrap().record, lead);
     file.mark(FIRST.next(), true).unwrap();
     let record = file.state().record;
@@ -159,7 +165,7 @@ fn a_deposed_primary_is_known_until_its_copy_is_in_sync() {
     change(file.state().record.lead(second, false));
     change(file.state().record.follow(second.next(), false));
     let sync = SyncId::next(None, [8; 16]);
-    file.take_over(second.next(), sync).unwrap();
+    file.take_over(second.next(), sync, None).unwrap();
     assert_eq!(again(dir.path()).unwrap().lineage.deposed, Some(second));
     file.mark(second.next(), true).unwrap();
     assert_eq!(again(dir.path()).unwrap().lineage.deposed, None);
@@ -185,11 +191,63 @@ fn only_a_deposed_primary_that_was_in_sync_has_a_base() {
         let base = (complete && peer_complete).then_some(FIRST);
         assert_eq!(again(dir.path()).unwrap().base(), base);
         assert_eq!(file.state().without_base().base(), None);
-        file.take_over(second, SyncId::next(None, [8; 16])).unwrap();
-        assert_eq!(again(dir.path()).unwrap().base(), None, "a resync");
+        let sync = SyncId::next(None, [8; 16]);
+        file.take_over(second, sync, base).unwrap();
+        assert_eq!(
+            again(dir.path()).unwrap().base(),
+            base,
+            "of what has changed"
+        );
+        file.take_over(second, sync, None).unwrap();
+        assert_eq!(again(dir.path()).unwrap().base(), None, "of everything");
+        file.note_base(second, Some(second)).unwrap();
+        assert_eq!(again(dir.path()).unwrap().base(), Some(second), "across");
+        assert_eq!(file.state().without_base().base(), None);
         file.mark(second, true).unwrap();
         assert_eq!(again(dir.path()).unwrap().base(), Some(second), "in sync");
     }
+}
+
+/// A copy that leaves the sync keeps its base, which no role as the primary outlives (rule P24).
+#[test]
+fn the_base_of_a_resync_outlives_the_process_and_no_other_role() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = fresh(dir.path());
+    let earlier = RoleState {
+        lineage: CopyLineage {
+            resync_base: None,
+            ..file.state().lineage
+        },
+        ..file.state()
+    };
+    file.leave_sync(FIRST, Some(FIRST)).unwrap();
+    let found = again(dir.path()).unwrap();
+    assert!(!found.record.complete && found.has_tables());
+    assert_eq!(found.base(), Some(FIRST));
+    assert_eq!(found.after_power_loss().base(), None);
+    let lead = found.record.lead(FIRST.next(), false);
+    assert!(file.replace(between(found.record, lead), [5; 16]).unwrap());
+    assert_eq!(file.state().lineage.resync_base, None);
+    // A state without a base is written as by a program that knows of none.
+    let text = serde_json::to_string(&earlier).unwrap();
+    assert!(!text.contains("resync_base"));
+}
+
+/// The secondary has the last name until it hears of the next one (rule P17).
+#[test]
+fn a_resync_of_which_the_secondary_has_not_heard_leaves_the_last_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = fresh(dir.path());
+    let carry_over = |told, drawn| file.carry_over(FIRST, told, drawn, || true).unwrap();
+    let first = carry_over(None, [1; 16]);
+    assert_eq!(file.state().lineage.sync, SyncNames::settled(first));
+    let second = carry_over(first, [2; 16]);
+    let names = again(dir.path()).unwrap().lineage.sync;
+    assert_eq!((names.last, names.proposed), (first, second));
+    let third = carry_over(first, [3; 16]);
+    let names = file.state().lineage.sync;
+    assert_eq!((names.last, names.proposed), (first, third));
+    assert_ne!(second, third);
 }
 
 /// Rule P22.
@@ -280,7 +338,8 @@ fn a_demoted_node_that_served_alone_says_so_until_it_is_in_sync() {
 fn damage_to_one_slot_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let file = fresh(dir.path());
-    file.take_over(FIRST, SyncId::next(None, [8; 16])).unwrap();
+    let sync = SyncId::next(None, [8; 16]);
+    file.take_over(FIRST, sync, None).unwrap();
     let state = file.state();
     let whole = std::fs::read(dir.path().join(FILE)).unwrap();
     for at in 0..whole.len() {

@@ -181,6 +181,7 @@ fn stalled() -> (Place, Secondary, VecDeque<WitnessQuery>) {
         version: PROTOCOL_VERSION,
         in_sync: false,
         base: None,
+        sync: None,
         applied: Osn::ZERO,
         waiting: Vec::new(),
         room: Room::ALL,

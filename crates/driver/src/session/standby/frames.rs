@@ -254,6 +254,9 @@ impl StandbySession {
         let (session, sender) = (Arc::clone(self), Arc::clone(sender));
         self.replication.spawn_ordered(move || {
             let response = session.responder.response(&request, &payload);
+            if response.is_ok() && request.is_of_resync() {
+                session.engine.disk.count.note_answered_now();
+            }
             session.answer(&*sender, Message::Response { id, response });
             let _flushed = sender.flush_nowait();
             drop(permit);
