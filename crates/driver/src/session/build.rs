@@ -60,6 +60,9 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
     let ends_doubts = is_secondary || is_alone || has_lost_power;
     // A resync that was set aside for belongs to an earlier session.
     store.lost_found().end();
+    if part == ServicePart::Wait && !is_in_sync {
+        store.image().was_interrupted();
+    }
     if ends_doubts && !is_active(Mutant::KeepInDoubt) {
         let applies = is_alone && !has_lost_power && !is_active(Mutant::RollBackExecuted);
         end_doubts(engine, applies).map_err(refused(config))?;

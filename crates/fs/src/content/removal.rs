@@ -47,6 +47,20 @@ pub struct ContentRemoval {
     collecting: Mutex<()>,
     /// Paths of directories that may be empty.
     empty_dirs: Mutex<BTreeSet<String>>,
+    /// Whether content without an inode may be there.
+    image: Mutex<ImageProgress>,
+}
+
+/// How far the store has received the namespace of the other node. An image fits content before its inode arrives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ImageProgress {
+    /// Every inode has arrived.
+    #[default]
+    Whole,
+    /// An image is being received.
+    Begun,
+    /// An earlier image was not received to its end, or may not have been: content without an inode may be there.
+    Interrupted,
 }
 
 /// Freed content.
@@ -157,6 +171,42 @@ impl ContentRemoval {
         dirty.name_removed(ino);
         self.may_be_empty(ino);
         dirty.forget(ino);
+    }
+
+    /// An image begins. An earlier one that has not ended never will.
+    pub fn image_begins(&self) {
+        let mut image = self.image.lock();
+        *image = match *image {
+            ImageProgress::Whole => ImageProgress::Begun,
+            ImageProgress::Begun | ImageProgress::Interrupted => ImageProgress::Interrupted,
+        };
+    }
+
+    /// An earlier process may have received an image, and not to its end.
+    pub fn image_was_interrupted(&self) {
+        *self.image.lock() = ImageProgress::Interrupted;
+    }
+
+    /// Notes the content for removal that an interrupted image has left without an inode. The walk over all content is left out if
+    /// there was none.
+    pub fn find_left_by_image(
+        &self,
+        disk: &StoreDisk,
+        namespace: &Namespace,
+    ) -> Result<(), StoreError> {
+        if *self.image.lock() == ImageProgress::Interrupted {
+            self.find_lost(disk, namespace)?;
+            *self.image.lock() = ImageProgress::Begun;
+        }
+        Ok(())
+    }
+
+    /// Every inode of an image has arrived.
+    pub fn image_ended(&self) {
+        let mut image = self.image.lock();
+        if *image == ImageProgress::Begun {
+            *image = ImageProgress::Whole;
+        }
     }
 
     /// Notes all content without an inode for removal: after a power loss the name of the content may have reached

@@ -141,7 +141,13 @@ impl ImageAccess<'_> {
         self.log.collect_garbage(self.tree)?;
         self.log.checkpoint(self.tree)?;
         self.tree.content.forget_files();
+        self.tree.content.removal().image_begins();
         Ok(())
+    }
+
+    /// An earlier process may have received an image, and not to its end.
+    pub fn was_interrupted(self) {
+        self.tree.content.removal().image_was_interrupted();
     }
 
     /// Makes this node's records equal to a chunk's. Returns how many differed.
@@ -260,11 +266,12 @@ impl ImageAccess<'_> {
         }
     }
 
-    /// The image is complete but for the last changes. Does the work that takes time in proportion to the store, so
-    /// that [`Self::finish`] is short.
+    /// The image is complete but for the last changes. Does the work that takes long, so that [`Self::finish`] is short.
     pub fn prepare_finish(self) -> Result<(), StoreError> {
-        // A stop in the middle of an image leaves content that was fitted before its inode arrived.
-        self.tree.find_lost_content()?;
+        let content = self.tree.content;
+        content
+            .removal()
+            .find_left_by_image(content.disk(), self.tree.namespace)?;
         self.log.checkpoint(self.tree)?;
         self.log.collect_garbage(self.tree)?;
         Ok(())
@@ -277,7 +284,9 @@ impl ImageAccess<'_> {
         self.tree.namespace.numbers().skip_below(inos_below);
         let lost_found = self.lost_found;
         lost_found.namespace_loaded(inos_below);
-        self.log.checkpoint(self.tree)
+        self.log.checkpoint(self.tree)?;
+        self.tree.content.removal().image_ended();
+        Ok(())
     }
 }
 
