@@ -346,7 +346,8 @@ impl Cluster {
         }
         let states = self.follow_roles()?;
         let now = self.now();
-        self.checks.after_step(states, &self.world.network, now);
+        let network = &self.world.network;
+        self.checks.after_step(&self.nodes, states, network, now);
         self.clients.start(&self.nodes);
         Ok(())
     }

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use super::bounds;
 use super::final_checks::{self, FinalNode};
+use super::resync_end;
 use crate::history::{NodeEvent, Stop};
 use crate::scenario::nodes::{IN_SYNC, Nodes};
 use crate::scenario::on_disk::disk_checks;
@@ -58,6 +59,8 @@ pub struct LiveChecks {
     is_off: bool,
     /// The past of the primary.
     primary: PrimaryPast,
+    /// The last step has found the primary in a resync of content.
+    sends_content: bool,
     /// The events that excuse the secondary.
     events: Events,
     /// Number of questions about the history that were too complex to decide.
@@ -71,6 +74,7 @@ impl LiveChecks {
             recorder,
             is_off: false,
             primary: PrimaryPast::default(),
+            sends_content: false,
             events: Events::default(),
             undecided: 0,
         }
@@ -178,13 +182,34 @@ impl LiveChecks {
     }
 
     /// A step of the world is done.
-    pub fn after_step(&mut self, states: [Option<State>; 2], network: &Network, now: Duration) {
+    pub fn after_step(
+        &mut self,
+        nodes: &Nodes,
+        states: [Option<State>; 2],
+        network: &Network,
+        now: Duration,
+    ) {
         let are_in_sync = states == IN_SYNC;
+        self.look_for_end_of_resync(nodes, states);
         if are_in_sync && self.events.first_in_sync.is_none() {
             self.events.first_in_sync = Some(now);
         }
         self.events.had_fault |= self.room_was_unknown(network, now);
         self.primary.has_recovered |= are_in_sync;
+    }
+
+    /// Compares the copies if a resync has just ended.
+    fn look_for_end_of_resync(&mut self, nodes: &Nodes, states: [Option<State>; 2]) {
+        let [primary, _] = states;
+        let sends_content = primary == Some(State::ResyncContent);
+        let was_sending = std::mem::replace(&mut self.sends_content, sends_content);
+        let has_ended = matches!(primary, Some(State::EnteringSync | State::Synced));
+        let is_sound = !self.is_off && !self.events.disk_failed;
+        let is_rotten = || nodes.both().iter().any(|node| node.disk.is_rotten());
+        if was_sending && has_ended && is_sound && !is_rotten() {
+            let checked = resync_end::check(nodes.both(), self.recorder.lock().history());
+            self.record(checked);
+        }
     }
 
     /// Checks the data that a stopped node leaves, while both nodes are treated as in sync. Returns

@@ -24,7 +24,7 @@ use crate::disk::{Call, CallClass, Survivors, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
 use crate::scenario::faults::{AfterShutdown, CallPoint, Crash};
-use crate::scenario::on_disk::disk_checks;
+use crate::scenario::on_disk::disk_checks::{self, LeftStore};
 use crate::scenario::on_disk::node_disk::{NodeDisk, UUID};
 use crate::scenario::on_disk::tables;
 use crate::scenario::recording::coverage::{CoverageRecorder, CrashPoint, FileClass};
@@ -299,6 +299,11 @@ impl SimNode {
     /// Returns the content of the store on the disk. The node must be stopped.
     pub fn dump(&self) -> Result<Dump, String> {
         disk_checks::dump_of(self.disk.disk(), UUID, self.boot())
+    }
+
+    /// Returns the store that a process would leave if it ended now.
+    pub fn left(&self) -> Result<LeftStore, String> {
+        disk_checks::left(self.disk.disk(), UUID, self.boot())
     }
 
     /// Returns everything in the store, which no process has open.

@@ -7,7 +7,7 @@ use lockstep_driver::RoleMarks;
 use lockstep_fs::Store;
 use lockstep_fs::store::{Access, OpenOptions};
 use lockstep_intentlog::LogOptions;
-use lockstep_types::{BootId, DatastoreUuid};
+use lockstep_types::{BootId, DatastoreUuid, Osn};
 
 use super::dump::dump;
 use super::node_disk::ROLE_FILE;
@@ -18,6 +18,30 @@ use crate::history::History;
 /// Returns the content of the store on a stopped node's disk, as a process in the run `boot` of the
 /// machine would find it. The disk does not change.
 pub fn dump_of(disk: &Disk, uuid: DatastoreUuid, boot: BootId) -> Result<Dump, String> {
+    dump(&store_of(disk, uuid, boot)?)
+}
+
+/// The store that a process would leave if it ended now.
+pub struct LeftStore {
+    /// The content of the store.
+    pub dump: Dump,
+    /// The last operation applied.
+    pub applied: Osn,
+    /// Whether an operation waits for the other node.
+    pub waits: bool,
+}
+
+/// Returns the store that a process would leave on its disk if it ended now.
+pub fn left(disk: &Disk, uuid: DatastoreUuid, boot: BootId) -> Result<LeftStore, String> {
+    let store = store_of(disk, uuid, boot)?;
+    Ok(LeftStore {
+        dump: dump(&store)?,
+        applied: store.applied(),
+        waits: !store.intents().in_doubt().is_empty(),
+    })
+}
+
+fn store_of(disk: &Disk, uuid: DatastoreUuid, boot: BootId) -> Result<Store, String> {
     let options = OpenOptions {
         datastore: Some(uuid),
         boot,
@@ -25,7 +49,7 @@ pub fn dump_of(disk: &Disk, uuid: DatastoreUuid, boot: BootId) -> Result<Dump, S
         log: LogOptions::default(),
     };
     let opened = Store::open(disk.fork().mount(), &options);
-    dump(&opened.map_err(|error| error.to_string())?.store)
+    Ok(opened.map_err(|error| error.to_string())?.store)
 }
 
 /// Checks the secondary after a power loss while in sync: its disk must hold everything that was
