@@ -1,10 +1,15 @@
 //! A resync whose secondary is killed goes on where it was: the base of the copy outlives the process. It outlives no loss of
 //! power, and no other copy has it (rules P17, P24).
 
+use std::time::Duration;
+
 use lockstep_repl::state::State;
+use lockstep_sim::random::Random;
 use lockstep_sim::scenario::{PRIMARY, SECONDARY, ScriptedCluster};
+use lockstep_sim::world::Side;
 use lockstep_types::mutants::{Mutant, activate};
 
+use super::program::{self, LATER};
 use super::resumed::{BETWEEN_LOSSES, Lost, before_resync, compared, expect_progress};
 use super::steps::{kill, until, until_in_sync};
 
@@ -68,4 +73,41 @@ fn finished_parts_of_another_copy_are_missed() {
     let is_identical = is_identical(Copy::Earlier);
     activate(None);
     assert!(!is_identical);
+}
+
+/// Number of schedules of deaths.
+const SEEDS: u64 = 12;
+/// Number of deaths in one schedule.
+const DEATHS: usize = 15;
+/// Longer than the time to the end of a resync that nothing interrupts.
+const PAUSE_MAX_MS: u64 = 600;
+
+/// Kills either node at any moment: before a resync begins, in its namespace, in its content, between its marks.
+fn die_anywhere(seed: u64) {
+    let mut random = Random::new(seed);
+    let mut cluster = before_resync(random.percent(50));
+    for death in 0..DEATHS {
+        let pause = Duration::from_millis(random.below(PAUSE_MAX_MS));
+        cluster.run_for(pause).unwrap();
+        let side = *random.pick(&Side::BOTH);
+        kill(&mut cluster, side);
+        cluster.start(side);
+        until(&mut cluster, "started", |cluster| {
+            cluster.state(side).is_some()
+        });
+        if random.percent(50) {
+            // Refused, or without an answer, if the primary waits for its secondary.
+            let _changed = cluster.use_mount(move |mount| {
+                program::create(mount, &format!("late {death}"))?;
+                program::write_at(mount, LATER, death as u64 * 5000, 5000)
+            });
+        }
+    }
+    until_in_sync(&mut cluster);
+    assert!(cluster.compare().unwrap().is_identical(), "seed {seed}");
+}
+
+#[test]
+fn deaths_of_both_nodes_leave_no_difference() {
+    (0..SEEDS).for_each(die_anywhere);
 }
