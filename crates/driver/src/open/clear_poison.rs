@@ -22,6 +22,7 @@ use super::{DatastoreError, failed, open_existing, open_options, read_role, refu
 use crate::config::DatastoreConfig;
 use crate::durable::poison_marker::RunDirMarker;
 use crate::durable::role_file::{RoleFile, SlotChoice};
+use crate::durable::{table_refused, tables};
 
 /// The place of a store that is not in use.
 pub struct Repair {
@@ -179,6 +180,8 @@ fn recover(
     let options = open_options(config, boot);
     let checked = Store::check(guarded, &options).map_err(refused(config))?;
     let store = checked.open().map_err(refused(config))?.store;
+    // The count may be of any earlier moment, as after a loss of power: nothing is known of it (rule P17).
+    tables::open_count(store.backing().as_ref(), false).map_err(table_refused(config))?;
     store.sync_everything().map_err(refused(config))?;
     store.close().map_err(refused(config))?;
     role.closed().map_err(failed(config))
