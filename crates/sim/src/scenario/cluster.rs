@@ -401,8 +401,11 @@ impl Cluster {
     /// Checks that the nodes have not been out of sync for longer than `limit` since `start`.
     pub(super) fn check_wait(&self, start: Duration, limit: Duration) -> Result<(), String> {
         let waited = self.now().saturating_sub(start);
-        in_time::check(waited, limit, self.nodes.states())
-            .map_err(|violation| violation.to_string())
+        in_time::check(waited, limit, self.nodes.states()).map_err(|violation| {
+            let datastores = self.nodes.datastores().into_iter().flatten();
+            let reasons = datastores.map(|datastore| datastore.status().sync.reason);
+            format!("{violation}: {:?}", reasons.collect::<Vec<_>>())
+        })
     }
 
     /// Runs the world until all work in the background is done. A planned crash may still come, and the work then begins anew.
