@@ -212,11 +212,12 @@ impl Datastore {
         if role_file.was_killed() && !is_active(Mutant::ClosedTooEarly) {
             store.sync_everything().map_err(refused(config))?;
         }
-        store.close().map_err(refused(config))?;
+        // First: the delta of a store that was closed counts after a loss of power, and lacks the writes of the tables.
         if !is_active(Mutant::NoTablesSync) {
             let synced = tables::sync(store.backing().as_ref());
             synced.map_err(refused(config))?;
         }
+        store.close().map_err(refused(config))?;
         role_file.closed().map_err(failed(config))
     }
 }

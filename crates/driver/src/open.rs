@@ -356,7 +356,9 @@ impl Prepared {
         let role = role.started(place.boot, is_always);
         // A count that cannot be opened refuses the store, which is not changed before.
         let has_tables = RoleState { record, ..role }.has_tables();
-        let count = tables::open_count(backing.as_ref(), has_tables);
+        // The count of a primary that was alone tells an older copy of its secondary, too: the delta outlives the process.
+        let has_led = record.is_primary() && !role.went_down(place.boot);
+        let count = tables::open_count(backing.as_ref(), has_tables || has_led);
         let count = count.map_err(table_refused(&config))?;
         let role_file = RoleFile::open(Arc::clone(&backing), role, place.boot, record);
         let role_file = role_file.map_err(failed(&config))?;

@@ -5,11 +5,13 @@
 //! generation in which the copies were equal but for the operations in flight. It is kept in two ways:
 //!
 //! - A secondary in sync *follows*: it remembers the operations of its primary that the primary may not have applied yet.
-//!   Its writes are in the SAW table.
+//!   Its writes are in the SAW table. This delta ends with the process.
 //! - A primary without its secondary, and a secondary that has become the primary, is *alone*: everything that changes is
-//!   noted, from the moment at which the connection was lost.
+//!   noted, from the moment at which the connection was lost. This delta outlives the process ([`kept`]): a node that leads
+//!   again in the same generation goes on with it.
 //!
-//! A delta lives in memory: a process that starts has none. A delta over its limits is dropped.
+//! A delta over its limits becomes coarser: "all records", "everything of this file from here on", "all files from this number
+//! on". It never ends for its length.
 //!
 //! A resync takes from the delta what it has sent and the other copy has ([`resync_part`]), so that a resync that loses its
 //! connection goes on where it was. A resync of everything has a delta from the end of its namespace on.
@@ -18,13 +20,19 @@
 //! changed it; the other copy names its own writes in flight.
 
 mod changes;
+mod form;
+mod kept;
+mod region_marks;
 mod resync_part;
+mod table;
+#[cfg(test)]
+mod tests;
 
-use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockstep_types::backing::BackingFile;
+use lockstep_types::backing::{Backing, BackingFile};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Generation, Ino, Osn};
 use parking_lot::Mutex;
@@ -32,10 +40,13 @@ use parking_lot::Mutex;
 use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver};
 use crate::error::StoreError;
 use crate::namespace::plan::Plan;
-use changes::Changes;
 pub use changes::{ChangedContent, ChangedRegions};
+use changes::{Changes, changed_bytes, replicated_keys};
+use kept::{KeptDelta, Lead};
+use region_marks::Notes;
 use resync_part::ResyncPart;
-pub use resync_part::{DeltaJob, DeltaWalk, RestOfFiles};
+pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles};
+pub use table::{DeltaTable, LastUse, make_table};
 
 /// The operations that the primary may not have applied.
 struct Following {
@@ -50,32 +61,32 @@ struct Following {
 }
 
 impl Following {
-    /// The delta of the next primary.
-    fn alone(self) -> Delta {
-        let Some(applied) = self.applied else {
-            return Delta::Off;
-        };
+    /// The changes of the next primary.
+    fn changes(self) -> Changes {
         let mut changes = self.older;
         changes.join(self.newer);
         if is_active(Mutant::DeltaForgetsUnapplied) {
             changes = Changes::default();
         }
-        Delta::Alone(Alone {
-            base: self.base,
-            applied,
-            changes,
-            resync: ResyncPart::default(),
-        })
+        changes
     }
 }
 
-/// The changes of a node that is alone.
+/// The changes of a node that is alone. Its bytes are in [`KeptDelta`].
 struct Alone {
-    base: Generation,
-    /// The other copy has every operation up to this one, or it does not belong to this delta.
-    applied: Osn,
-    changes: Changes,
+    lead: Lead,
+    records: ChangedRecords,
     resync: ResyncPart,
+}
+
+impl Alone {
+    fn of(lead: Lead) -> Self {
+        Self {
+            lead,
+            records: ChangedRecords::default(),
+            resync: ResyncPart::default(),
+        }
+    }
 }
 
 /// See the head of this file.
@@ -88,69 +99,146 @@ enum Delta {
 }
 
 /// The delta of a store.
-#[derive(Default)]
 pub struct DeltaTracker {
     /// Whether changes of bytes are noted, for threads that must not wait for the lock.
     notes_bytes: AtomicBool,
+    /// The noted bytes, for the same threads.
+    notes: Arc<Notes>,
     delta: Mutex<DeltaState>,
 }
 
 /// The delta, and the job of a resync that may take from it.
-#[derive(Default)]
 struct DeltaState {
     delta: Delta,
+    /// The delta of a node that is alone, in memory that outlives the process.
+    kept: KeptDelta,
     job: u64,
 }
 
 /// Begin and end.
 impl DeltaTracker {
+    /// The delta in this table, as the last process has left it.
+    pub fn open(table: DeltaTable) -> Self {
+        let (kept, left) = KeptDelta::open(table);
+        let delta = left.map_or(Delta::Off, |left| {
+            Delta::Alone(Alone {
+                lead: left.lead,
+                records: ChangedRecords {
+                    keys: left.keys.into_iter().collect(),
+                    all: left.all_records,
+                },
+                resync: ResyncPart::left(left.rest, left.lacks_namespace),
+            })
+        });
+        Self {
+            notes_bytes: AtomicBool::new(matches!(delta, Delta::Alone(_))),
+            notes: Arc::clone(kept.notes()),
+            delta: Mutex::new(DeltaState {
+                delta,
+                kept,
+                job: 0,
+            }),
+        }
+    }
+
     /// A secondary in sync begins to follow, in generation `base`. `applied`: its last operation.
     pub fn follow(&self, base: Generation, applied: Osn) {
-        self.set(Delta::Following(Following {
+        let mut state = self.delta.lock();
+        self.end_in(&mut state);
+        state.delta = Delta::Following(Following {
             base,
             applied: None,
             split: applied,
             older: Changes::default(),
             newer: Changes::default(),
-        }));
+        });
     }
 
     /// A primary has lost the connection with its secondary, with which it was in sync. `applied`: its last operation.
     pub fn begin_alone(&self, base: Generation, applied: Osn) {
-        self.set(Delta::Alone(Alone {
+        let mut state = self.delta.lock();
+        self.end_in(&mut state);
+        let lead = Lead {
+            led: base,
             base,
             applied,
-            changes: Changes::default(),
-            resync: ResyncPart::default(),
-        }));
+        };
+        state.kept.begun(lead);
+        self.note_alone(&mut state, Alone::of(lead));
     }
 
-    /// A secondary becomes the primary, without the other node. A delta that does not know yet which operations the old
-    /// primary has applied ends.
-    pub fn take_over(&self) {
-        let mut kept = self.delta.lock();
-        let next = match std::mem::take(&mut kept.delta) {
-            Delta::Following(following) => following.alone(),
-            Delta::Off | Delta::Alone(_) => Delta::Off,
+    /// This node leads in generation `led`, without the other node. A secondary goes on from the operations that it followed; a
+    /// node that led in this generation before it was stopped goes on with its delta. A delta that does not know yet which
+    /// operations the old primary has applied ends.
+    pub fn lead_alone(&self, led: Generation) {
+        let mut state = self.delta.lock();
+        match std::mem::take(&mut state.delta) {
+            Delta::Alone(alone) if alone.lead.led == led => state.delta = Delta::Alone(alone),
+            Delta::Following(following) => {
+                self.end_in(&mut state);
+                if let Some(applied) = following.applied {
+                    let lead = Lead {
+                        led,
+                        base: following.base,
+                        applied,
+                    };
+                    self.go_on_alone(&mut state, lead, following.changes());
+                }
+            }
+            Delta::Off | Delta::Alone(_) => self.end_in(&mut state),
+        }
+    }
+
+    /// Begins a delta with changes. The table has them before it has a delta.
+    fn go_on_alone(&self, state: &mut DeltaState, lead: Lead, changes: Changes) {
+        let DeltaState { kept, .. } = state;
+        for (ino, regions) in &changes.content {
+            for run in regions.iter() {
+                kept.note_bytes(*ino, &run);
+            }
+        }
+        if changes.all_content {
+            kept.note_files_from(1);
+        }
+        let all = changes.all_records || !kept.note_keys(&changes.records);
+        if all {
+            kept.note_all_records();
+        }
+        kept.begun(lead);
+        let records = ChangedRecords {
+            keys: changes.records,
+            all,
         };
-        self.store(&mut kept, next);
+        self.note_alone(
+            state,
+            Alone {
+                records,
+                ..Alone::of(lead)
+            },
+        );
     }
 
     /// The copies are equal again, or the delta says nothing about the other copy any more.
     pub fn end(&self) {
-        self.set(Delta::Off);
-    }
-
-    fn set(&self, next: Delta) {
-        self.store(&mut self.delta.lock(), next);
+        self.end_in(&mut self.delta.lock());
     }
 
     /// No job of a resync that began before takes anything from the next delta.
-    fn store(&self, kept: &mut DeltaState, next: Delta) {
-        let is_alone = matches!(next, Delta::Alone(_));
-        kept.delta = next;
-        kept.job += 1;
-        self.notes_bytes.store(is_alone, Ordering::Release);
+    fn end_in(&self, state: &mut DeltaState) {
+        state.delta = Delta::Off;
+        state.job += 1;
+        self.notes_bytes.store(false, Ordering::Release);
+        state.kept.begin();
+    }
+
+    fn note_alone(&self, state: &mut DeltaState, alone: Alone) {
+        state.delta = Delta::Alone(alone);
+        self.notes_bytes.store(true, Ordering::Release);
+    }
+
+    /// Puts the delta on stable storage, before the opening `epoch` of the store ends cleanly.
+    pub fn close(&self, backing: &dyn Backing, epoch: u32) -> Result<(), StoreError> {
+        self.delta.lock().kept.close(backing, epoch)
     }
 }
 
@@ -158,42 +246,32 @@ impl DeltaTracker {
 impl DeltaTracker {
     /// An operation is about to change records, and perhaps content.
     pub fn note_operation(&self, osn: Osn, plan: &Plan) {
-        let mut kept = self.delta.lock();
-        match &mut kept.delta {
-            Delta::Off => return,
+        let mut state = self.delta.lock();
+        let DeltaState { delta, kept, .. } = &mut *state;
+        match delta {
+            Delta::Off => {}
             Delta::Following(following) => following.newer.note(osn, plan),
-            Delta::Alone(alone) => alone.changes.note(osn, plan),
+            Delta::Alone(alone) => {
+                alone.note_keys(kept, replicated_keys(plan));
+                if let Some((ino, bytes)) = changed_bytes(plan) {
+                    kept.note_bytes(ino, &bytes);
+                }
+            }
         }
-        self.end_if_too_long(&mut kept);
     }
 
     /// Adds bytes that may differ. A node that is not alone notes none.
     pub fn add_bytes(&self, ino: Ino, bytes: &Range<u64>) {
-        let mut kept = self.delta.lock();
-        if let Delta::Alone(alone) = &mut kept.delta {
-            alone.changes.note_bytes(ino, bytes);
-            self.end_if_too_long(&mut kept);
-        }
-    }
-
-    fn end_if_too_long(&self, kept: &mut DeltaState) {
-        let is_too_long = match &kept.delta {
-            Delta::Off => false,
-            Delta::Following(Following { older, newer, .. }) => {
-                older.are_too_many() || newer.are_too_many()
-            }
-            Delta::Alone(alone) => alone.changes.are_too_many() || alone.resync.is_too_long(),
-        };
-        if is_too_long {
-            tracing::info!("too many changes for a delta: the next resync compares everything");
-            self.store(kept, Delta::Off);
+        let mut state = self.delta.lock();
+        if let Delta::Alone(_) = &state.delta {
+            state.kept.note_bytes(ino, bytes);
         }
     }
 
     /// The primary has done every operation below `below`. Operations that it has applied need no delta.
     pub fn note_done_below(&self, below: Osn) {
-        let mut kept = self.delta.lock();
-        if let Delta::Following(following) = &mut kept.delta
+        let mut state = self.delta.lock();
+        if let Delta::Following(following) = &mut state.delta
             && below > following.split
         {
             following.applied = Some(following.split);
@@ -205,8 +283,26 @@ impl DeltaTracker {
     }
 }
 
+impl Alone {
+    /// Notes keys in the table and in memory.
+    fn note_keys<'a>(&mut self, kept: &mut KeptDelta, keys: impl Iterator<Item = &'a Vec<u8>>) {
+        if self.records.all {
+            return;
+        }
+        let records = &self.records.keys;
+        let new: Vec<&Vec<u8>> = keys.filter(|key| !records.contains(*key)).collect();
+        let unsent = new.iter().copied();
+        let unsent = unsent.filter(|key| !self.resync.has_sent(key));
+        self.records.all = !kept.note_keys(unsent);
+        self.records.keys.extend(new.into_iter().cloned());
+        if self.records.limit() {
+            kept.note_all_records();
+        }
+    }
+}
+
 /// Of a node that is alone, every change of bytes. The bytes of a metadata operation are noted with its records as well: a
-/// follower has to tell the operations apart.
+/// follower has to tell the operations apart. Bytes that are noted already need no lock of the delta.
 impl ByteObserver for DeltaTracker {
     fn before_change(
         &self,
@@ -217,7 +313,10 @@ impl ByteObserver for DeltaTracker {
             matches!(change.edit, ByteEdit::Write { .. }) && is_active(Mutant::DeltaForgetsWrites)
         };
         if self.notes_bytes.load(Ordering::Acquire) && !is_forgotten() {
-            self.add_bytes(change.ino, &change.edit.range());
+            let (ino, bytes) = (change.ino, change.edit.range());
+            if !self.notes.cover(ino, &bytes) {
+                self.add_bytes(ino, &bytes);
+            }
         }
         Ok(())
     }
@@ -227,33 +326,23 @@ impl ByteObserver for DeltaTracker {
 impl DeltaTracker {
     /// Whether the delta says how a copy differs that was equal in generation `base` and has `applied` now.
     pub fn covers(&self, base: Generation, applied: Osn) -> bool {
-        self.alone(base, applied, |_| ()).is_some()
+        alone_since(&mut self.delta.lock().delta, base, applied).is_some()
     }
 
-    /// The keys of the changed records, if the delta says how a copy differs that was equal in generation `base` and has
-    /// `applied` now.
-    pub fn records(&self, base: Generation, applied: Osn) -> Option<BTreeSet<Vec<u8>>> {
-        self.alone(base, applied, |alone| {
-            alone.resync.with_sent(&alone.changes.records)
-        })
-    }
-
-    fn alone<T>(
-        &self,
-        base: Generation,
-        applied: Osn,
-        get: impl FnOnce(&mut Alone) -> T,
-    ) -> Option<T> {
-        alone_since(&mut self.delta.lock(), base, applied).map(get)
+    /// The changed records, if the delta says how a copy differs that was equal in generation `base` and has `applied` now.
+    pub fn records(&self, base: Generation, applied: Osn) -> Option<ChangedRecords> {
+        let mut state = self.delta.lock();
+        let alone = alone_since(&mut state.delta, base, applied)?;
+        Some(alone.resync.with_sent(&alone.records))
     }
 }
 
 /// The delta, if it says how a copy differs that was equal in generation `base` and has `applied` now.
-fn alone_since(kept: &mut DeltaState, base: Generation, applied: Osn) -> Option<&mut Alone> {
-    let Delta::Alone(alone) = &mut kept.delta else {
+fn alone_since(delta: &mut Delta, base: Generation, applied: Osn) -> Option<&mut Alone> {
+    let Delta::Alone(alone) = delta else {
         return None;
     };
-    let is_since = alone.base == base && alone.applied <= applied;
+    let is_since = alone.lead.base == base && alone.lead.applied <= applied;
     (is_since && alone.resync.has_namespace()).then_some(alone)
 }
 
@@ -262,213 +351,101 @@ impl DeltaTracker {
     /// A resync begins to send the namespace. `whole`: the copies may differ in anything, and a delta from before says
     /// nothing.
     pub fn begin_image(&self, whole: bool) -> DeltaJob {
-        let mut kept = self.delta.lock();
+        let mut state = self.delta.lock();
         if whole {
-            self.store(&mut kept, Delta::Off);
+            self.end_in(&mut state);
         }
-        begin_job(&mut kept)
+        begin_job(&mut state)
     }
 
     /// No metadata operation is under way, and every record that may differ is about to be sent. `whole`: the generation of a
     /// resync of everything. From here on its delta notes what changes; `applied`: the last operation.
     pub fn image_held(&self, job: DeltaJob, whole: Option<Generation>, applied: Osn) {
-        let mut kept = self.delta.lock();
-        if job.0 != kept.job {
+        let mut state = self.delta.lock();
+        if job.0 != state.job {
             return;
         }
         if let Some(base) = whole {
-            let alone = Alone {
+            let lead = Lead {
+                led: base,
                 base,
                 applied,
-                changes: Changes::default(),
-                resync: ResyncPart::of_everything(),
             };
-            self.store(&mut kept, Delta::Alone(alone));
+            self.end_in(&mut state);
+            state.kept.begun_whole(lead);
+            let alone = Alone {
+                resync: ResyncPart::of_everything(),
+                ..Alone::of(lead)
+            };
+            self.note_alone(&mut state, alone);
             // It is the same job still.
-            kept.job = job.0;
-        } else if let Delta::Alone(alone) = &mut kept.delta {
-            let records = std::mem::take(&mut alone.changes.records);
+            state.job = job.0;
+        } else if let Delta::Alone(alone) = &mut state.delta {
+            let records = std::mem::take(&mut alone.records);
             alone.resync.send(records);
-            self.end_if_too_long(&mut kept);
         }
     }
 
     /// The secondary has every record that was sent before.
     pub fn image_arrived(&self, job: DeltaJob) {
-        self.with_job(job, |alone| alone.resync.arrived());
+        self.with_job(job, |alone, kept| {
+            alone.resync.arrived();
+            kept.arrived();
+        });
     }
 
     /// A resync begins to make the content equal of a copy that was equal in generation `base` and has `applied` now; `None`
     /// if the delta does not say how it differs.
     pub fn begin_walk(&self, base: Generation, applied: Osn) -> Option<DeltaWalk> {
-        let mut kept = self.delta.lock();
-        let job = begin_job(&mut kept);
-        let alone = alone_since(&mut kept, base, applied)?;
-        let noted = alone.changes.take_content();
-        let records = alone.resync.with_sent(&alone.changes.records);
-        alone.resync.open(noted);
+        let mut state = self.delta.lock();
+        let job = begin_job(&mut state);
+        let DeltaState { delta, kept, .. } = &mut *state;
+        let alone = alone_since(delta, base, applied)?;
+        let (noted, noted_from) = kept.open_noted();
+        let records = alone.resync.with_sent(&alone.records);
+        alone.resync.open(noted, noted_from);
         alone.resync.open_files_of(&records);
-        let walk = alone.resync.begin_walk(job);
-        if walk.is_none() {
-            self.store(&mut kept, Delta::Off);
-        }
-        walk
+        Some(alone.resync.begin_walk(job))
     }
 
     /// The walk begins with files of the rest; `rest` is what is left then.
     pub fn files_begun(&self, job: DeltaJob, files: &[Ino], rest: RestOfFiles) {
-        self.with_job(job, |alone| alone.resync.files_begun(files, rest));
+        self.with_job(job, |alone, kept| {
+            kept.files_begun(files, Some(rest.next));
+            alone.resync.files_begun(files, rest);
+        });
     }
 
     /// These bytes are equal on both nodes, and no write to them is under way.
     pub fn compared(&self, job: DeltaJob, ino: Ino, bytes: &Range<u64>) {
-        self.with_job(job, |alone| alone.resync.compared(ino, bytes));
+        self.with_job(job, |alone, kept| {
+            if let Some(left) = alone.resync.compared(ino, bytes) {
+                kept.set_open(ino, bytes, left);
+            }
+        });
     }
 
     /// The walk is over with a file.
     pub fn file_done(&self, job: DeltaJob, ino: Ino) {
-        self.with_job(job, |alone| alone.resync.file_done(ino));
+        self.with_job(job, |alone, kept| {
+            alone.resync.file_done(ino);
+            kept.set_open(ino, &(0..u64::MAX), &ChangedRegions::default());
+        });
     }
 
-    fn with_job(&self, job: DeltaJob, change: impl FnOnce(&mut Alone)) {
-        let mut kept = self.delta.lock();
-        if job.0 == kept.job
-            && let Delta::Alone(alone) = &mut kept.delta
-        {
-            change(alone);
+    fn with_job(&self, job: DeltaJob, change: impl FnOnce(&mut Alone, &mut KeptDelta)) {
+        let mut state = self.delta.lock();
+        if job.0 != state.job {
+            return;
+        }
+        let DeltaState { delta, kept, .. } = &mut *state;
+        if let Delta::Alone(alone) = delta {
+            change(alone, kept);
         }
     }
 }
 
-fn begin_job(kept: &mut DeltaState) -> DeltaJob {
-    kept.job += 1;
-    DeltaJob(kept.job)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn osn(sequence: u64) -> Osn {
-        Osn {
-            generation: Generation::FIRST,
-            sequence,
-        }
-    }
-
-    fn ino(number: u64) -> Ino {
-        Ino::new(number).unwrap()
-    }
-
-    /// Notes an operation that resizes a file, whose number is that of the operation.
-    fn note(delta: &DeltaTracker, sequence: u64) {
-        let mut kept = delta.delta.lock();
-        if let Delta::Following(following) = &mut kept.delta {
-            following.newer.note_bytes(ino(sequence), &(0..1));
-            following.newer.last = Some(osn(sequence));
-        }
-    }
-
-    fn files(delta: &DeltaTracker) -> Option<Vec<u64>> {
-        let walk = delta.begin_walk(Generation::FIRST, osn(1000))?;
-        Some(walk.content.keys().map(|ino| ino.get()).collect())
-    }
-
-    #[test]
-    fn a_follower_forgets_what_its_primary_has_applied_and_nothing_else() {
-        let delta = DeltaTracker::default();
-        delta.follow(Generation::FIRST, osn(10));
-        note(&delta, 11);
-        delta.note_done_below(osn(11));
-        note(&delta, 12);
-        delta.note_done_below(osn(12));
-        note(&delta, 13);
-        // Operation 12 is not done, and 13 neither.
-        delta.take_over();
-        let kept = files(&delta).unwrap();
-        assert!(kept.contains(&12) && kept.contains(&13), "{kept:?}");
-        assert!(
-            !delta.covers(Generation::FIRST, osn(9)),
-            "it lacks operations"
-        );
-    }
-
-    #[test]
-    fn a_follower_that_does_not_know_its_primary_has_no_delta() {
-        let delta = DeltaTracker::default();
-        delta.follow(Generation::FIRST, osn(10));
-        note(&delta, 11);
-        delta.note_done_below(osn(10));
-        delta.take_over();
-        assert_eq!(files(&delta), None);
-    }
-
-    const REGION: u64 = changes::REGION_BYTES;
-    const BASE: Generation = Generation::FIRST;
-
-    fn runs(content: &ChangedContent, number: u64) -> Vec<(u64, u64)> {
-        let regions = content.get(&ino(number)).cloned().unwrap_or_default();
-        regions.iter().map(|run| (run.start, run.end)).collect()
-    }
-
-    fn walk(delta: &DeltaTracker) -> DeltaWalk {
-        delta.begin_walk(BASE, Osn::ZERO).unwrap()
-    }
-
-    #[test]
-    fn a_walk_goes_on_with_what_was_not_compared_and_with_what_has_changed_since() {
-        let delta = DeltaTracker::default();
-        delta.begin_alone(BASE, Osn::ZERO);
-        delta.add_bytes(ino(5), &(0..4 * REGION));
-        delta.add_bytes(ino(6), &(0..1));
-        let first = walk(&delta);
-        assert!(!first.goes_on);
-        delta.compared(first.job, ino(5), &(0..REGION));
-        delta.file_done(first.job, ino(6));
-        // A write that is mirrored, and perhaps not on both nodes at the loss.
-        delta.add_bytes(ino(5), &(0..1));
-        delta.compared(first.job, ino(5), &(REGION..2 * REGION));
-        let second = walk(&delta);
-        assert!(second.goes_on);
-        assert_eq!(
-            runs(&second.content, 5),
-            [(0, REGION), (2 * REGION, 4 * REGION)]
-        );
-        assert_eq!(second.content.len(), 1);
-        assert_eq!(second.touched, BTreeSet::from([ino(5), ino(6)]));
-        // Late words of the first walk.
-        delta.file_done(first.job, ino(5));
-        assert!(!walk(&delta).content.is_empty());
-    }
-
-    #[test]
-    fn a_resync_of_everything_goes_on_once_its_namespace_has_arrived() {
-        let delta = DeltaTracker::default();
-        delta.begin_alone(BASE, Osn::ZERO);
-        let image = delta.begin_image(true);
-        assert!(!delta.covers(BASE, Osn::ZERO), "of an earlier delta");
-        delta.image_held(image, Some(BASE), Osn::ZERO);
-        assert!(
-            !delta.covers(BASE, Osn::ZERO),
-            "the namespace may not be there"
-        );
-        delta.image_arrived(image);
-        let first = walk(&delta);
-        let rest = |next| RestOfFiles {
-            next,
-            last: Some(9),
-        };
-        delta.files_begun(first.job, &[ino(2), ino(3)], rest(4));
-        delta.file_done(first.job, ino(2));
-        delta.add_bytes(ino(8), &(0..1));
-        delta.add_bytes(ino(12), &(0..1));
-        let second = walk(&delta);
-        assert_eq!(second.rest, Some(rest(4)));
-        assert_eq!(runs(&second.content, 3), [(0, u64::MAX)]);
-        let files: Vec<u64> = second.content.keys().map(|ino| ino.get()).collect();
-        assert_eq!(files, [3, 12], "the rest has 8");
-        delta.end();
-        delta.image_arrived(image);
-        assert!(!delta.covers(BASE, Osn::ZERO));
-    }
+fn begin_job(state: &mut DeltaState) -> DeltaJob {
+    state.job += 1;
+    DeltaJob(state.job)
 }

@@ -425,6 +425,9 @@ impl MetadataLog {
         tree.content.sync().sync_removals(tree.disk())?;
         // The log too: an intent that waits for the peer's answer is in no other place.
         self.sync_all_logged(tree.disk())?;
+        let epoch = self.applying.lock().epoch;
+        let delta = self.delta.close(tree.disk().backing().as_ref(), epoch);
+        tree.disk().poison_on_error(delta)?;
         // A killed process of this run of the machine may have left unsynced content that this process does not know:
         // a power loss must still be noticed. And if the other node has not answered a write, the content may be longer
         // than its record says: as after a kill, the content decides.

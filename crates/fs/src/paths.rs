@@ -10,8 +10,12 @@ pub const FORMAT_FILE: &str = "format.json";
 pub const NAMESPACE_FILE: &str = "namespace.redb";
 /// The directory of the intent log.
 pub const LOG_DIR: &str = "log";
+/// The directory of the tables.
+pub const TABLES_DIR: &str = "tables";
 /// The table of files with unflushed writes.
 pub const TIMES_FILE: &str = "tables/times";
+/// The table of the changes since both copies were equal.
+pub const DELTA_FILE: &str = "tables/delta";
 /// The directory above all content.
 pub const CONTENT_DIR: &str = "content";
 /// The directory above everything that was set aside before a resync overwrote it. A directory `lost+found` in the store

@@ -31,7 +31,10 @@ mod open;
 mod replica_access;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
-pub use crate::delta::{ChangedContent, ChangedRegions, DeltaJob, DeltaWalk, RestOfFiles};
+pub use crate::delta::{
+    ChangedContent, ChangedRecords, ChangedRegions, DeltaJob, DeltaWalk, RestOfFiles,
+    make_table as make_delta_table,
+};
 pub use crate::lost_found::{OwnBytes, PreservedTotals};
 pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent, Intents};
 pub use crate::tree::Tree;

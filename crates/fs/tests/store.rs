@@ -13,6 +13,8 @@
 mod bad_input;
 #[path = "store/creation.rs"]
 mod creation;
+#[path = "store/delta.rs"]
+mod delta;
 #[path = "store/durability.rs"]
 mod durability;
 #[path = "store/export.rs"]

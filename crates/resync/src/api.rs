@@ -3,10 +3,9 @@
 //!
 //! The driver implements the traits. `lockstep-verify` uses them, too.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockstep_fs::store::{DeltaAccess, DeltaWalk};
+use lockstep_fs::store::{ChangedRecords, DeltaAccess, DeltaWalk};
 use lockstep_fs::{OpError, StoreError};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, RequestFailure, Response};
@@ -43,8 +42,8 @@ impl PeerBase {
         delta.covers(self.generation, self.applied)
     }
 
-    /// The keys of the records that may differ, if the primary has a delta since this base.
-    pub(crate) fn records(self, delta: DeltaAccess<'_>) -> Option<BTreeSet<Vec<u8>>> {
+    /// The records that may differ, if the primary has a delta since this base.
+    pub(crate) fn records(self, delta: DeltaAccess<'_>) -> Option<ChangedRecords> {
         delta.records(self.generation, self.applied)
     }
 

@@ -75,13 +75,19 @@ impl<'a> FileWalk<'a> {
     ) -> Result<(Self, BTreeSet<Ino>), ResyncError> {
         let rest = match since.rest {
             None => 0..0,
-            Some(RestOfFiles { last: None, .. }) => {
+            Some(RestOfFiles {
+                next: 1,
+                last: None,
+            }) => {
                 return Ok((Self::all(source, Some(since.job), progress)?, since.touched));
             }
-            Some(RestOfFiles {
-                next,
-                last: Some(last),
-            }) => next..last.saturating_add(1),
+            Some(RestOfFiles { next, last }) => {
+                let last = match last {
+                    Some(last) => last,
+                    None => source.view.census(next, u64::MAX)?.last,
+                };
+                next..last.saturating_add(1)
+            }
         };
         let mut walk = Self {
             view: source.view,
@@ -91,6 +97,9 @@ impl<'a> FileWalk<'a> {
             job: Some(since.job),
         };
         let mut bytes = walk.take_changed(since.content)?;
+        if since.all_times {
+            walk.add_all_times()?;
+        }
         let mut files = walk.changed.len() as u64;
         if !walk.rest.is_empty() {
             source.image.settle_records()?;
@@ -118,6 +127,22 @@ impl<'a> FileWalk<'a> {
             }
         }
         Ok(bytes)
+    }
+
+    /// Adds every file, whose times may differ.
+    fn add_all_times(&mut self) -> Result<(), OpError> {
+        let mut next = 1;
+        loop {
+            let inodes = self.view.inodes(next, u64::MAX, FILES_MAX)?;
+            let Some((last, _)) = inodes.last() else {
+                return Ok(());
+            };
+            next = last.get().saturating_add(1);
+            let files = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
+            for (ino, _) in files.filter(|(ino, _)| !self.rest.contains(&ino.get())) {
+                self.changed.entry(*ino).or_default();
+            }
+        }
     }
 
     /// The next files, perhaps none; `None` when there are no more files.

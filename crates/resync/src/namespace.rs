@@ -6,7 +6,8 @@
 //! admits no more metadata operations and waits for the operations under way, and the primary sends the rest
 //! ([`send_tail`]). The waiting time of those operations therefore does not depend on the number of files.
 //!
-//! If the store has a delta of the changes since the copies were equal, only the records of the delta are sent. Records that
+//! If the store has a delta of the changes since the copies were equal, only the records of the delta are sent: all records, if
+//! there were too many changes to name them, and still only the content that has changed. Records that
 //! the secondary has at the end of the image are no longer in the delta. After an image of everything the store has one (rule P24).
 //!
 //! Before the tail, the secondary's records form no namespace that ever existed: a file may have two names, or a
@@ -15,7 +16,7 @@
 
 use lockstep_fs::StoreView;
 use lockstep_fs::keys::REPLICATED;
-use lockstep_fs::store::{ChangeFeed, DeltaJob, ImageChunk};
+use lockstep_fs::store::{ChangeFeed, ChangedRecords, DeltaJob, ImageChunk};
 use lockstep_repl::message::Request;
 use lockstep_types::{Generation, SyncId};
 
@@ -87,15 +88,17 @@ pub fn send_image<'a>(
         operations,
         requests: RequestPipeline::new(peer),
     };
-    if let Some(base) = base {
-        let records = base.records(source.delta).ok_or(ResyncError::DeltaEnded)?;
-        sender.changes.extend(records);
-    } else {
+    let changed = match base {
+        Some(base) => base.records(source.delta).ok_or(ResyncError::DeltaEnded)?,
+        None => ChangedRecords::any(),
+    };
+    if changed.all {
         source.image.settle_records()?;
         for table in REPLICATED {
             sender.send_table(table)?;
         }
     }
+    sender.changes.extend(changed.keys);
     sender.send_rounds()?;
     sender.requests.send("tidy up", Request::FlushImage, &[])?;
     // The flush takes time, in which more records change.

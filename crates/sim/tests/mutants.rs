@@ -95,6 +95,16 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::ForgetLostPower => DIFFERS,
         // A write that the delta lacks may be a durable one.
         Mutant::DeltaForgetsWrites => &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE],
+        // Records may be missing besides.
+        Mutant::FullTableForgets | Mutant::MarksDieWithProcess => &[
+            TABLES,
+            IDENTICAL,
+            SURVIVES,
+            FOLLOWS,
+            READS,
+            DURABLE,
+            EXACTLY_ONCE,
+        ],
         // A recovery also waits for messages that were not sent again. One of them may be a durable write.
         Mutant::NoResend | Mutant::HandOverUnsynced => {
             &[TABLES, IDENTICAL, SURVIVES, DURABLE, IN_TIME]

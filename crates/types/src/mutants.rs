@@ -122,6 +122,10 @@ mutants! {
     DeltaForgetsUnapplied,
     /// A resync that goes on leaves out the files that it had begun when it lost its connection (P24).
     ResumeTooFar,
+    /// A full table of the delta drops what it has no room for (P21).
+    FullTableForgets,
+    /// The delta of a node that is alone outlives the process without the changes since it began (P21).
+    MarksDieWithProcess,
     /// The inodes that a resync of the changes has touched are not compared after the resync (P21).
     TrustResync,
     /// A deposed node does not name its writes in flight (P21).

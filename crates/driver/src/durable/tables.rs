@@ -73,10 +73,14 @@ impl Tables {
         Ok(Self { paw, old_paw, saw })
     }
 
-    /// The writes of a secondary that may not be done on its primary; `None` if the table cannot be read.
-    pub fn waiting(backing: &dyn Backing) -> Option<Vec<InFlightEntry>> {
-        let table = map(backing, SAW_FILE).ok()?;
-        InFlightTable::open(table).ok().map(|(_, entries)| entries)
+    /// The writes that were under way when the last session ended, as primary and as secondary; `None` if a table cannot be read.
+    pub fn left_writes(backing: &dyn Backing) -> Option<Vec<InFlightEntry>> {
+        let mut left = Vec::new();
+        for file in [PAW_FILE, SAW_FILE] {
+            let (_, entries) = InFlightTable::open(map(backing, file).ok()?).ok()?;
+            left.extend(entries);
+        }
+        Some(left)
     }
 
     /// Makes empty tables for a copy out of sync.
@@ -89,7 +93,8 @@ impl Tables {
     }
 }
 
-/// The count of a copy's sync. A copy that is not in sync, and has no base, has none: `is_of_use` says so.
+/// The count of a copy's sync. A secondary that is not in sync, and has no base, has none, nor has a primary that is not in sync
+/// and has lost power: `is_of_use` says so.
 pub(crate) fn open_count(
     backing: &dyn Backing,
     is_of_use: bool,

@@ -182,6 +182,8 @@ fn recover(
     let store = checked.open().map_err(refused(config))?.store;
     // The count may be of any earlier moment, as after a loss of power: nothing is known of it (rule P17).
     tables::open_count(store.backing().as_ref(), false).map_err(table_refused(config))?;
+    // Failed syncs may have dropped changes of which the delta says nothing.
+    store.delta().end();
     store.sync_everything().map_err(refused(config))?;
     store.close().map_err(refused(config))?;
     role.closed().map_err(failed(config))

@@ -47,6 +47,10 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
             begin_delta_of_lead(store, role.record.generation, is_in_sync);
         }
     }
+    if !is_in_sync {
+        // Before the tables are made anew.
+        add_left_writes(store);
+    }
     let tables = if role.has_tables() {
         Tables::open(backing)
     } else {
@@ -71,17 +75,23 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
 }
 
 /// Begins the delta of a primary, before anything changes. A node that has just taken over goes on from the operations that
-/// it followed, and from its writes that the old primary may lack.
+/// it followed. A primary that was stopped while it was alone goes on with the delta that it has kept.
 fn begin_delta_of_lead(store: &Store, generation: Generation, is_in_sync: bool) {
     let delta = store.delta();
     if is_in_sync {
         delta.begin_alone(generation);
-        return;
+    } else {
+        delta.lead_alone(generation);
     }
-    delta.take_over();
-    match Tables::waiting(store.backing().as_ref()) {
-        Some(waiting) => add_writes_to_delta(store, ranges_of(&waiting)),
-        None => delta.end(),
+}
+
+/// Adds to the delta, if there is one, the writes that were under way when the last session ended: the other node may lack them,
+/// or have them alone. Without their tables, the delta ends.
+fn add_left_writes(store: &Store) {
+    let backing = store.backing().as_ref();
+    match Tables::left_writes(backing) {
+        Some(writes) => add_writes_to_delta(store, ranges_of(&writes)),
+        None => store.delta().end(),
     }
 }
 

@@ -341,8 +341,15 @@ impl BackingFile for OverlayFile {
     }
 }
 
-/// A copy of a table.
-struct Table(Mutex<Vec<u8>>);
+/// A copy of a table, or a table that ends with the process.
+pub(crate) struct Table(Mutex<Vec<u8>>);
+
+impl Table {
+    /// A table of zeros.
+    pub fn empty(length: usize) -> Self {
+        Self(Mutex::new(vec![0; length]))
+    }
+}
 
 impl BackingTable for Table {
     fn len(&self) -> usize {

@@ -1,4 +1,4 @@
-//! Noted changes: keys of records, and regions of files.
+//! Noted changes: keys of records, and parts of files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -8,25 +8,25 @@ use lockstep_types::{Ino, Osn};
 use crate::namespace::keys;
 use crate::namespace::plan::{ContentEffect, Plan};
 
-/// Bytes are noted in regions of this size, which start at multiples of it.
-pub const REGION_BYTES: u64 = 64 << 10;
-/// Most records of a delta.
+/// Bytes are noted in parts of this size, which start at multiples of it.
+pub const PART_BYTES: u64 = 64 << 10;
+/// Most keys of records of a delta; more become "all records".
 pub const RECORDS_MAX: usize = 64 << 10;
-/// Most runs of regions of a delta, over all files.
+/// Most runs of parts in memory, over all files; more become "all content".
 pub const RUNS_MAX: usize = 256 << 10;
 
-/// Runs of changed regions of one file, apart from each other: start and end.
+/// Runs of changed parts of one file, apart from each other: start and end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedRegions(BTreeMap<u64, u64>);
 
 impl ChangedRegions {
-    /// Adds the regions that the bytes lie in.
+    /// Adds the parts that the bytes lie in.
     pub(super) fn insert(&mut self, bytes: &Range<u64>) {
         if bytes.is_empty() {
             return;
         }
-        let mut start = bytes.start / REGION_BYTES * REGION_BYTES;
-        let end = bytes.end.checked_next_multiple_of(REGION_BYTES);
+        let mut start = bytes.start / PART_BYTES * PART_BYTES;
+        let end = bytes.end.checked_next_multiple_of(PART_BYTES);
         let mut end = end.unwrap_or(u64::MAX);
         // Runs that meet become one.
         while let Some((&from, &to)) = self.0.range(..=end).next_back() {
@@ -80,12 +80,16 @@ impl ChangedRegions {
 /// The changed bytes of files.
 pub type ChangedContent = BTreeMap<Ino, ChangedRegions>;
 
-/// Noted changes.
+/// The changes of operations that a follower notes. Too many become coarser.
 #[derive(Default)]
 pub(super) struct Changes {
     pub records: BTreeSet<Vec<u8>>,
     pub content: ChangedContent,
     runs: usize,
+    /// There were too many records: any may have changed.
+    pub all_records: bool,
+    /// There were too many runs: the content of any file may have changed.
+    pub all_content: bool,
     /// The highest operation among them.
     pub last: Option<Osn>,
 }
@@ -99,13 +103,12 @@ impl Changes {
     }
 
     pub fn note(&mut self, osn: Osn, plan: &Plan) {
-        let replicated = plan.batch.iter().map(|(key, _)| key);
-        let replicated = replicated.filter(|key| keys::is_replicated(key));
-        self.records.extend(replicated.cloned());
+        self.records.extend(replicated_keys(plan).cloned());
         if let Some(effect) = plan.content {
             self.note_bytes(effect.ino(), &bytes_of(effect));
         }
         self.last = self.last.max(Some(osn));
+        self.limit();
     }
 
     pub fn join(&mut self, mut other: Self) {
@@ -116,17 +119,34 @@ impl Changes {
             }
         }
         self.last = self.last.max(other.last);
+        self.all_records |= other.all_records;
+        self.all_content |= other.all_content;
+        self.limit();
     }
 
-    /// Takes the noted bytes out.
-    pub fn take_content(&mut self) -> ChangedContent {
-        self.runs = 0;
-        std::mem::take(&mut self.content)
+    fn limit(&mut self) {
+        self.all_records |= self.records.len() > RECORDS_MAX;
+        self.all_content |= self.runs + self.content.len() > RUNS_MAX;
+        if self.all_records {
+            self.records.clear();
+        }
+        if self.all_content {
+            self.content.clear();
+            self.runs = 0;
+        }
     }
+}
 
-    pub fn are_too_many(&self) -> bool {
-        self.records.len() > RECORDS_MAX || self.runs + self.content.len() > RUNS_MAX
-    }
+/// The keys of the records that a plan changes, of those that both copies have.
+pub(super) fn replicated_keys(plan: &Plan) -> impl Iterator<Item = &Vec<u8>> {
+    let keys = plan.batch.iter().map(|(key, _)| key);
+    keys.filter(|key| keys::is_replicated(key))
+}
+
+/// The bytes that the content part of a plan changes.
+pub(super) fn changed_bytes(plan: &Plan) -> Option<(Ino, Range<u64>)> {
+    let effect = plan.content?;
+    Some((effect.ino(), bytes_of(effect)))
 }
 
 /// The bytes that the content part of an operation changes. The bytes beyond a new size are cut off, and may be written
@@ -142,7 +162,7 @@ fn bytes_of(effect: ContentEffect) -> Range<u64> {
 mod tests {
     use super::*;
 
-    const REGION: u64 = REGION_BYTES;
+    const REGION: u64 = PART_BYTES;
 
     fn runs(ranges: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mut regions = ChangedRegions::default();

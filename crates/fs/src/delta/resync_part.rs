@@ -19,7 +19,42 @@ use crate::namespace::keys;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaJob(pub(super) u64);
 
-/// The files that a resync of everything has not begun.
+/// Changed records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChangedRecords {
+    /// Their keys.
+    pub keys: BTreeSet<Vec<u8>>,
+    /// Any record may have changed: there were too many.
+    pub all: bool,
+}
+
+impl ChangedRecords {
+    /// Any record.
+    pub const fn any() -> Self {
+        Self {
+            keys: BTreeSet::new(),
+            all: true,
+        }
+    }
+
+    /// Keeps no keys if there are too many. Returns whether there were.
+    pub(super) fn limit(&mut self) -> bool {
+        let are_too_many = self.keys.len() > RECORDS_MAX;
+        self.all |= are_too_many;
+        if self.all {
+            self.keys.clear();
+        }
+        are_too_many
+    }
+
+    fn add(&mut self, other: Self) {
+        self.keys.extend(other.keys);
+        self.all |= other.all;
+        self.limit();
+    }
+}
+
+/// The files that a resync has to compare by their numbers, and has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestOfFiles {
     /// The number of the first of them.
@@ -41,8 +76,10 @@ pub struct DeltaWalk {
     pub job: DeltaJob,
     /// The bytes that may differ. A file without bytes may differ in its times.
     pub content: ChangedContent,
-    /// In a resync of everything: the files that may differ in anything, besides.
+    /// In a resync of everything, and if too much has changed: the files that may differ in anything, besides.
     pub rest: Option<RestOfFiles>,
+    /// The times of any file may differ.
+    pub all_times: bool,
     /// The inodes that the resync has touched, or touches for a change: they are compared after it.
     pub touched: BTreeSet<Ino>,
     /// An earlier walk of the same resync was interrupted.
@@ -53,10 +90,12 @@ pub struct DeltaWalk {
 #[derive(Default)]
 pub(super) struct ResyncPart {
     /// Records that were sent, and may not have arrived.
-    sent: BTreeSet<Vec<u8>>,
+    sent: ChangedRecords,
+    /// All records were sent, so the times of any file may differ.
+    all_times: bool,
     /// The bytes that the walk over the content has not made equal.
     open: ChangedContent,
-    /// In a resync of everything: the files that the walk has not come to.
+    /// In a resync of everything, and if too much has changed: the files that the walk has not come to.
     rest: Option<RestOfFiles>,
     /// The secondary does not have the namespace of the resync of everything.
     lacks_namespace: bool,
@@ -78,32 +117,53 @@ impl ResyncPart {
         }
     }
 
+    /// The begin of a resync of the changes that an earlier process has left.
+    pub fn left(rest: Option<u64>, lacks_namespace: bool) -> Self {
+        Self {
+            rest: rest.map(|next| RestOfFiles { next, last: None }),
+            lacks_namespace,
+            ..Self::default()
+        }
+    }
+
     pub const fn has_namespace(&self) -> bool {
         !self.lacks_namespace
     }
 
-    pub fn is_too_long(&self) -> bool {
-        self.sent.len() > RECORDS_MAX
+    /// Whether this record was sent, and may not have arrived.
+    pub fn has_sent(&self, key: &Vec<u8>) -> bool {
+        self.sent.keys.contains(key)
     }
 
     /// The records that may differ, if `noted` have changed since.
-    pub fn with_sent(&self, noted: &BTreeSet<Vec<u8>>) -> BTreeSet<Vec<u8>> {
-        self.sent.union(noted).cloned().collect()
+    pub fn with_sent(&self, noted: &ChangedRecords) -> ChangedRecords {
+        ChangedRecords {
+            keys: self.sent.keys.union(&noted.keys).cloned().collect(),
+            all: self.sent.all || noted.all,
+        }
     }
 
-    /// Adds noted bytes to those that the next walk makes equal.
-    pub fn open(&mut self, noted: ChangedContent) {
+    /// Adds noted bytes to those that the next walk makes equal, and all files from a number on.
+    pub fn open(&mut self, noted: ChangedContent, noted_from: Option<u64>) {
         for (ino, regions) in noted {
             let open = self.open.entry(ino).or_default();
             for run in regions.iter() {
                 open.insert(&run);
             }
         }
+        if let Some(number) = noted_from {
+            self.open_from(number);
+        }
+    }
+
+    fn open_from(&mut self, number: u64) {
+        let next = self.rest.map_or(number, |rest| rest.next.min(number));
+        self.rest = Some(RestOfFiles { next, last: None });
     }
 
     /// The files whose records have changed differ in their times, too.
-    pub fn open_files_of<'a>(&mut self, records: impl IntoIterator<Item = &'a Vec<u8>>) {
-        for key in records {
+    pub fn open_files_of(&mut self, records: &ChangedRecords) {
+        for key in &records.keys {
             if let Some(ino) = keys::ino_of(key) {
                 self.touched.insert(ino);
                 if key.first() == Some(&keys::INODES) {
@@ -111,33 +171,40 @@ impl ResyncPart {
                 }
             }
         }
+        self.all_times |= records.all;
     }
 
-    pub fn begin_walk(&mut self, job: DeltaJob) -> Option<DeltaWalk> {
-        let is_new = self.rest.is_some_and(|rest| rest.last.is_none());
+    pub fn begin_walk(&mut self, job: DeltaJob) -> DeltaWalk {
         if let Some(rest) = self.rest {
             self.open.retain(|ino, _| !rest.has(*ino));
         }
         self.touched.extend(self.open.keys());
         let runs: usize = self.open.values().map(ChangedRegions::runs).sum();
         if runs + self.open.len() > RUNS_MAX || self.touched.len() > RUNS_MAX {
-            return None;
+            self.open_from(1);
+            self.open.clear();
         }
-        if is_new {
+        let is_of_all = RestOfFiles {
+            next: 1,
+            last: None,
+        };
+        if self.rest == Some(is_of_all) {
+            // The walk compares every file.
             self.touched.clear();
         }
-        Some(DeltaWalk {
+        DeltaWalk {
             job,
             content: self.open.clone(),
             rest: self.rest,
+            all_times: self.all_times,
             touched: self.touched.clone(),
             goes_on: std::mem::replace(&mut self.has_walked, true),
-        })
+        }
     }
 
     /// These records are about to be sent.
-    pub fn send(&mut self, mut records: BTreeSet<Vec<u8>>) {
-        self.sent.append(&mut records);
+    pub fn send(&mut self, records: ChangedRecords) {
+        self.sent.add(records);
     }
 
     /// The secondary has every record that was sent before.
@@ -158,11 +225,11 @@ impl ResyncPart {
         }
     }
 
-    /// These bytes are equal.
-    pub fn compared(&mut self, ino: Ino, bytes: &Range<u64>) {
-        if let Some(open) = self.open.get_mut(&ino) {
-            open.remove(bytes);
-        }
+    /// These bytes are equal. Returns the bytes of the file that are not.
+    pub fn compared(&mut self, ino: Ino, bytes: &Range<u64>) -> Option<&ChangedRegions> {
+        let open = self.open.get_mut(&ino)?;
+        open.remove(bytes);
+        Some(open)
     }
 
     /// The walk is over with a file.

@@ -147,8 +147,11 @@ fn first_records() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     ]
 }
 
-/// Writes `format.json`, last and atomically.
-fn write_format(backing: &dyn Backing, datastore: DatastoreUuid) -> Result<(), StoreError> {
+/// Writes `format.json` atomically. A new store gets it last.
+pub(super) fn write_format(
+    backing: &dyn Backing,
+    datastore: DatastoreUuid,
+) -> Result<(), StoreError> {
     let format = Format {
         lockstep_store: FORMAT,
         datastore,

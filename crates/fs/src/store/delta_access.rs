@@ -1,12 +1,11 @@
 //! The delta of a store, for a driver and for a resync: the changes since both copies were equal.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use lockstep_types::{Generation, Ino, Osn};
 
 use super::facade::Store;
-use crate::delta::{DeltaJob, DeltaTracker, DeltaWalk, RestOfFiles};
+use crate::delta::{ChangedRecords, DeltaJob, DeltaTracker, DeltaWalk, RestOfFiles};
 use crate::metadata_log::MetadataLog;
 
 /// The delta of one store (rule P21).
@@ -38,9 +37,10 @@ impl DeltaAccess<'_> {
         self.delta.note_done_below(below);
     }
 
-    /// This secondary becomes the primary, without the other node.
-    pub fn take_over(self) {
-        self.delta.take_over();
+    /// This node leads in generation `led`, without the other node: a secondary that has become the primary, or a primary that was
+    /// stopped and goes on.
+    pub fn lead_alone(self, led: Generation) {
+        self.delta.lead_alone(led);
     }
 
     /// This primary has lost the connection with its secondary. The nodes were in sync, in generation `base`.
@@ -69,9 +69,9 @@ impl DeltaAccess<'_> {
         self.delta.covers(base, applied)
     }
 
-    /// The keys of the records that may differ from those of a copy that was equal in generation `base` and has the
-    /// operations up to `applied`; `None` if the delta does not say so.
-    pub fn records(self, base: Generation, applied: Osn) -> Option<BTreeSet<Vec<u8>>> {
+    /// The records that may differ from those of a copy that was equal in generation `base` and has the operations up to
+    /// `applied`; `None` if the delta does not say so.
+    pub fn records(self, base: Generation, applied: Osn) -> Option<ChangedRecords> {
         self.delta.records(base, applied)
     }
 }

@@ -12,11 +12,12 @@ use lockstep_types::backing::Backing;
 use lockstep_types::{BootId, DatastoreUuid};
 use serde::{Deserialize, Serialize};
 
+use super::create::write_format;
 use super::facade::Store;
 use crate::backing::overlay::Overlay;
 use crate::content::before_change::{ByteObserver, Observers};
 use crate::content::{ContentStore, LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
-use crate::delta::DeltaTracker;
+use crate::delta::{DeltaTable, DeltaTracker, LastUse};
 use crate::error::StoreError;
 use crate::lost_found::LostFound;
 use crate::metadata_log::{self, Leftover, MetadataLog};
@@ -26,8 +27,11 @@ use crate::paths::{CONTENT_DIR, FORMAT_FILE, LOG_DIR, TIMES_FILE};
 use crate::store_disk::StoreDisk;
 use crate::tree::Tree;
 
-/// The format that this program makes, and the only one that it opens.
-pub(super) const FORMAT: u32 = 2;
+/// The format that this program makes, and opens.
+pub(super) const FORMAT: u32 = 3;
+/// The format before, without a delta that outlives the process. A store of this format becomes one of the new format when it is
+/// opened for use, so that no older program changes it without a word to its delta.
+const FORMAT_WITHOUT_DELTA: u32 = 2;
 
 /// The content of the format file.
 #[derive(Serialize, Deserialize)]
@@ -74,7 +78,7 @@ impl OpenOptions {
 /// A store that was read completely and found good. Nothing in its directory was changed.
 pub struct Checked {
     backing: Arc<dyn Backing>,
-    uuid: DatastoreUuid,
+    format: Format,
     options: OpenOptions,
 }
 
@@ -85,7 +89,11 @@ impl Checked {
         // format file from a store that is in use.
         let named = self.backing.sync_dir(".");
         named.map_err(StoreError::disk("sync the names in", "."))?;
-        open_on(self.backing, self.uuid, &self.options)
+        let uuid = self.format.datastore;
+        if self.format.lockstep_store < FORMAT {
+            write_format(self.backing.as_ref(), uuid)?;
+        }
+        open_on(self.backing, uuid, &self.options)
     }
 }
 
@@ -111,7 +119,7 @@ impl Store {
     /// failed sync is noted before it returns, and no later sync tells another thread of success.
     pub fn open(backing: Arc<dyn Backing>, options: &OpenOptions) -> Result<Opened, StoreError> {
         match options.access {
-            Access::Read => open_in_memory(&backing, options),
+            Access::Read => open_in_memory(&backing, options).map(|(opened, _)| opened),
             Access::Write => Self::check(backing, options)?.open(),
         }
     }
@@ -119,17 +127,20 @@ impl Store {
     /// Reads all of a store, by opening it on a copy in memory: a store that cannot be opened stays unchanged. For an
     /// owner that has notes of its own to write before the store changes.
     pub fn check(backing: Arc<dyn Backing>, options: &OpenOptions) -> Result<Checked, StoreError> {
-        let opened = open_in_memory(&backing, options)?;
+        let (_, format) = open_in_memory(&backing, options)?;
         Ok(Checked {
             backing,
-            uuid: opened.store.uuid(),
+            format,
             options: *options,
         })
     }
 }
 
 /// Opens a store through an overlay: its writes are lost with the overlay.
-fn open_in_memory(backing: &Arc<dyn Backing>, options: &OpenOptions) -> Result<Opened, StoreError> {
+fn open_in_memory(
+    backing: &Arc<dyn Backing>,
+    options: &OpenOptions,
+) -> Result<(Opened, Format), StoreError> {
     let format = read_format(backing.as_ref())?;
     if let Some(expected) = options.datastore
         && expected != format.datastore
@@ -140,7 +151,8 @@ fn open_in_memory(backing: &Arc<dyn Backing>, options: &OpenOptions) -> Result<O
         });
     }
     let overlay = Arc::new(Overlay::new(Arc::clone(backing)));
-    open_on(overlay, format.datastore, options)
+    let opened = open_on(overlay, format.datastore, options)?;
+    Ok((opened, format))
 }
 
 /// Opens the store on `backing`, and brings it back to where a crash left it.
@@ -158,7 +170,7 @@ fn open_on(
         .open_table(TIMES_FILE, TABLE_BYTES)
         .map_err(StoreError::disk("open", TIMES_FILE))?;
     let (unflushed, leftover) = UnflushedTable::open(table);
-    let delta = Arc::new(DeltaTracker::default());
+    let delta = Arc::new(open_delta(backing.as_ref(), &checkpoint, options)?);
     let lost_found = Arc::new(LostFound::default());
     let content = ContentStore::new(
         StoreDisk::new(backing),
@@ -204,6 +216,20 @@ fn open_on(
         start_use(&store, &checkpoint, options, &leftover)?;
     }
     Ok(Opened { store, power_lost })
+}
+
+/// The delta, as the last process has left it. Recovery notes the content that it changes again.
+fn open_delta(
+    backing: &dyn Backing,
+    checkpoint: &Checkpoint,
+    options: &OpenOptions,
+) -> Result<DeltaTracker, StoreError> {
+    let last_use = LastUse {
+        boot: options.boot,
+        last_boot: checkpoint.boot,
+        epoch: checkpoint.epoch,
+    };
+    DeltaTable::open(backing, last_use).map(DeltaTracker::open)
 }
 
 /// Makes the recovered state durable.
@@ -299,7 +325,7 @@ fn read_format(backing: &dyn Backing) -> Result<Format, StoreError> {
                 known: FORMAT,
             });
         }
-        Ok(found) if found < FORMAT => {
+        Ok(found) if found < FORMAT_WITHOUT_DELTA => {
             return Err(StoreError::OlderFormat {
                 found,
                 known: FORMAT,

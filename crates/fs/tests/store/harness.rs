@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
-use lockstep_fs::store::{Access, Applied, OpenOptions};
+use lockstep_fs::store::{Access, Applied, OpenOptions, make_delta_table};
 use lockstep_fs::{OpError, Store, StoreView};
 use lockstep_intentlog::LogOptions;
 use lockstep_lossy::disk::{Disk, Survivors};
@@ -40,7 +40,10 @@ pub fn open_options(access: Access) -> OpenOptions {
 pub fn new_disk() -> Disk {
     static CREATED: LazyLock<Disk> = LazyLock::new(|| {
         let disk = Disk::default();
-        Store::create(&disk.mount(), UUID, &log_options()).unwrap();
+        let backing = disk.mount();
+        Store::create(&backing, UUID, &log_options()).unwrap();
+        // A small one: a test copies disks often.
+        make_delta_table(backing.as_ref(), 64).unwrap();
         disk
     });
     CREATED.fork()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockstep_fs::Store;
 use lockstep_fs::keys::REPLICATED;
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, ImageChunk, OpenOptions};
+use lockstep_fs::store::{Access, ImageChunk, OpenOptions, make_delta_table};
 use lockstep_intentlog::LogOptions;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
@@ -41,9 +41,15 @@ pub struct Node {
 
 impl Node {
     pub fn new() -> Self {
+        Self::with_delta_slots(4096)
+    }
+
+    /// A node whose table of the delta has this number of slots.
+    pub fn with_delta_slots(slots: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir.path()).unwrap());
         Store::create(&backing, DatastoreUuid::from_bytes([7; 16]), &log_options()).unwrap();
+        make_delta_table(backing.as_ref(), slots).unwrap();
         let mut node = Self {
             dir,
             store: None,
@@ -64,6 +70,13 @@ impl Node {
             log: log_options(),
         };
         self.store = Some(Store::open(backing, &options).unwrap().store);
+    }
+
+    /// The process of a primary that is alone dies, and the node leads again.
+    #[allow(dead_code)] // not every test program has such a primary
+    pub fn lead_again(&mut self) {
+        self.restart();
+        self.store().delta().lead_alone(Generation::FIRST);
     }
 
     pub fn store(&self) -> &Store {

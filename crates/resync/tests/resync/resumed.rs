@@ -111,18 +111,26 @@ proptest! {
     fn a_resync_that_goes_on_leaves_no_difference(
         here in steps(60),
         there in steps(30),
-        losses in prop::collection::vec((0..60_u64, steps(15), steps(6), steps(4)), 1..4),
+        losses in prop::collection::vec(
+            (0..60_u64, steps(15), steps(6), steps(4), any::<bool>()),
+            1..4,
+        ),
         mirrored in steps(20),
+        small in any::<bool>(),
     ) {
-        let (primary, mut secondary) = (Node::new(), Node::new());
+        let slots = if small { 8 } else { 4096 };
+        let (mut primary, mut secondary) = (Node::with_delta_slots(slots), Node::new());
         take_all(&primary, &here);
         take_all(&secondary, &there);
         let (has_namespace, progress) = (AtomicBool::new(false), JobProgress::default());
-        for (lost_at, mirrored, alone, own) in &losses {
+        for (lost_at, mirrored, alone, own, dies) in &losses {
             {
                 let peer = LossyPeer::new(&secondary, &has_namespace, *lost_at);
                 let locks = BusyLocks::new(&primary, &secondary, mirrored);
                 let _lost = connect(&primary, &peer, &locks, &progress).is_err();
+            }
+            if *dies {
+                primary.lead_again();
             }
             // Mirrored writes that this node has not done, or does alone.
             if has_namespace.load(Ordering::Relaxed) {
@@ -205,6 +213,24 @@ fn a_resync_of_everything_goes_on_within_a_file() {
     assert!(first.2 > LONG as u64 / 4 && first.2 < LONG as u64);
     assert!(second.0 < 5, "files are not compared again");
     assert!(second.2 < LONG as u64 - first.2 / 2);
+}
+
+#[test]
+fn a_resync_of_everything_goes_on_after_the_death_of_its_primary() {
+    let (mut primary, secondary) = (filled(), Node::new());
+    let has_namespace = AtomicBool::new(false);
+    let first = LossyPeer::new(&secondary, &has_namespace, 320);
+    connect(&primary, &first, &FreeLocks, &JobProgress::default()).unwrap_err();
+    primary.lead_again();
+    primary.file("new", &[3; 100]);
+    let second = LossyPeer::new(&secondary, &has_namespace, u64::MAX);
+    let progress = JobProgress::default();
+    connect(&primary, &second, &FreeLocks, &progress).unwrap();
+    assert_equal(&primary, &secondary);
+    assert!(!progress.is_whole());
+    assert!(second.compared_files() < 5, "files are not compared again");
+    assert!(second.compared_blocks() < LONG_BLOCKS * 3 / 4);
+    assert!(second.sent_bytes() < LONG as u64 - first.sent_bytes() / 2);
 }
 
 #[test]

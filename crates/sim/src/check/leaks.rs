@@ -16,7 +16,7 @@ use lockstep_fs::paths::{content_owner, is_lost_found};
 const INVARIANT: &str = "leaks";
 
 /// The files of a usable store in use, besides content.
-const FILES: [&str; 11] = [
+const FILES: [&str; 12] = [
     "contact",
     "format.json",
     "log/intent.0",
@@ -25,6 +25,7 @@ const FILES: [&str; 11] = [
     "reserve",
     "role.json",
     "tables/count",
+    "tables/delta",
     "tables/paw",
     "tables/saw",
     "tables/times",

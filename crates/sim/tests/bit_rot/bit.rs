@@ -12,13 +12,14 @@ pub const NAMESPACE: &str = "namespace.redb";
 /// The role file.
 const ROLE: &str = "role.json";
 /// Every file of a store, except content, and except `poisoned.json`, which only a failed disk has.
-pub const FILES: [&str; 9] = [
+pub const FILES: [&str; 10] = [
     "format.json",
     ROLE,
     NAMESPACE,
     "log/intent.0",
     "log/intent.1",
     "tables/count",
+    "tables/delta",
     "tables/paw",
     "tables/saw",
     "tables/times",

@@ -1,4 +1,5 @@
-//! A resync that loses its connection again and again goes on where it was each time (rule P24).
+//! A resync that loses its connection again and again goes on where it was each time (rule P24), and so does one whose primary
+//! is killed again and again (rule P21).
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -133,6 +134,88 @@ fn a_resync_of_everything_goes_on() {
 #[test]
 fn a_resync_of_what_has_changed_goes_on() {
     expect_progress(false, Lost::Connection);
+}
+
+fn start_alone(cluster: &mut ScriptedCluster) {
+    cluster.start(PRIMARY);
+    until(cluster, "serves alone", |cluster| {
+        cluster.state(PRIMARY).is_some()
+    });
+}
+
+/// Kills the primary again and again, until the nodes are in sync. Returns the number of deaths.
+fn die_often(cluster: &mut ScriptedCluster) -> u64 {
+    let mut left_max = PARTS * PART;
+    for deaths in 0.. {
+        let seen = Cell::new((0, 0));
+        until(cluster, "more is compared", |cluster| {
+            if let Some((done, total)) = compared(cluster) {
+                assert!(total <= left_max + AGAIN_MAX, "{total}, {left_max} left");
+                seen.set((done, total));
+            }
+            seen.get().0 >= BETWEEN_LOSSES || cluster.is_in_sync()
+        });
+        if cluster.is_in_sync() {
+            return deaths;
+        }
+        let (done, total) = seen.get();
+        left_max = total - done;
+        kill(cluster, PRIMARY);
+        start_alone(cluster);
+    }
+    0
+}
+
+#[test]
+fn a_resync_of_everything_goes_on_after_each_death_of_the_primary() {
+    let mut cluster = before_resync(true);
+    let deaths = die_often(&mut cluster);
+    assert!(deaths >= 3, "{deaths}");
+    assert!(cluster.compare().unwrap().is_identical());
+}
+
+/// The bytes that the resync compares after the primary was killed while it was alone.
+fn compared_after_death() -> (u64, bool) {
+    let mut cluster = cluster();
+    start_in_sync(&mut cluster);
+    fill(&mut cluster);
+    kill(&mut cluster, SECONDARY);
+    until(&mut cluster, "out of sync", |cluster| {
+        cluster.state(PRIMARY) == Some(State::OutOfSync)
+    });
+    for offset in [0, 5 * PART] {
+        let touched = run(&mut cluster, move |mount| {
+            program::create(mount, &format!("alone {offset}"))?;
+            program::write_at(mount, LATER, offset, 5000)
+        });
+        assert_eq!(touched, Ok(()));
+        kill(&mut cluster, PRIMARY);
+        start_alone(&mut cluster);
+    }
+    cluster.start(SECONDARY);
+    let most = Cell::new(0);
+    until(&mut cluster, "in sync", |cluster| {
+        let total = compared(cluster).map_or(0, |(_, total)| total);
+        most.set(most.get().max(total));
+        cluster.is_in_sync()
+    });
+    let report = cluster.compare().unwrap();
+    (most.get(), report.is_identical())
+}
+
+#[test]
+fn a_primary_that_was_killed_while_it_was_alone_sends_what_has_changed() {
+    let (compared, is_identical) = compared_after_death();
+    assert!(is_identical);
+    assert!(compared <= 2 * PART, "{compared} bytes");
+}
+
+#[test]
+fn changes_that_die_with_the_process_are_missed() {
+    activate(Some(Mutant::MarksDieWithProcess));
+    let (_, is_identical) = compared_after_death();
+    activate(None);
+    assert!(!is_identical);
 }
 
 /// Whether the copies differ after a resync that lost its connection, with a mutant.

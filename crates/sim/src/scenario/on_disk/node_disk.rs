@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use lockstep_fs::Store;
 use lockstep_fs::reserve::RESERVE_FILE;
+use lockstep_fs::store::make_delta_table;
 use lockstep_intentlog::LogOptions;
 use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Errno};
@@ -20,13 +21,15 @@ pub const ROLE_FILE: &str = "role.json";
 /// The size of a log segment. Small, so that the larger schedules fill a segment and continue in the
 /// other one. Large enough for the requests of the clients until the next checkpoint.
 const SEGMENT_BYTES: u32 = 16 << 10;
+/// Slots of the table of the delta. Few, so that schedules meet a full table.
+const DELTA_SLOTS: usize = 16;
 /// The normal size of a disk, far more than any schedule uses.
 const SIZE: DiskOptions = DiskOptions {
     capacity_bytes: 1 << 30,
     capacity_files: 100_000,
 };
 /// The size of a store when both nodes are in sync for the first time, with its reserve.
-const STORE_BYTES: u64 = 2320 << 10;
+const STORE_BYTES: u64 = 2328 << 10;
 
 /// Returns the options of the log in every schedule.
 pub fn log_options() -> LogOptions {
@@ -42,7 +45,8 @@ pub fn log_options() -> LogOptions {
 fn new_disk() -> Disk {
     let disk = Disk::new(SIZE);
     let backing: Arc<dyn Backing> = disk.mount();
-    if let Err(error) = Store::create(&backing, UUID, &log_options()) {
+    let made = Store::create(&backing, UUID, &log_options());
+    if let Err(error) = made.and_then(|()| make_delta_table(backing.as_ref(), DELTA_SLOTS)) {
         panic!("cannot create a store: {error}");
     }
     disk

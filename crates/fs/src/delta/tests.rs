@@ -1,0 +1,135 @@
+//! Tests of the delta.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+mod crashes;
+mod kept;
+
+fn tracker() -> DeltaTracker {
+    DeltaTracker::open(DeltaTable::in_memory(256))
+}
+
+fn osn(sequence: u64) -> Osn {
+    Osn {
+        generation: Generation::FIRST,
+        sequence,
+    }
+}
+
+fn ino(number: u64) -> Ino {
+    Ino::new(number).unwrap()
+}
+
+/// Notes an operation that resizes a file, whose number is that of the operation.
+fn note(delta: &DeltaTracker, sequence: u64) {
+    let mut kept = delta.delta.lock();
+    if let Delta::Following(following) = &mut kept.delta {
+        following.newer.note_bytes(ino(sequence), &(0..1));
+        following.newer.last = Some(osn(sequence));
+    }
+}
+
+fn files(delta: &DeltaTracker) -> Option<Vec<u64>> {
+    let walk = delta.begin_walk(Generation::FIRST, osn(1000))?;
+    Some(walk.content.keys().map(|ino| ino.get()).collect())
+}
+
+#[test]
+fn a_follower_forgets_what_its_primary_has_applied_and_nothing_else() {
+    let delta = tracker();
+    delta.follow(Generation::FIRST, osn(10));
+    note(&delta, 11);
+    delta.note_done_below(osn(11));
+    note(&delta, 12);
+    delta.note_done_below(osn(12));
+    note(&delta, 13);
+    // Operation 12 is not done, and 13 neither.
+    delta.lead_alone(Generation::FIRST);
+    let kept = files(&delta).unwrap();
+    assert!(kept.contains(&12) && kept.contains(&13), "{kept:?}");
+    assert!(
+        !delta.covers(Generation::FIRST, osn(9)),
+        "it lacks operations"
+    );
+}
+
+#[test]
+fn a_follower_that_does_not_know_its_primary_has_no_delta() {
+    let delta = tracker();
+    delta.follow(Generation::FIRST, osn(10));
+    note(&delta, 11);
+    delta.note_done_below(osn(10));
+    delta.lead_alone(Generation::FIRST);
+    assert_eq!(files(&delta), None);
+}
+
+const REGION: u64 = changes::PART_BYTES;
+const BASE: Generation = Generation::FIRST;
+
+fn runs(content: &ChangedContent, number: u64) -> Vec<(u64, u64)> {
+    let regions = content.get(&ino(number)).cloned().unwrap_or_default();
+    regions.iter().map(|run| (run.start, run.end)).collect()
+}
+
+fn walk(delta: &DeltaTracker) -> DeltaWalk {
+    delta.begin_walk(BASE, Osn::ZERO).unwrap()
+}
+
+#[test]
+fn a_walk_goes_on_with_what_was_not_compared_and_with_what_has_changed_since() {
+    let delta = tracker();
+    delta.begin_alone(BASE, Osn::ZERO);
+    delta.add_bytes(ino(5), &(0..4 * REGION));
+    delta.add_bytes(ino(6), &(0..1));
+    let first = walk(&delta);
+    assert!(!first.goes_on);
+    delta.compared(first.job, ino(5), &(0..REGION));
+    delta.file_done(first.job, ino(6));
+    // A write that is mirrored, and perhaps not on both nodes at the loss.
+    delta.add_bytes(ino(5), &(0..1));
+    delta.compared(first.job, ino(5), &(REGION..2 * REGION));
+    let second = walk(&delta);
+    assert!(second.goes_on);
+    assert_eq!(
+        runs(&second.content, 5),
+        [(0, REGION), (2 * REGION, 4 * REGION)]
+    );
+    assert_eq!(second.content.len(), 1);
+    assert_eq!(second.touched, BTreeSet::from([ino(5), ino(6)]));
+    // Late words of the first walk.
+    delta.file_done(first.job, ino(5));
+    assert!(!walk(&delta).content.is_empty());
+}
+
+#[test]
+fn a_resync_of_everything_goes_on_once_its_namespace_has_arrived() {
+    let delta = tracker();
+    delta.begin_alone(BASE, Osn::ZERO);
+    let image = delta.begin_image(true);
+    assert!(!delta.covers(BASE, Osn::ZERO), "of an earlier delta");
+    delta.image_held(image, Some(BASE), Osn::ZERO);
+    assert!(
+        !delta.covers(BASE, Osn::ZERO),
+        "the namespace may not be there"
+    );
+    delta.image_arrived(image);
+    let first = walk(&delta);
+    let rest = |next| RestOfFiles {
+        next,
+        last: Some(9),
+    };
+    delta.files_begun(first.job, &[ino(2), ino(3)], rest(4));
+    delta.file_done(first.job, ino(2));
+    delta.add_bytes(ino(8), &(0..1));
+    delta.add_bytes(ino(12), &(0..1));
+    let second = walk(&delta);
+    assert_eq!(second.rest, Some(rest(4)));
+    assert_eq!(runs(&second.content, 3), [(0, u64::MAX)]);
+    let files: Vec<u64> = second.content.keys().map(|ino| ino.get()).collect();
+    assert_eq!(files, [3, 12], "the rest has 8");
+    delta.end();
+    delta.image_arrived(image);
+    assert!(!delta.covers(BASE, Osn::ZERO));
+}
