@@ -1,0 +1,94 @@
+//! The cost of a region mark for each write of 8 KiB of a node that is alone. `cargo bench -p lockstep-fs --bench region_marks`.
+//!
+//! Rounds of each kind take turns in one run: without a delta; alone, in parts that are marked; alone, in parts without a mark,
+//! each written once.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lockstep_fs::Store;
+use lockstep_fs::os_backing::OsBacking;
+use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_intentlog::LogOptions;
+use lockstep_types::backing::Backing;
+use lockstep_types::{
+    BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
+};
+
+const WRITE_BYTES: u64 = 8 << 10;
+/// One write in each part.
+const PART_BYTES: u64 = 64 << 10;
+const WRITES: u64 = 4096;
+const ROUNDS: usize = 21;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let dir = tempfile::tempdir()?;
+    let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir.path())?);
+    let uuid = DatastoreUuid::from_bytes([7; 16]);
+    Store::create(&backing, uuid, &LogOptions::default())?;
+    let options = OpenOptions {
+        datastore: None,
+        boot: BootId::from_bytes([1; 16]),
+        access: Access::Write,
+        log: LogOptions::default(),
+    };
+    let store = Store::open(backing, &options)?.store;
+    let ino = store.next_ino()?;
+    let (osn, time) = stamp(1);
+    let name = FileName::new(b"file").map_err(|errno| format!("{errno:?}"))?;
+    let request = MetaRequest::creation(Ino::ROOT, name, ino, NodeKind::File).request();
+    store.commit(&MetaOp { osn, time, request })?;
+    let mut writer = Writer {
+        store: &store,
+        ino,
+        count: 1,
+    };
+    writer.round_us()?;
+    let (mut without, mut marked, mut first) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        store.delta().end();
+        without.push(writer.round_us()?);
+        store.delta().begin_alone(Generation::FIRST);
+        first.push(writer.round_us()?);
+        marked.push(writer.round_us()?);
+    }
+    println!("µs for one write of 8 KiB, median of {ROUNDS} rounds of {WRITES}");
+    println!("without a delta    {:6.2}", median(without));
+    println!("alone, marked      {:6.2}", median(marked));
+    println!("alone, first mark  {:6.2}", median(first));
+    Ok(())
+}
+
+struct Writer<'a> {
+    store: &'a Store,
+    ino: Ino,
+    count: u64,
+}
+
+impl Writer<'_> {
+    fn round_us(&mut self) -> Result<f64, Box<dyn Error>> {
+        let data = vec![7; usize::try_from(WRITE_BYTES)?];
+        let start = Instant::now();
+        for part in 0..WRITES {
+            self.count += 1;
+            let (osn, time) = stamp(self.count);
+            let offset = part * PART_BYTES;
+            self.store.write(self.ino, offset, &data, osn, time)?;
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(WRITES)?))
+    }
+}
+
+fn stamp(sequence: u64) -> (Osn, Timestamp) {
+    let osn = Osn {
+        generation: Generation::FIRST,
+        sequence,
+    };
+    (osn, Timestamp { secs: 1, nanos: 0 })
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(ROUNDS / 2).copied().unwrap_or_default()
+}
