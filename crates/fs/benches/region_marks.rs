@@ -3,6 +3,9 @@
 //! Rounds of each kind take turns in one run: without a delta; alone, in parts that are marked; alone, in parts without a mark,
 //! each written once.
 
+// A benchmark measures real time.
+#![allow(clippy::disallowed_methods)]
+
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;

@@ -177,12 +177,12 @@ impl DeltaTracker {
             Delta::Following(following) => {
                 self.end_in(&mut state);
                 if let Some(applied) = following.applied {
-                    let lead = Lead {
+                    let taken = Lead {
                         led,
                         base: following.base,
                         applied,
                     };
-                    self.go_on_alone(&mut state, lead, following.changes());
+                    self.go_on_alone(&mut state, taken, following.changes());
                 }
             }
             Delta::Off | Delta::Alone(_) => self.end_in(&mut state),

@@ -88,17 +88,17 @@ pub fn send_image<'a>(
         operations,
         requests: RequestPipeline::new(peer),
     };
-    let changed = match base {
+    let of_delta = match base {
         Some(base) => base.records(source.delta).ok_or(ResyncError::DeltaEnded)?,
         None => ChangedRecords::any(),
     };
-    if changed.all {
+    if of_delta.all {
         source.image.settle_records()?;
         for table in REPLICATED {
             sender.send_table(table)?;
         }
     }
-    sender.changes.extend(changed.keys);
+    sender.changes.extend(of_delta.keys);
     sender.send_rounds()?;
     sender.requests.send("tidy up", Request::FlushImage, &[])?;
     // The flush takes time, in which more records change.

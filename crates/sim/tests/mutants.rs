@@ -79,6 +79,17 @@ const WITHOUT_WITNESS: &[&str] = &[ONE_PRIMARY, SURVIVES, READS, EXACTLY_ONCE, I
 /// A node claims what the record of the witness excludes.
 const CLAIM: &str = "a node makes the claim";
 
+/// A delta lacks bytes and records, and a resync leaves them as they are.
+const SHORT_DELTA: &[&str] = &[
+    TABLES,
+    IDENTICAL,
+    SURVIVES,
+    FOLLOWS,
+    READS,
+    DURABLE,
+    EXACTLY_ONCE,
+];
+
 /// Returns the messages that may report a mutant. The first message depends on the order of events.
 const fn finders(mutant: Mutant) -> &'static [&'static str] {
     match mutant {
@@ -96,15 +107,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // A write that the delta lacks may be a durable one.
         Mutant::DeltaForgetsWrites => &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE],
         // Records may be missing besides.
-        Mutant::FullTableForgets | Mutant::MarksDieWithProcess => &[
-            TABLES,
-            IDENTICAL,
-            SURVIVES,
-            FOLLOWS,
-            READS,
-            DURABLE,
-            EXACTLY_ONCE,
-        ],
+        Mutant::FullTableForgets | Mutant::MarksDieWithProcess => SHORT_DELTA,
         // A recovery also waits for messages that were not sent again. One of them may be a durable write.
         Mutant::NoResend | Mutant::HandOverUnsynced => {
             &[TABLES, IDENTICAL, SURVIVES, DURABLE, IN_TIME]

@@ -376,12 +376,12 @@ impl RegionMarks {
     }
 
     fn add_cut(&mut self, ino: Ino, noted: Option<u64>, open: Option<u64>) -> bool {
-        let notes = Arc::clone(&self.notes);
+        let table = Arc::clone(&self.notes);
         loop {
-            if notes.is_noted_by_number(ino) {
+            if table.is_noted_by_number(ino) {
                 return true;
             }
-            let mut stripe = notes.stripe(ino).lock();
+            let mut stripe = table.stripe(ino).lock();
             let file = stripe.entry(ino).or_default();
             let slot = file.cut.map(|cut| cut.slot).or_else(|| self.free.pop());
             if let Some(slot) = slot {
