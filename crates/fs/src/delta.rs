@@ -43,7 +43,7 @@ use crate::namespace::plan::Plan;
 pub use changes::{ChangedContent, ChangedRegions};
 use changes::{Changes, changed_bytes, replicated_keys};
 use kept::{KeptDelta, Lead};
-use region_marks::Notes;
+use region_marks::RegionNotes;
 use resync_part::ResyncPart;
 pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles};
 pub use table::{DeltaTable, LastUse, make_table};
@@ -103,7 +103,7 @@ pub struct DeltaTracker {
     /// Whether changes of bytes are noted, for threads that must not wait for the lock.
     notes_bytes: AtomicBool,
     /// The noted bytes, for the same threads.
-    notes: Arc<Notes>,
+    notes: Arc<RegionNotes>,
     delta: Mutex<DeltaState>,
 }
 

@@ -23,6 +23,7 @@ mod capacity;
 mod create;
 mod delta_access;
 mod facade;
+mod format;
 mod image;
 mod lost_found_access;
 #[cfg(test)]

@@ -85,7 +85,7 @@ impl Peer for RemotePeer {
     fn begin(&self, request: Request, payload: &[u8]) -> PendingAnswer<'_> {
         let what = describe(&request);
         let limit = self.beats_allowed(&request);
-        let answered = Answered::of(&request);
+        let answered = AnswerMeaning::of(&request);
         let engine = &*self.replication.engine;
         let host = &*engine.host;
         let awaited = self.requests.begin(host, limit, payload.len(), |id| {
@@ -107,7 +107,7 @@ impl Peer for RemotePeer {
 
 /// The meaning of an answer for the count of the sync (rule P17).
 #[derive(Clone, Copy)]
-enum Answered {
+enum AnswerMeaning {
     /// The secondary takes part in this resync.
     Begun(SyncId),
     /// The secondary has changed its copy.
@@ -115,7 +115,7 @@ enum Answered {
     Nothing,
 }
 
-impl Answered {
+impl AnswerMeaning {
     fn of(request: &Request) -> Self {
         match request {
             Request::BeginResync { sync, .. } => Self::Begun(*sync),

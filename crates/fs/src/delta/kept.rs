@@ -20,7 +20,7 @@ use lockstep_types::{Generation, Ino, Osn};
 
 use super::changes::{ChangedContent, ChangedRegions};
 use super::form::{Header, VERSION, add_key};
-use super::region_marks::{Notes, RegionMarks};
+use super::region_marks::{RegionMarks, RegionNotes};
 use super::table::{DeltaTable, sync_table};
 use crate::error::StoreError;
 
@@ -101,7 +101,7 @@ impl KeptDelta {
         (kept, found)
     }
 
-    pub const fn notes(&self) -> &Arc<Notes> {
+    pub const fn notes(&self) -> &Arc<RegionNotes> {
         self.marks.notes()
     }
 

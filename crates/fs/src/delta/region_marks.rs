@@ -8,10 +8,10 @@
 //!
 //! Invariants:
 //! - The table gets a mark before the memory has it, and loses a mark after the memory. So a part that memory calls noted is in
-//!   the table, and [`Notes::cover`] needs no lock of the delta.
+//!   the table, and [`RegionNotes::cover`] needs no lock of the delta.
 //! - A slot is overwritten with a coarser mark before other slots are freed for it.
 //!
-//! Locks: the caller holds the lock of the delta, except in [`Notes::cover`]; then the lock of one stripe.
+//! Locks: the caller holds the lock of the delta, except in [`RegionNotes::cover`]; then the lock of one stripe.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -63,7 +63,7 @@ struct FileMarks {
 type Stripe = HashMap<Ino, FileMarks>;
 
 /// The marked parts in memory, for threads that must not wait for the lock of the delta.
-pub(super) struct Notes {
+pub(super) struct RegionNotes {
     stripes: [Mutex<Stripe>; STRIPES],
     /// Every file from this number on is noted.
     from_file: AtomicU64,
@@ -72,7 +72,7 @@ pub(super) struct Notes {
 /// See the head of this file.
 pub(super) struct RegionMarks {
     table: Arc<DeltaTable>,
-    notes: Arc<Notes>,
+    notes: Arc<RegionNotes>,
     /// Free slots; the last one is taken next.
     free: Vec<usize>,
     /// Slots from this number on were never used.
@@ -80,14 +80,14 @@ pub(super) struct RegionMarks {
 }
 
 /// The parts of a change.
-enum Parts {
+enum MarkedParts {
     /// In few regions: the first part, and the first one behind.
     Run(Range<u64>),
     /// From this part on.
     From(u64),
 }
 
-impl Parts {
+impl MarkedParts {
     fn of(bytes: &Range<u64>) -> Self {
         let first = bytes.start / PART_BYTES;
         let is_long = bytes.end - bytes.start > REGIONS_MAX * REGION_BYTES;
@@ -147,12 +147,12 @@ impl FileMarks {
         })
     }
 
-    fn has_noted(&self, parts: &Parts) -> bool {
+    fn has_noted(&self, parts: &MarkedParts) -> bool {
         let cut = self.cut.and_then(|cut| cut.noted).unwrap_or(u64::MAX);
         match parts {
-            Parts::From(first) => cut <= *first,
-            Parts::Run(run) if cut <= run.start => true,
-            Parts::Run(run) => regions_of(run).all(|(region, bits)| {
+            MarkedParts::From(first) => cut <= *first,
+            MarkedParts::Run(run) if cut <= run.start => true,
+            MarkedParts::Run(run) => regions_of(run).all(|(region, bits)| {
                 let noted = self.regions.get(&region).map_or(0, |parts| parts.noted);
                 noted & bits == bits
             }),
@@ -183,7 +183,7 @@ impl FileMarks {
     }
 }
 
-impl Default for Notes {
+impl Default for RegionNotes {
     fn default() -> Self {
         Self {
             stripes: Default::default(),
@@ -192,7 +192,7 @@ impl Default for Notes {
     }
 }
 
-impl Notes {
+impl RegionNotes {
     fn stripe(&self, ino: Ino) -> &Mutex<Stripe> {
         let number = usize::try_from(ino.get() % STRIPES as u64).unwrap_or(0);
         self.stripes.get(number).unwrap_or(&self.stripes[0])
@@ -205,7 +205,7 @@ impl Notes {
         }
         let stripe = self.stripe(ino).lock();
         let file = stripe.get(&ino);
-        file.is_some_and(|file| file.has_noted(&Parts::of(bytes)))
+        file.is_some_and(|file| file.has_noted(&MarkedParts::of(bytes)))
     }
 
     fn is_noted_by_number(&self, ino: Ino) -> bool {
@@ -231,7 +231,7 @@ impl RegionMarks {
         }
     }
 
-    pub const fn notes(&self) -> &Arc<Notes> {
+    pub const fn notes(&self) -> &Arc<RegionNotes> {
         &self.notes
     }
 
@@ -300,9 +300,9 @@ impl RegionMarks {
         if bytes.is_empty() || self.notes.cover(ino, bytes) {
             return true;
         }
-        match Parts::of(bytes) {
-            Parts::From(first) => self.add_cut(ino, Some(first), None),
-            Parts::Run(run) => regions_of(&run).all(|(region, bits)| {
+        match MarkedParts::of(bytes) {
+            MarkedParts::From(first) => self.add_cut(ino, Some(first), None),
+            MarkedParts::Run(run) => regions_of(&run).all(|(region, bits)| {
                 let noted = RegionParts {
                     noted: bits,
                     ..RegionParts::default()

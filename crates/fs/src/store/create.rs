@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use lockstep_intentlog::{IntentLog, LogOptions};
-use lockstep_types::backing::{Backing, draft_of, replace};
+use lockstep_types::backing::{Backing, draft_of};
 use lockstep_types::{DatastoreUuid, Ino, Osn, Timestamp};
 
 use super::facade::Store;
-use super::open::{FORMAT, Format};
+use super::format::write_format;
 use crate::backing::os_backing::LOCK_FILE;
 use crate::backing::overlay::Overlay;
 use crate::error::StoreError;
@@ -145,17 +145,4 @@ fn first_records() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         (keys::inode(Ino::ROOT), Some(record::encode(&root))),
         (keys::CHECKPOINT.to_vec(), Some(record::encode(&checkpoint))),
     ]
-}
-
-/// Writes `format.json` atomically. A new store gets it last.
-pub(super) fn write_format(
-    backing: &dyn Backing,
-    datastore: DatastoreUuid,
-) -> Result<(), StoreError> {
-    let format = Format {
-        lockstep_store: FORMAT,
-        datastore,
-    };
-    let text = serde_json::to_vec_pretty(&format).unwrap_or_default();
-    replace(backing, FORMAT_FILE, &text).map_err(StoreError::disk("write", FORMAT_FILE))
 }

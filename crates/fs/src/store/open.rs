@@ -10,10 +10,9 @@ use std::sync::Arc;
 use lockstep_intentlog::{IntentLog, LogOptions, Position, Replay};
 use lockstep_types::backing::Backing;
 use lockstep_types::{BootId, DatastoreUuid};
-use serde::{Deserialize, Serialize};
 
-use super::create::write_format;
 use super::facade::Store;
+use super::format::{FORMAT, Format, read_format, write_format};
 use crate::backing::overlay::Overlay;
 use crate::content::before_change::{ByteObserver, Observers};
 use crate::content::{ContentStore, LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
@@ -26,19 +25,6 @@ use crate::namespace::record::Checkpoint;
 use crate::paths::{CONTENT_DIR, FORMAT_FILE, LOG_DIR, TIMES_FILE};
 use crate::store_disk::StoreDisk;
 use crate::tree::Tree;
-
-/// The format that this program makes, and opens.
-pub(super) const FORMAT: u32 = 3;
-/// The format before, without a delta that outlives the process. A store of this format becomes one of the new format when it is
-/// opened for use, so that no older program changes it without a word to its delta.
-const FORMAT_WITHOUT_DELTA: u32 = 2;
-
-/// The content of the format file.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Format {
-    pub lockstep_store: u32,
-    pub datastore: DatastoreUuid,
-}
 
 /// Whether a store is opened for use or for reading only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,43 +287,4 @@ fn check_table(
         return Err(StoreError::Damaged { what });
     }
     Ok(())
-}
-
-fn read_format(backing: &dyn Backing) -> Result<Format, StoreError> {
-    let not_a_store = |why: String| StoreError::NotAStore { why };
-    let file = match backing.open(FORMAT_FILE) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(not_a_store("there is no format.json in it".to_owned()));
-        }
-        opened => opened.map_err(StoreError::disk("open", FORMAT_FILE))?,
-    };
-    let mut text = vec![0; 4096];
-    let length = file
-        .read_at(0, &mut text)
-        .map_err(StoreError::disk("read", FORMAT_FILE))?;
-    text.truncate(length);
-    let number: Result<FormatNumber, _> = serde_json::from_slice(&text);
-    match number.map(|number| number.lockstep_store) {
-        Ok(0) => return Err(not_a_store("format.json: there is no format 0".to_owned())),
-        Ok(found) if found > FORMAT => {
-            return Err(StoreError::NewerFormat {
-                found,
-                known: FORMAT,
-            });
-        }
-        Ok(found) if found < FORMAT_WITHOUT_DELTA => {
-            return Err(StoreError::OlderFormat {
-                found,
-                known: FORMAT,
-            });
-        }
-        _ => {}
-    }
-    serde_json::from_slice(&text).map_err(|error| not_a_store(format!("format.json: {error}")))
-}
-
-/// The one field that every format has.
-#[derive(Deserialize)]
-struct FormatNumber {
-    lockstep_store: u32,
 }
