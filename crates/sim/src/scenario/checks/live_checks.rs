@@ -198,13 +198,18 @@ impl LiveChecks {
         self.primary.has_recovered |= are_in_sync;
     }
 
-    /// Compares the copies if a resync has just ended.
+    /// Compares the copies if a resync has just ended, and the secondary still takes part in it: a secondary that has lost power since
+    /// the last answer has a resync before it.
     fn look_for_end_of_resync(&mut self, nodes: &Nodes, states: [Option<State>; 2]) {
-        let [primary, _] = states;
+        let [primary, secondary] = states;
         let sends_content = primary == Some(State::ResyncContent);
         let was_sending = std::mem::replace(&mut self.sends_content, sends_content);
         let has_ended = matches!(primary, Some(State::EnteringSync | State::Synced));
-        let is_sound = !self.is_off && !self.events.disk_failed;
+        let takes_part = matches!(
+            secondary,
+            Some(State::SecondaryResyncing | State::SecondarySynced)
+        );
+        let is_sound = takes_part && !self.is_off && !self.events.disk_failed;
         let is_rotten = || nodes.both().iter().any(|node| node.disk.is_rotten());
         if was_sending && has_ended && is_sound && !is_rotten() {
             let checked = resync_end::check(nodes.both(), self.recorder.lock().history());
