@@ -304,6 +304,13 @@ fn a_resync_of_what_has_changed_that_loses_its_connection_goes_on() {
 }
 
 #[test]
+fn a_primary_killed_while_its_secondary_is_away_sends_what_has_changed() {
+    if rounds().is_some() {
+        resumed::primary_killed_while_alone();
+    }
+}
+
+#[test]
 fn memory_of_writes_that_wait_is_bounded_and_given_back() {
     if rounds().is_some() {
         memory::of_writes_that_wait_for_a_stopped_secondary();

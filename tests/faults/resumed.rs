@@ -1,7 +1,9 @@
-//! A resync that loses its connection for some seconds goes on where it was (rule P24).
+//! A resync sends what has changed, also after the loss of its connection for some seconds (rule P24), and after a kill of the
+//! primary whose secondary is away (rule P21).
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -25,6 +27,13 @@ const BYTES: usize = 24 << 20;
 const BEFORE_LOSS: u64 = 10 << 20;
 /// Bytes that were under way at the loss, or have changed since, and count once more.
 const AGAIN_MAX: u64 = 8 << 20;
+/// Bytes of a file of which little changes.
+const LARGE: usize = 12 << 20;
+const LARGE_NAME: &str = "large";
+/// Changes of 64 KiB while the secondary is away, one in each MiB.
+const CHANGES: u64 = 12;
+/// Most bytes that are compared for these changes.
+const COMPARED_MAX: u64 = 2 << 20;
 /// Small files.
 const FILES: usize = 200;
 /// The time without a connection.
@@ -98,4 +107,36 @@ pub fn resync_of_what_has_changed() {
     fill(&pair);
     pair.network.heal();
     lose_connection(&mut pair);
+}
+
+/// The primary changes some blocks of a long file while the secondary is away, is killed, and changes more after its next start.
+pub fn primary_killed_while_alone() {
+    let mut pair = start(SETTINGS, environments());
+    fs::write(pair.mount().join(LARGE_NAME), &content(1)[..LARGE]).unwrap();
+    pair.network.apply_fault(Fault::Cut);
+    pair.await_state("out of sync");
+    change(&pair, 0..CHANGES / 2);
+    pair.primary.kill();
+    pair.primary.start();
+    pair.await_state("out of sync");
+    change(&pair, CHANGES / 2..CHANGES);
+    pair.network.heal();
+    let mut total = None;
+    await_that("the content of the resync", || {
+        total = compared(&pair).map(|(_, total)| total);
+        total.is_some()
+    });
+    assert!(total <= Some(COMPARED_MAX), "{total:?} bytes are compared");
+    at_rest(&mut pair);
+}
+
+fn change(pair: &Pair, changes: Range<u64>) {
+    let large = OpenOptions::new()
+        .write(true)
+        .open(pair.mount().join(LARGE_NAME));
+    let large = large.unwrap();
+    for change in changes {
+        large.write_all_at(&[9; 64 << 10], change << 20).unwrap();
+    }
+    large.sync_all().unwrap();
 }

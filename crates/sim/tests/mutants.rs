@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 /// Maximum number of schedules, more than any of the mutants needs but the scripted ones.
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
-/// where roles change. A script finds each: `tests/role_scripts.rs`, and `doubts.rs`, `put_back.rs`, `restarted.rs` and `touched.rs` in
-/// `poison`.
-const SCRIPTED: [Mutant; 11] = [
+/// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `put_back.rs`,
+/// `restarted.rs` and `touched.rs` in `poison`.
+const SCRIPTED: [Mutant; 12] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -32,6 +32,7 @@ const SCRIPTED: [Mutant; 11] = [
     Mutant::TrustOldCopy,
     Mutant::RollBackExecuted,
     Mutant::FinishedOfOtherCopy,
+    Mutant::SilenceFromLook,
 ];
 
 /// A block differs and is not in PAW or SAW.
@@ -231,30 +232,29 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::GoAloneUnasked => 1_150,
         Mutant::LeadAfterPowerLoss => 810,
         Mutant::HandOverBusy => 960,
-        Mutant::KeepLoserComplete => 6_410,
+        Mutant::KeepLoserComplete => 7_480,
         Mutant::RejoinFromAnyCopy => 70,
         Mutant::CachesOutliveLease => 650,
         Mutant::RunOvertaken => 8_200,
-        Mutant::IgnorePeerRoom => 1_330,
+        Mutant::IgnorePeerRoom => 1_470,
         Mutant::SendWithoutRoom => 400,
-        Mutant::RejoinWithoutPaw => 45_730,
-        Mutant::MetadataOutOfOrder => 1_170,
+        Mutant::RejoinWithoutPaw => 67_960,
+        Mutant::MetadataOutOfOrder => 1_750,
         Mutant::NoSawEntry => 640,
-        Mutant::AdmitBeforeRanges => 680,
-        Mutant::RangesBeforeMetadata => 7_270,
-        Mutant::KeepNameOfSync => 2_440,
+        Mutant::AdmitBeforeRanges => 790,
+        Mutant::RangesBeforeMetadata => 7_620,
+        Mutant::KeepNameOfSync => 2_760,
         Mutant::HideFailure => 320,
         Mutant::RepeatMetadata => 100,
-        Mutant::DeltaForgetsUnapplied => 30_440,
+        Mutant::DeltaForgetsUnapplied => 32_300,
         Mutant::KeepVerifierOfDemoted => 4_540,
         Mutant::PromoteWithOldVerifier => 440,
-        Mutant::ForgetInDoubt => 310,
-        Mutant::ShowNamesInDoubt => 8_700,
-        Mutant::SilenceFromLook => 12_570,
+        Mutant::ForgetInDoubt => 390,
+        Mutant::ShowNamesInDoubt => 9_610,
         Mutant::ForgetNames => 610,
-        Mutant::IgnorePawInRecovery => 140,
-        Mutant::KeepInDoubt => 850,
-        Mutant::DemoteInSameGeneration => 780,
+        Mutant::IgnorePawInRecovery => 210,
+        Mutant::KeepInDoubt => 1_030,
+        Mutant::DemoteInSameGeneration => 4_120,
         Mutant::SyncHereOnly => 150,
         Mutant::MarkBeforeSync => 120,
         _ => 1,
