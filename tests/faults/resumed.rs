@@ -136,7 +136,9 @@ fn change(pair: &Pair, changes: Range<u64>) {
         .open(pair.mount().join(LARGE_NAME));
     let large = large.unwrap();
     for change in changes {
-        large.write_all_at(&[9; 64 << 10], change << 20).unwrap();
+        large
+            .write_all_at(&vec![9; 64 << 10], change << 20)
+            .unwrap();
     }
     large.sync_all().unwrap();
 }
