@@ -4,46 +4,46 @@
 //! Memory grows with the largest directories on one path and with the inodes that have several names, not with the
 //! depth or the size of the tree.
 
+mod content_reader;
 mod error;
 mod links;
+mod list;
 mod lost;
 mod manifest;
 mod place;
+mod tree_walk;
 mod unfinished;
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::vec::IntoIter;
 
 use blake3::Hasher;
 use lockstep_intentlog::LogOptions;
-use lockstep_types::backing::{Backing, BackingFile};
+use lockstep_types::backing::Backing;
 use lockstep_types::{Attr, Ino, NodeKind};
 
 pub use error::ExportError;
+pub use list::list;
 pub use lost::Lost;
 pub use manifest::HEADER;
 
 use crate::backing::os_backing::OsBacking;
 use crate::boot::boot_id;
-use crate::error::{OpError, StoreError};
-use crate::namespace::record::NamedEntry;
+use crate::error::StoreError;
 use crate::store::{Access, OpenOptions, Store};
 use crate::text::{escaped, hex};
 use crate::view::StoreView;
+use content_reader::{ContentPiece, ContentReader, PIECE_BYTES};
 use links::Links;
-use manifest::{Manifest, ManifestLine};
-use place::{Created, FailedCall, Loss, Losses, Xattrs};
+use manifest::{Manifest, ManifestLine, no_content};
+use place::{Created, FailedCall, Loss, Losses};
 use rustix::io::Errno;
+use tree_walk::{NamedInode, TreeWalk, WalkStep};
 use unfinished::{Unfinished, check_empty};
-
-/// Bytes copied at a time.
-const COPY_BYTES: usize = 1 << 20;
 
 /// Counts of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,18 +141,9 @@ fn refused((operation, errno): FailedCall, name: String) -> ExportError {
     ExportError::write(operation, name)(errno)
 }
 
-/// A directory whose entries are being written.
-struct Level {
-    attr: Attr,
-    xattrs: Xattrs,
-    entries: IntoIter<NamedEntry>,
-    /// Length of the path before the directory's own name.
-    path_before: usize,
-}
-
 /// An export under way.
 struct Export<'a> {
-    view: &'a dyn StoreView,
+    walk: TreeWalk<'a>,
     links: Links,
     manifest: Option<Manifest>,
     report: &'a mut dyn FnMut(&Lost),
@@ -161,9 +152,8 @@ struct Export<'a> {
     current: OwnedFd,
     /// Directories on the path below `current`, which could not be created.
     missing: usize,
-    /// The levels of directories up to the root.
-    levels: Vec<Level>,
-    path: Vec<u8>,
+    /// The directories up to the root, which get their attributes once all of their names are written.
+    directories: Vec<NamedInode>,
     buffer: Vec<u8>,
 }
 
@@ -180,37 +170,20 @@ impl<'a> Export<'a> {
         };
         let links = Links::new(root.as_fd(), is_taken);
         Ok(Self {
-            view,
+            walk: TreeWalk::new(view),
             links: links.map_err(|failure| refused(failure, ".".to_owned()))?,
             manifest,
             report,
             summary: ExportSummary::default(),
             current: root,
             missing: 0,
-            levels: Vec::new(),
-            path: Vec::new(),
-            buffer: vec![0; COPY_BYTES],
-        })
-    }
-
-    /// The path being written, on one line.
-    fn name(&self) -> String {
-        escaped(if self.path.is_empty() {
-            b"."
-        } else {
-            &self.path
-        })
-    }
-
-    fn read<T>(&self, read: Result<T, OpError>) -> Result<T, ExportError> {
-        read.map_err(|source| ExportError::Read {
-            name: self.name(),
-            source,
+            directories: Vec::new(),
+            buffer: vec![0; PIECE_BYTES],
         })
     }
 
     fn check<T>(&self, made: Result<T, FailedCall>) -> Result<T, ExportError> {
-        made.map_err(|failure| refused(failure, self.name()))
+        made.map_err(|failure| refused(failure, self.walk.name()))
     }
 
     /// Reports the attributes that a new inode lacks.
@@ -223,7 +196,7 @@ impl<'a> Export<'a> {
 
     /// Reports a part that the destination cannot hold.
     fn report_loss(&mut self, loss: &Loss, errno: Errno) -> Result<(), ExportError> {
-        let entry = Lost::new(self.name(), loss, errno);
+        let entry = Lost::new(self.walk.name(), loss, errno);
         self.summary.lost += 1;
         self.summary.missing += u64::from(loss.is_of_name());
         (self.report)(&entry);
@@ -253,72 +226,44 @@ impl<'a> Export<'a> {
 
     /// Writes everything but the root's attributes.
     fn tree(&mut self) -> Result<(), ExportError> {
-        let root = self.read(self.view.getattr(Ino::ROOT))?;
-        self.enter(root, 0)?;
-        self.summary.directories += 1;
-        while let Some(level) = self.levels.last_mut() {
-            if let Some(entry) = level.entries.next() {
-                self.entry(&entry)?;
-            } else if self.levels.len() > 1 {
-                self.leave()?;
-            } else {
-                break;
+        while let Some(step) = self.walk.next()? {
+            match step {
+                WalkStep::Name(inode) if inode.attr.kind == NodeKind::Directory => {
+                    self.directory(inode)?;
+                }
+                WalkStep::Name(inode) => self.leaf(&inode)?,
+                WalkStep::Leave => self.leave()?,
             }
         }
         Ok(())
     }
 
-    /// Starts with a new directory, which is open.
-    fn enter(&mut self, attr: Attr, path_before: usize) -> Result<(), ExportError> {
-        let xattrs = self.xattrs(attr.ino)?;
-        self.line(&attr, "-".to_owned(), &xattrs)?;
-        let mut entries = Vec::new();
-        let listed = self.view.readdir(attr.ino, 0, &mut |_, entry| {
-            entries.push(entry);
-            ControlFlow::Continue(())
-        });
-        self.read(listed)?;
-        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        self.levels.push(Level {
-            attr,
-            xattrs,
-            entries: entries.into_iter(),
-            path_before,
-        });
+    /// Starts with a directory. The root is there.
+    fn directory(&mut self, directory: NamedInode) -> Result<(), ExportError> {
+        if self.directories.is_empty() {
+            self.summary.directories += 1;
+        } else {
+            self.go_into(&directory.name)?;
+        }
+        self.line(&directory, no_content())?;
+        self.directories.push(directory);
         Ok(())
     }
 
     /// Gives the finished directory its attributes and returns to its parent.
     fn leave(&mut self) -> Result<(), ExportError> {
-        let Some(level) = self.levels.pop() else {
+        let Some(directory) = self.directories.pop() else {
             return Ok(());
         };
         if self.missing > 0 {
             self.missing -= 1;
         } else {
             let above = self.check(place::open_directory(self.current.as_fd(), b".."))?;
-            let finished = place::finish(self.current.as_fd(), &level.attr, &level.xattrs);
+            let NamedInode { attr, xattrs, .. } = &directory;
+            let finished = place::finish(self.current.as_fd(), attr, xattrs);
             self.report_losses(finished)?;
             self.current = above;
         }
-        self.path.truncate(level.path_before);
-        Ok(())
-    }
-
-    fn entry(&mut self, entry: &NamedEntry) -> Result<(), ExportError> {
-        let before = self.path.len();
-        if before > 0 {
-            self.path.push(b'/');
-        }
-        self.path.extend_from_slice(entry.name.as_bytes());
-        let attr = self.read(self.view.getattr(entry.ino))?;
-        let name = entry.name.as_bytes();
-        if attr.kind == NodeKind::Directory {
-            self.go_into(name)?;
-            return self.enter(attr, before);
-        }
-        self.leaf(&attr, name)?;
-        self.path.truncate(before);
         Ok(())
     }
 
@@ -342,14 +287,13 @@ impl<'a> Export<'a> {
     }
 
     /// Exports an inode that is no directory.
-    fn leaf(&mut self, attr: &Attr, name: &[u8]) -> Result<(), ExportError> {
-        let xattrs = self.xattrs(attr.ino)?;
-        let is_to_make = self.is_to_make(attr.ino, name)?;
-        let content = match attr.kind {
-            NodeKind::File => self.file(attr, name, &xattrs, is_to_make)?,
-            _ => self.node(attr, name, &xattrs, is_to_make)?,
+    fn leaf(&mut self, inode: &NamedInode) -> Result<(), ExportError> {
+        let is_to_make = self.is_to_make(inode.attr.ino, &inode.name)?;
+        let content = match inode.attr.kind {
+            NodeKind::File => self.file(inode, is_to_make)?,
+            _ => self.node(inode, is_to_make)?,
         };
-        self.line(attr, content, &xattrs)
+        self.line(inode, content)
     }
 
     /// Whether the inode of a name is yet to be created. If not, the inode was created before, or cannot be created.
@@ -380,43 +324,21 @@ impl<'a> Export<'a> {
         self.report_losses(kept)
     }
 
-    fn xattrs(&self, ino: Ino) -> Result<Xattrs, ExportError> {
-        let names = self.read(self.view.listxattr(ino))?;
-        let value = |name: Vec<u8>| -> Result<_, ExportError> {
-            let value = self.read(self.view.getxattr(ino, &name))?;
-            Ok((name, value))
-        };
-        names.into_iter().map(value).collect()
-    }
-
-    fn line(&mut self, attr: &Attr, content: String, xattrs: &Xattrs) -> Result<(), ExportError> {
-        let path = if self.path.is_empty() {
-            b"."
-        } else {
-            &self.path[..]
-        };
+    fn line(&mut self, inode: &NamedInode, content: String) -> Result<(), ExportError> {
         match &mut self.manifest {
             None => Ok(()),
             Some(manifest) => manifest.line(&ManifestLine {
-                path,
-                attr,
+                path: self.walk.path(),
+                attr: &inode.attr,
                 content,
-                xattrs,
+                xattrs: &inode.xattrs,
             }),
         }
     }
 
-    fn node(
-        &mut self,
-        attr: &Attr,
-        name: &[u8],
-        xattrs: &Xattrs,
-        is_to_make: bool,
-    ) -> Result<String, ExportError> {
-        let target = match attr.kind {
-            NodeKind::Symlink => self.read(self.view.readlink(attr.ino))?,
-            _ => Vec::new(),
-        };
+    fn node(&mut self, inode: &NamedInode, is_to_make: bool) -> Result<String, ExportError> {
+        let NamedInode { attr, xattrs, name } = inode;
+        let target = self.walk.target(attr)?;
         if is_to_make {
             let made = place::make_node(self.current.as_fd(), name, attr, &target, xattrs);
             if let Some(losses) = self.count_created(made, &Loss::Node)? {
@@ -426,26 +348,20 @@ impl<'a> Export<'a> {
         }
         Ok(match attr.kind {
             NodeKind::Symlink => escaped(&target),
-            _ => "-".to_owned(),
+            _ => no_content(),
         })
     }
 
     /// Exports a regular file. The content of a file that is not to be created is only hashed.
-    fn file(
-        &mut self,
-        attr: &Attr,
-        name: &[u8],
-        xattrs: &Xattrs,
-        is_to_make: bool,
-    ) -> Result<String, ExportError> {
-        self.read(self.view.check_content(attr.ino))?;
-        let content = self.read(self.view.content(attr.ino).map_err(OpError::from))?;
+    fn file(&mut self, inode: &NamedInode, is_to_make: bool) -> Result<String, ExportError> {
+        let NamedInode { attr, xattrs, name } = inode;
+        let content = self.walk.content(attr)?;
         let mut file = None;
         if is_to_make {
             let made = place::make_file(self.current.as_fd(), name);
             file = self.count_created(made, &Loss::Name)?;
         }
-        let hash = self.copy(content.as_deref(), attr.size, (name, &mut file))?;
+        let hash = self.copy(content, attr.size, (name, &mut file))?;
         if let Some(file) = file {
             self.report_losses(place::finish(file.as_fd(), attr, xattrs))?;
             self.summary.files += 1;
@@ -457,7 +373,7 @@ impl<'a> Export<'a> {
     /// Copies data, leaves holes, and returns the hash of the content. A file that gets too large is removed.
     fn copy(
         &mut self,
-        content: Option<&dyn BackingFile>,
+        mut content: ContentReader,
         size: u64,
         (name, file): (&[u8], &mut Option<File>),
     ) -> Result<String, ExportError> {
@@ -465,13 +381,21 @@ impl<'a> Export<'a> {
         let grown = file.as_ref().map_or(Ok(()), |file| file.set_len(size));
         self.check_size(grown, "set the length of", (name, file))?;
         let mut hasher = self.manifest.is_some().then(Hasher::new);
-        let mut at = 0;
-        while at < size && (file.is_some() || hasher.is_some()) {
-            let (from, to) = self.data_after(content, at, size)?;
-            hash_zeros(hasher.as_mut(), from - at);
-            self.copy_range(content, (from, to), (name, file), hasher.as_mut())?;
-            at = to;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        while file.is_some() || hasher.is_some() {
+            let Some(piece) = self.walk.read(content.next(&mut buffer))? else {
+                break;
+            };
+            if let (ContentPiece::Data(at, bytes), Some(open)) = (&piece, file.as_ref()) {
+                let written = open.write_all_at(bytes, *at);
+                self.summary.bytes += bytes.len() as u64;
+                self.check_size(written, "write", (name, file))?;
+            }
+            if let Some(hasher) = &mut hasher {
+                piece.hash(hasher);
+            }
         }
+        self.buffer = buffer;
         if file.is_none() {
             self.summary.bytes = copied_before;
         }
@@ -492,58 +416,8 @@ impl<'a> Export<'a> {
                 self.summary.names -= 1;
                 self.report_loss(&Loss::Content, Errno::FBIG)
             }
-            done => done.map_err(ExportError::write(operation, self.name())),
+            done => done.map_err(ExportError::write(operation, self.walk.name())),
         }
-    }
-
-    /// The next range of data at or after `at`; empty and at the end if there is none.
-    fn data_after(
-        &self,
-        content: Option<&dyn BackingFile>,
-        at: u64,
-        size: u64,
-    ) -> Result<(u64, u64), ExportError> {
-        let Some(content) = content else {
-            return Ok((size, size));
-        };
-        let sought = |found: std::io::Result<Option<u64>>| {
-            self.read(found.map_err(|error| StoreError::disk("seek", "content")(error).into()))
-        };
-        let Some(from) = sought(content.seek_data(at))?.filter(|from| *from < size) else {
-            return Ok((size, size));
-        };
-        let to = sought(content.seek_hole(from))?.unwrap_or(size);
-        Ok((from, to.min(size)))
-    }
-
-    fn copy_range(
-        &mut self,
-        content: Option<&dyn BackingFile>,
-        (mut at, to): (u64, u64),
-        (name, file): (&[u8], &mut Option<File>),
-        mut hasher: Option<&mut Hasher>,
-    ) -> Result<(), ExportError> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        while let (Some(content), true) = (content, at < to) {
-            let wanted = usize::try_from(to - at).map_or(COPY_BYTES, |left| left.min(COPY_BYTES));
-            let piece = buffer.get_mut(..wanted).unwrap_or_default();
-            let read = content.read_at(at, piece);
-            let read =
-                self.read(read.map_err(|error| StoreError::disk("read", "content")(error).into()))?;
-            // Only a file that shrinks during the export ends early: its missing bytes read as zeros.
-            piece.get_mut(read..).unwrap_or_default().fill(0);
-            if let Some(open) = file.as_ref() {
-                let written = open.write_all_at(piece, at);
-                self.summary.bytes += piece.len() as u64;
-                self.check_size(written, "write", (name, file))?;
-            }
-            if let Some(hasher) = &mut hasher {
-                hasher.update(piece);
-            }
-            at += piece.len() as u64;
-        }
-        self.buffer = buffer;
-        Ok(())
     }
 
     /// Gives the root its attributes and makes the copy durable.
@@ -551,22 +425,12 @@ impl<'a> Export<'a> {
         let name = escaped(dest.as_os_str().as_encoded_bytes());
         let removed = self.links.finish();
         removed.map_err(|failure| refused(failure, name.clone()))?;
-        if let Some(root) = self.levels.pop() {
+        if let Some(root) = self.directories.pop() {
             let finished = place::finish(self.current.as_fd(), &root.attr, &root.xattrs);
             self.report_losses(finished)?;
         }
         rustix::fs::syncfs(&self.current).map_err(ExportError::write("sync", name.clone()))?;
         self.manifest.map_or(Ok(()), Manifest::finish)?;
         Ok(self.summary)
-    }
-}
-
-fn hash_zeros(hasher: Option<&mut Hasher>, mut count: u64) {
-    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-    let Some(hasher) = hasher else { return };
-    while count > 0 {
-        let piece = usize::try_from(count).map_or(ZEROS.len(), |count| count.min(ZEROS.len()));
-        hasher.update(ZEROS.get(..piece).unwrap_or(&ZEROS));
-        count -= piece as u64;
     }
 }

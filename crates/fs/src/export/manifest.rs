@@ -3,6 +3,7 @@
 //! Invariant: equal stores give equal bytes. The manifest contains nothing that may differ between nodes (allocated
 //! space, layout of holes).
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -54,7 +55,7 @@ impl Manifest {
     }
 
     pub(super) fn line(&mut self, line: &ManifestLine<'_>) -> Result<(), ExportError> {
-        let written = line.write(&mut self.file);
+        let written = writeln!(self.file, "{line}");
         self.check(written)
     }
 
@@ -79,11 +80,16 @@ pub(super) struct ManifestLine<'a> {
     pub xattrs: &'a [(Vec<u8>, Vec<u8>)],
 }
 
-impl ManifestLine<'_> {
-    pub(super) fn write(&self, to: &mut dyn Write) -> io::Result<()> {
+/// The column `content` of an inode without content.
+pub(super) fn no_content() -> String {
+    "-".to_owned()
+}
+
+impl fmt::Display for ManifestLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let attr = self.attr;
-        writeln!(
-            to,
+        write!(
+            f,
             "{}\t{}\t{}\t{:04o}\t{}\t{}\t{}\t{}\t{}\t{}\t{}:{}\t{}\t{}\t{}",
             escaped(self.path),
             attr.ino,

@@ -1,0 +1,62 @@
+//! The manifest of a store without a copy.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use blake3::Hasher;
+use lockstep_types::NodeKind;
+
+use super::content_reader::PIECE_BYTES;
+use super::error::ExportError;
+use super::manifest::{ManifestLine, no_content};
+use super::open_store;
+use super::tree_walk::{NamedInode, TreeWalk, WalkStep};
+use crate::text::{escaped, hex};
+
+/// Calls `visit` with the lines of the manifest of the store in `store_dir`, without the header and without line ends. Ends early when
+/// `visit` says so. The store is only read, and no node may have it open.
+pub fn list(
+    store_dir: &Path,
+    visit: &mut dyn FnMut(String) -> ControlFlow<()>,
+) -> Result<(), ExportError> {
+    let store = open_store(store_dir)?;
+    let view = store.tree();
+    let mut walk = TreeWalk::new(&view);
+    let mut buffer = vec![0; PIECE_BYTES];
+    while let Some(step) = walk.next()? {
+        if let WalkStep::Name(inode) = step {
+            let content = content(&walk, &inode, &mut buffer)?;
+            let NamedInode { attr, xattrs, .. } = &inode;
+            let line = ManifestLine {
+                path: walk.path(),
+                attr,
+                content,
+                xattrs,
+            };
+            if visit(line.to_string()).is_break() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The column `content` of a name.
+fn content(
+    walk: &TreeWalk<'_>,
+    NamedInode { attr, .. }: &NamedInode,
+    buffer: &mut [u8],
+) -> Result<String, ExportError> {
+    match attr.kind {
+        NodeKind::File => {
+            let mut content = walk.content(attr)?;
+            let mut hasher = Hasher::new();
+            while let Some(piece) = walk.read(content.next(buffer))? {
+                piece.hash(&mut hasher);
+            }
+            Ok(hex(hasher.finalize()))
+        }
+        NodeKind::Symlink => Ok(escaped(&walk.target(attr)?)),
+        _ => Ok(no_content()),
+    }
+}
