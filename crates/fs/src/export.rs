@@ -27,7 +27,7 @@ use lockstep_types::backing::Backing;
 use lockstep_types::{Attr, Ino, NodeKind};
 
 pub use error::ExportError;
-pub use list::list;
+pub use list::{list, write_list};
 pub use lost::Lost;
 pub use manifest::HEADER;
 

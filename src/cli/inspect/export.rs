@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
-use lockstep_fs::export::{ExportSummary, Lost, export};
+use lockstep_fs::export::{ExportSummary, Lost, export, write_list};
 use lockstepfs::config::Role;
 
 use crate::cli::arguments::{ConfigArgs, absolute, find_datastore};
@@ -25,13 +25,14 @@ pub(crate) struct ExportArgs {
     name: String,
 
     /// Directory to write to: empty, or missing (its parent must exist). A missing directory is called
-    /// DEST.partial until it is complete
-    dest: PathBuf,
+    /// DEST.partial until it is complete. Without DEST, only the manifest is written
+    #[arg(required_unless_present = "manifest")]
+    dest: Option<PathBuf>,
 
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// Also write one line per name: path, inode, type, mode, owner, size, times, links, hash. The file
+    /// Write one line per name: path, inode, type, mode, owner, size, times, links, hash. The file
     /// must not exist; it is called FILE.partial until it is complete
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
@@ -41,6 +42,7 @@ const EXAMPLES: &str = "\
 Examples:
   lockstep export data /mnt/rescue/data
   lockstep export data /tmp/data --manifest /tmp/data.manifest
+  lockstep export data --manifest /tmp/data.manifest     for `lockstep verify --offline`
 
 A copy that may be incomplete (on a secondary that was not in sync, or on a failed disk) is
 exported too, with a warning.
@@ -53,7 +55,29 @@ const PRINTED_LOSSES_MAX: u64 = 20;
 pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     let config = args.config.load()?;
     let datastore = find_datastore(&config, &args.name)?;
-    let dest = absolute(&args.dest)?;
+    let outcome = match (&args.dest, &args.manifest) {
+        (Some(dest), manifest) => copy(&datastore.store, dest, manifest.as_deref()),
+        (None, Some(manifest)) => write_manifest(&datastore.store, manifest),
+        (None, None) => bail!("name a directory, or a file after --manifest"),
+    }?;
+    for caveat in caveats(&datastore.store, datastore.role) {
+        warn(&format!("WARNING: {caveat}"));
+    }
+    Ok(outcome)
+}
+
+fn write_manifest(store: &Path, manifest: &Path) -> Result<ExitCode> {
+    let names = write_list(store, manifest)?;
+    say(&format!(
+        "listed {} names in {}\n",
+        count(names),
+        manifest.display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn copy(store: &Path, dest: &Path, manifest: Option<&Path>) -> Result<ExitCode> {
+    let dest = absolute(dest)?;
     let mut losses = 0;
     let mut report = |lost: &Lost| {
         losses += 1;
@@ -64,22 +88,14 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
             ));
         }
     };
-    let summary = export(
-        &datastore.store,
-        &dest,
-        args.manifest.as_deref(),
-        &mut report,
-    )?;
-    for caveat in caveats(&datastore.store, datastore.role) {
-        warn(&format!("WARNING: {caveat}"));
-    }
+    let summary = export(store, &dest, manifest, &mut report)?;
     say(&format!(
         "exported {} names, {} of content to {}\n",
         count(summary.names),
         bytes(summary.bytes),
         dest.display()
     ))?;
-    Ok(outcome(&summary, args.manifest.is_some()))
+    Ok(outcome(&summary, manifest.is_some()))
 }
 
 /// Prints a summary of the losses, and returns the exit code.

@@ -1,11 +1,13 @@
-//! `lockstep verify`: compares both nodes of a datastore.
+//! `lockstep verify`: compares both nodes of a datastore, or two copies without their nodes.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use lockstep_driver::report::{Difference, VerifyProgress, VerifyReport};
+use lockstep_verify::offline::{NameDifferenceKind, OfflineCopy, compare_offline};
 use lockstepfs::control::ControlClient;
 
 use crate::cli::arguments::RunningNodeArgs;
@@ -15,14 +17,23 @@ use crate::cli::terminal::{LiveLines, bytes, count, say, say_json};
 /// Compare both nodes of a datastore now
 ///
 /// Compares all names, attributes and content, while programs go on writing.
+///
+/// With --offline, compares two copies of which no node is needed: stores of stopped nodes, or their
+/// manifests. `lockstep export NAME --manifest FILE` writes the manifest of a store, to be compared on another
+/// machine.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct VerifyArgs {
     /// Name of the datastore
-    name: String,
+    #[arg(required_unless_present = "offline")]
+    name: Option<String>,
 
     #[command(flatten)]
     node: RunningNodeArgs,
+
+    /// Compare two copies without their nodes, each the directory of a store or the file of a manifest
+    #[arg(long, num_args = 2, value_names = ["COPY", "COPY"], conflicts_with_all = ["name", "config", "control"])]
+    offline: Option<Vec<PathBuf>>,
 
     /// Print the outcome as JSON
     #[arg(long)]
@@ -33,19 +44,27 @@ const EXAMPLES: &str = "\
 Examples:
   lockstep verify data
   lockstep verify data --json --control /run/lockstep/a.sock
+  lockstep verify --offline /var/lib/lockstep/data /tmp/data-of-b.manifest
 
 Exit codes: 0 identical, 1 different, 2 could not compare.";
 
+/// Names of copies between two lines on a terminal.
+const NAMES_PER_LINE: u64 = 64;
+
 pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
-    let mut client = ControlClient::connect(&args.node.socket()?)?;
-    let mut line = LiveLines::new();
-    let outcome = client.verify(&args.name, &mut |step| line.show(&[progress(step)]));
-    drop(line);
-    let report = outcome?;
+    let report = match (args.offline.as_deref(), &args.name) {
+        (Some([first, second]), _) => compare_copies([first, second])?,
+        (_, Some(name)) => compare_nodes(args, name)?,
+        (_, None) => bail!("name a datastore, or two copies after --offline"),
+    };
     if args.json {
         say_json(&report)?;
     } else {
-        say(&text(&report))?;
+        let identical = match args.offline {
+            None => "identical on both nodes",
+            Some(_) => "identical",
+        };
+        say(&text(&report, identical))?;
     }
     Ok(if report.identical {
         ExitCode::SUCCESS
@@ -54,14 +73,64 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
     })
 }
 
-fn text(report: &VerifyReport) -> String {
+fn compare_nodes(args: &VerifyArgs, name: &str) -> Result<VerifyReport> {
+    let mut client = ControlClient::connect(&args.node.socket()?)?;
+    let mut line = LiveLines::new();
+    Ok(client.verify(name, &mut |step| line.show(&[progress(step)]))?)
+}
+
+fn compare_copies(paths: [&PathBuf; 2]) -> Result<VerifyReport> {
+    let copies = paths.map(|path| OfflineCopy::at(path));
+    let mut line = LiveLines::new();
+    let report = compare_offline(&copies, &mut |so_far| {
+        if so_far.names % NAMES_PER_LINE == 0 {
+            let step = VerifyProgress {
+                inodes_compared: so_far.names,
+                inodes_total: None,
+                bytes_compared: so_far.bytes,
+            };
+            line.show(&[progress(step)]);
+        }
+    })?;
+    Ok(VerifyReport {
+        identical: report.is_identical(),
+        inodes_compared: report.names,
+        bytes_compared: report.bytes,
+        differences_total: report.total,
+        differences: report
+            .differences
+            .into_iter()
+            .map(|difference| Difference {
+                inode: difference.ino,
+                what: in_words(&difference.what, paths),
+                path: Some(difference.path),
+            })
+            .collect(),
+    })
+}
+
+fn in_words(what: &NameDifferenceKind, [first, second]: [&PathBuf; 2]) -> String {
+    match what {
+        NameDifferenceKind::OnlyIn { first: is_first } => {
+            let only = if *is_first { first } else { second };
+            format!("exists in {} only", only.display())
+        }
+        NameDifferenceKind::Column { name, values } => {
+            let [of_first, of_second] = values;
+            let (first, second) = (first.display(), second.display());
+            format!("{name} is {of_first} in {first} and {of_second} in {second}")
+        }
+    }
+}
+
+fn text(report: &VerifyReport, identical: &str) -> String {
     let compared = format!(
         "{} names and inodes, {} of content compared",
         count(report.inodes_compared),
         bytes(report.bytes_compared)
     );
     if report.identical {
-        return format!("identical on both nodes ({compared})\n");
+        return format!("{identical} ({compared})\n");
     }
     let mut text = format!(
         "DIFFERENT: {} differences ({compared})\n",
@@ -87,7 +156,7 @@ fn difference_line(difference: &Difference) -> String {
     )
 }
 
-/// The line on a terminal while the nodes are compared.
+/// The line on a terminal while nodes or copies are compared.
 fn progress(step: VerifyProgress) -> String {
     let total = step
         .inodes_total
@@ -117,7 +186,7 @@ mod tests {
                 what: "mode 644 here, 600 there".to_owned(),
             }],
         };
-        let text = text(&report);
+        let text = text(&report, "identical");
         assert!(
             text.starts_with("DIFFERENT: 3 differences (1,200 names"),
             "{text}"

@@ -11,7 +11,7 @@ use crate::error::{OpError, StoreError};
 #[derive(Debug, Error)]
 pub enum ExportError {
     /// A node has the store open.
-    #[error("the store {} is in use: stop its node first, then export again", path.display())]
+    #[error("the store {} is in use: stop its node first", path.display())]
     InUse {
         /// The store's directory.
         path: PathBuf,
@@ -25,7 +25,7 @@ pub enum ExportError {
         source: StoreError,
     },
     /// One file of the datastore cannot be read.
-    #[error("cannot export {name}: {source}")]
+    #[error("cannot read {name}: {source}")]
     Read {
         /// Its path in the datastore, escaped.
         name: String,

@@ -8,9 +8,11 @@ use lockstep_types::NodeKind;
 
 use super::content_reader::PIECE_BYTES;
 use super::error::ExportError;
-use super::manifest::{ManifestLine, no_content};
+use super::manifest::{Manifest, ManifestLine, no_content};
 use super::open_store;
 use super::tree_walk::{NamedInode, TreeWalk, WalkStep};
+use super::unfinished::Unfinished;
+use crate::store::Store;
 use crate::text::{escaped, hex};
 
 /// Calls `visit` with the lines of the manifest of the store in `store_dir`, without the header and without line ends. Ends early when
@@ -20,22 +22,48 @@ pub fn list(
     visit: &mut dyn FnMut(String) -> ControlFlow<()>,
 ) -> Result<(), ExportError> {
     let store = open_store(store_dir)?;
+    visit_lines(&store, &mut |line| Ok(visit(line.to_string())))
+}
+
+/// Writes the manifest of the store in `store_dir` to a file, which must not exist. It is called FILE.partial until it is complete.
+/// Returns the number of names, with the root.
+pub fn write_list(store_dir: &Path, file: &Path) -> Result<u64, ExportError> {
+    let store = open_store(store_dir)?;
+    let unfinished = Unfinished::file(file)?;
+    let mut manifest = Manifest::create(&unfinished.path)?;
+    let mut names = 0;
+    let listed = visit_lines(&store, &mut |line| {
+        names += 1;
+        manifest.line(line)?;
+        Ok(ControlFlow::Continue(()))
+    });
+    let listed = listed.and_then(|()| manifest.finish());
+    listed.inspect_err(|_| unfinished.forget_file())?;
+    unfinished.finish()?;
+    Ok(names)
+}
+
+fn visit_lines(
+    store: &Store,
+    visit: &mut dyn FnMut(&ManifestLine<'_>) -> Result<ControlFlow<()>, ExportError>,
+) -> Result<(), ExportError> {
     let view = store.tree();
     let mut walk = TreeWalk::new(&view);
     let mut buffer = vec![0; PIECE_BYTES];
     while let Some(step) = walk.next()? {
-        if let WalkStep::Name(inode) = step {
-            let content = content(&walk, &inode, &mut buffer)?;
-            let NamedInode { attr, xattrs, .. } = &inode;
-            let line = ManifestLine {
-                path: walk.path(),
-                attr,
-                content,
-                xattrs,
-            };
-            if visit(line.to_string()).is_break() {
-                break;
-            }
+        let WalkStep::Name(inode) = step else {
+            continue;
+        };
+        let content = content(&walk, &inode, &mut buffer)?;
+        let NamedInode { attr, xattrs, .. } = &inode;
+        let line = ManifestLine {
+            path: walk.path(),
+            attr,
+            content,
+            xattrs,
+        };
+        if visit(&line)?.is_break() {
+            break;
         }
     }
     Ok(())

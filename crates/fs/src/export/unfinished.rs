@@ -62,6 +62,11 @@ impl Unfinished {
         }
     }
 
+    /// Removes the new file: the part of a list tells nothing that the next list does not tell.
+    pub(super) fn forget_file(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+
     /// Adds the place of the partial copy to an error.
     pub(super) fn incomplete(&self, source: ExportError) -> ExportError {
         ExportError::Incomplete {

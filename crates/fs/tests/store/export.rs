@@ -520,7 +520,7 @@ fn damaged_content_is_named() {
     .unwrap_err()
     .to_string();
     assert!(
-        error.starts_with("cannot export broken: content of inode"),
+        error.starts_with("cannot read broken: content of inode"),
         "{error}"
     );
 }
