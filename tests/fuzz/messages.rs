@@ -297,6 +297,12 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
                 (ino(chance), file_times(chance, known), content)
             }),
         },
+        6 if chance.percent(50) => Request::CompareRun {
+            ino: ino(chance),
+            offset: number(chance),
+            blocks: u32::try_from(chance.within(0..600)).unwrap(),
+            hash: hash(chance),
+        },
         6 => Request::CompareBlocks {
             ino: ino(chance),
             offset: number(chance),

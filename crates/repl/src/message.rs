@@ -273,6 +273,17 @@ pub enum Request {
         /// Whether a block in a hole is treated as different, although it reads as zeros.
         space: bool,
     },
+    /// Asks whether any of the given blocks differs from the secondary's blocks, or lies in a hole.
+    CompareRun {
+        /// The file.
+        ino: Ino,
+        /// First byte; a multiple of the block size.
+        offset: u64,
+        /// Number of blocks.
+        blocks: u32,
+        /// Hash of all blocks from the offset on; zeros fill the last block of the file.
+        hash: Hash128,
+    },
     /// Overwrite a range with the payload.
     WriteBlocks {
         /// The file.

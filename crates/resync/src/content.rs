@@ -77,6 +77,7 @@ pub fn send_content(
         open: OpenFiles::default(),
         suspects: VecDeque::new(),
         tells_bytes: TellsBytes::default(),
+        compares_runs: true,
         reserved: VecDeque::new(),
         jobs: VecDeque::new(),
         under_way: JobCost {
@@ -99,6 +100,8 @@ struct ContentSender<'a> {
     open: OpenFiles,
     suspects: VecDeque<Suspect>,
     tells_bytes: TellsBytes,
+    /// Whether the next piece is compared by one hash before its blocks are: the last compared piece was equal.
+    compares_runs: bool,
     /// Files with reserved space, which is sent once their content is equal.
     reserved: VecDeque<Ino>,
     /// In the order of their last requests, in which the secondary answers.
@@ -183,8 +186,19 @@ impl<'a> ContentSender<'a> {
                 self.tells_bytes.learn(&batch.described, &answers);
                 self.times_set(batch, &answers);
             }
+            JobStep::ComparingRun(part, data, answer) => {
+                let differing = differing("compare a run of blocks", answer()?)?;
+                self.compares_runs = !bits::get(&differing, 0);
+                if self.compares_runs {
+                    self.part_done(&part);
+                } else {
+                    let step = self.compare_blocks(part, data);
+                    self.push(claim, job.cost, step);
+                }
+            }
             JobStep::Comparing(part, data, answer) => {
                 let differing = differing("compare blocks", answer()?)?;
+                self.compares_runs = differing.iter().all(|bits| *bits == 0);
                 let runs = uniform_runs(&differing, &data);
                 let changes = match &part.piece {
                     Some(piece) => self.send_runs(part.ino, piece, &data, &runs)?,
@@ -398,15 +412,28 @@ impl<'a> ContentSender<'a> {
             let changes = self.send_runs(ino, &piece, &data, &runs)?;
             return Ok(JobStep::Changing(part, changes));
         }
-        let hashes = pieces::hashes(&data);
-        let request = Request::CompareBlocks {
+        if !self.compares_runs {
+            return Ok(self.compare_blocks(part, data));
+        }
+        let request = Request::CompareRun {
             ino,
             offset,
-            hashes,
+            blocks: u32::try_from(data.len() / BLOCK_BYTES).unwrap_or(u32::MAX),
+            hash: pieces::run_hash(&data),
+        };
+        let answer = self.peer.begin(request, &[]);
+        Ok(JobStep::ComparingRun(part, data, answer))
+    }
+
+    fn compare_blocks(&self, part: ChangedPart, data: Vec<u8>) -> JobStep<'a> {
+        let request = Request::CompareBlocks {
+            ino: part.ino,
+            offset: part.piece.as_ref().map_or(0, |piece| piece.offset),
+            hashes: pieces::hashes(&data),
             space: true,
         };
         let answer = self.peer.begin(request, &[]);
-        Ok(JobStep::Comparing(part, data, answer))
+        JobStep::Comparing(part, data, answer)
     }
 
     /// Sends runs of blocks, in parts: names of clients go over the same way. At most [`CHANGES_MAX`] parts are under way.

@@ -139,6 +139,11 @@ fn read_piece(
     Ok(())
 }
 
+/// The hash of a run of whole blocks.
+pub fn run_hash(blocks: &[u8]) -> Hash128 {
+    Hash128::of(blocks)
+}
+
 /// The hashes of whole blocks.
 pub fn hashes(blocks: &[u8]) -> Vec<Hash128> {
     blocks.chunks(BLOCK_BYTES).map(Hash128::of).collect()

@@ -58,6 +58,12 @@ fn answer_once(store: &Store, request: &Request, payload: &[u8]) -> Result<Respo
             hashes,
             space,
         } => compare_blocks(store, *ino, *offset, hashes, *space),
+        Request::CompareRun {
+            ino,
+            offset,
+            blocks,
+            hash,
+        } => compare_run(store, *ino, (*offset, *blocks), *hash),
         Request::WriteBlocks { ino, offset } => write_blocks(store, *ino, *offset, payload),
         Request::CompareHole {
             ino,
@@ -273,6 +279,38 @@ fn check_range(offset: u64, length: u64) -> Result<(), AnswerError> {
     }
 }
 
+/// The bytes of whole blocks, if a request may ask for them.
+fn read_blocks(store: &Store, ino: Ino, offset: u64, count: usize) -> Result<Vec<u8>, AnswerError> {
+    check_count(count, BLOCKS_MAX, "blocks")?;
+    let length = count * BLOCK_BYTES;
+    check_range(offset, length as u64)?;
+    let mut blocks = vec![0; length];
+    store.tree().read_raw(ino, offset, &mut blocks)?;
+    Ok(blocks)
+}
+
+/// If the run differs, its blocks are compared next. From here until the differing blocks are written, the primary's lock keeps
+/// mirrored writes away.
+fn compare_run(
+    store: &Store,
+    ino: Ino,
+    (offset, count): (u64, u32),
+    theirs: Hash128,
+) -> Result<Response, AnswerError> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let blocks = read_blocks(store, ino, offset, count)?;
+    let end = offset + blocks.len() as u64;
+    let is_equal = pieces::run_hash(&blocks) == theirs && {
+        let hole = store.tree().next_hole(ino, offset)?;
+        // A hole that begins within the last block is the end of the file.
+        hole + BLOCK_BYTES as u64 > end
+    };
+    if is_equal {
+        store.lost_found().compared(ino, end);
+    }
+    Ok(Response::Differing(bits::pack([!is_equal])))
+}
+
 fn compare_blocks(
     store: &Store,
     ino: Ino,
@@ -280,18 +318,16 @@ fn compare_blocks(
     theirs: &[Hash128],
     space: bool,
 ) -> Result<Response, AnswerError> {
-    check_count(theirs.len(), BLOCKS_MAX, "blocks")?;
-    let length = theirs.len() * BLOCK_BYTES;
-    check_range(offset, length as u64)?;
-    let mut blocks = vec![0; length];
-    store.tree().read_raw(ino, offset, &mut blocks)?;
+    let blocks = read_blocks(store, ino, offset, theirs.len())?;
     let ours = pieces::hashes(&blocks);
     let differing = ours.iter().zip(theirs).map(|(ours, theirs)| ours != theirs);
     let mut differing: Vec<bool> = differing.collect();
     if space {
         note_holes(store, ino, offset, &mut differing)?;
         // From here until the differing blocks are written, the primary's lock keeps mirrored writes away.
-        store.lost_found().compared(ino, offset + length as u64);
+        store
+            .lost_found()
+            .compared(ino, offset + blocks.len() as u64);
     }
     Ok(Response::Differing(bits::pack(differing)))
 }

@@ -148,7 +148,9 @@ const fn describe(request: &Request) -> &'static str {
         Request::SetFiles { .. } => "settle files",
         Request::WriteBlocks { .. } => "write blocks",
         Request::Reserve { .. } => "reserve space",
-        Request::CompareBlocks { .. } | Request::CompareHole { .. } => "compare content",
+        Request::CompareRun { .. }
+        | Request::CompareBlocks { .. }
+        | Request::CompareHole { .. } => "compare content",
         Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => "compare",
         Request::InSync { .. } => "mark itself in sync",
         Request::Room => "tell the room on its disk",

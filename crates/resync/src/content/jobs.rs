@@ -46,6 +46,8 @@ pub(super) struct TimesBatch {
 pub(super) enum JobStep<'a> {
     /// The secondary takes over size and times of files.
     SettingTimes(TimesBatch, PendingAnswer<'a>),
+    /// The secondary compares a piece as a whole.
+    ComparingRun(ChangedPart, Vec<u8>, PendingAnswer<'a>),
     /// The secondary compares the blocks of a piece.
     Comparing(ChangedPart, Vec<u8>, PendingAnswer<'a>),
     /// The secondary writes, reserves space or punches holes.

@@ -173,6 +173,12 @@ proptest! {
         for (kind, ino, offset, length) in questions {
             let ino = Ino::new(ino).unwrap();
             let request = match kind {
+                0 if offset % 2 == 0 => Request::CompareRun {
+                    ino,
+                    offset,
+                    blocks: u32::try_from(length % (1 << 32)).unwrap(),
+                    hash: Hash128::of(&[]),
+                },
                 0 => Request::ImageChunk,
                 1 => Request::CompareBlocks { ino, offset, hashes: vec![Hash128::of(&[]); 3], space: true },
                 2 => Request::WriteBlocks { ino, offset },

@@ -19,4 +19,6 @@ mod recover;
 #[cfg(test)]
 mod resumed;
 #[cfg(test)]
+mod runs;
+#[cfg(test)]
 mod steps;
