@@ -282,6 +282,12 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
             sync: sync_sent(known),
             whole: chance.within(0..2) == 0,
         },
+        3 if chance.percent(50) => Request::CompareRecords {
+            table: *chance.pick(b"idcxogmz"),
+            after: random(chance, 20),
+            last: random(chance, 20),
+            hash: hash(chance),
+        },
         3 => Request::ImageChunk,
         4 => Request::EndImage {
             applied: osn(chance, known),

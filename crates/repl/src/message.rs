@@ -243,6 +243,19 @@ pub enum Request {
     },
     /// The next run of records of the namespace; the payload is an encoded chunk.
     ImageChunk,
+    /// Asks whether a run of records of the namespace differs from the secondary's. An equal run need not be sent.
+    CompareRecords {
+        /// The table.
+        table: u8,
+        /// The key before the run; empty at the start of the table.
+        #[serde(with = "serde_bytes")]
+        after: Vec<u8>,
+        /// The last key of the run; empty at the end of the table.
+        #[serde(with = "serde_bytes")]
+        last: Vec<u8>,
+        /// Hash of the run, as an encoded chunk.
+        hash: Hash128,
+    },
     /// Records of the namespace that have changed, or may have changed, since they were sent; the payload is an
     /// encoded list.
     ImageChanges,

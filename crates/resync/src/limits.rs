@@ -2,6 +2,9 @@
 
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 
+/// Bytes of records that are compared by one hash, without the last record: those of about 256 files.
+pub const RECORD_RUN_BYTES: usize = 64 << 10;
+
 /// Most files in one [`Request::SetFiles`](lockstep_repl::message::Request::SetFiles).
 pub const FILES_MAX: usize = 64;
 

@@ -1,7 +1,7 @@
 //! The primary's side of carrying the namespace over (rules P10, P18).
 //!
-//! First the primary sends all records, table by table in the order of their keys, while it serves its clients alone
-//! ([`send_image`]). The store notes the keys of the records that client operations change meanwhile. The primary sends
+//! First the primary goes through all records, table by table in the order of their keys, while it serves its clients alone
+//! ([`send_image`]). It sends the runs of records that differ ([`record_runs`]). The store notes the keys of the records that client operations change meanwhile. The primary sends
 //! these records again in rounds: each round sends the changes of the round before. When few changes are left, the core
 //! admits no more metadata operations and waits for the operations under way, and the primary sends the rest
 //! ([`send_tail`]). The waiting time of those operations therefore does not depend on the number of files.
@@ -14,6 +14,8 @@
 //! directory an entry without an inode. No code reads that namespace before the tail has come, and the copy is marked
 //! out of sync until then and long after.
 
+pub(crate) mod record_runs;
+
 use lockstep_fs::StoreView;
 use lockstep_fs::keys::REPLICATED;
 use lockstep_fs::store::{ChangeFeed, ChangedRecords, DeltaJob, ImageChunk};
@@ -21,8 +23,10 @@ use lockstep_repl::message::Request;
 use lockstep_types::{Generation, SyncId};
 
 use crate::api::{Operations, Peer, PeerBase, ResyncError, execute};
+use crate::limits::RECORD_RUN_BYTES;
 use crate::pipeline::RequestPipeline;
 use crate::source::ResyncSource;
+use record_runs::{RecordRun, RecordRuns};
 
 /// Bytes of records in one message, without the last record.
 const MESSAGE_BYTES: usize = 512 << 10;
@@ -87,6 +91,7 @@ pub fn send_image<'a>(
         limit: RECORDS_MAX,
         operations,
         requests: RequestPipeline::new(peer),
+        runs: RecordRuns::new(peer),
     };
     let of_delta = match base {
         Some(base) => base.records(source.delta).ok_or(ResyncError::DeltaEnded)?,
@@ -141,28 +146,77 @@ struct NamespaceSender<'a, 'p> {
     limit: usize,
     operations: &'p dyn Operations,
     requests: RequestPipeline<'p>,
+    runs: RecordRuns<'p>,
 }
 
 impl NamespaceSender<'_, '_> {
     fn send_table(&mut self, table: u8) -> Result<(), ResyncError> {
         let mut after = Vec::new();
         loop {
-            let chunk = ImageChunk::read(self.view, table, &after, MESSAGE_BYTES)?;
-            let bytes = postcard::to_allocvec(&chunk)?;
-            self.requests
-                .send("load records", Request::ImageChunk, &bytes)?;
-            // Operations may wait for the changes, so these have no pace.
-            if self.changes.len() <= self.limit / 4 {
-                self.operations.take_turn(bytes.len() as u64);
-            }
-            // Twice as many changes as records: otherwise operations could stay ahead forever.
-            send_changes(&mut self.requests, &self.changes, 2 * MESSAGE_RECORDS)?;
-            self.release_operations();
-            match next_start(chunk) {
+            let next = if self.runs.compares() {
+                self.compare_run(table, &after)?
+            } else {
+                self.send_chunk(table, &after, MESSAGE_BYTES)?
+            };
+            match next {
                 Some(next) => after = next,
-                None => return Ok(()),
+                None => break,
             }
         }
+        while let Some(run) = self.runs.next_differing()? {
+            self.send_run(&run)?;
+        }
+        Ok(())
+    }
+
+    /// Asks whether the next run differs, and sends the run that was found to differ meanwhile. Returns the key after which the next run
+    /// starts.
+    fn compare_run(&mut self, table: u8, after: &[u8]) -> Result<Option<Vec<u8>>, ResyncError> {
+        let chunk = ImageChunk::read(self.view, table, after, RECORD_RUN_BYTES)?;
+        if let Some(run) = self.runs.begin(&chunk)? {
+            self.send_run(&run)?;
+        }
+        self.give_way(0)?;
+        Ok(next_start(chunk))
+    }
+
+    /// Sends the records of a run as they are now. More than the run is harmless.
+    fn send_run(&mut self, run: &RecordRun) -> Result<(), ResyncError> {
+        let mut after = run.after.clone();
+        while let Some(next) = self.send_chunk(run.table, &after, RECORD_RUN_BYTES)? {
+            if run.is_over(&next) {
+                break;
+            }
+            after = next;
+        }
+        Ok(())
+    }
+
+    /// Sends a run of records. Returns the key after which the next run starts.
+    fn send_chunk(
+        &mut self,
+        table: u8,
+        after: &[u8],
+        bytes_max: usize,
+    ) -> Result<Option<Vec<u8>>, ResyncError> {
+        let chunk = ImageChunk::read(self.view, table, after, bytes_max)?;
+        let bytes = postcard::to_allocvec(&chunk)?;
+        self.requests
+            .send("load records", Request::ImageChunk, &bytes)?;
+        self.give_way(bytes.len())?;
+        Ok(next_start(chunk))
+    }
+
+    /// Lets clients' operations get on after so many bytes of records.
+    fn give_way(&mut self, bytes: usize) -> Result<(), ResyncError> {
+        // Operations may wait for the changes, so these have no pace.
+        if self.changes.len() <= self.limit / 4 {
+            self.operations.take_turn(bytes as u64);
+        }
+        // Twice as many changes as records: otherwise operations could stay ahead forever.
+        send_changes(&mut self.requests, &self.changes, 2 * MESSAGE_RECORDS)?;
+        self.release_operations();
+        Ok(())
     }
 
     /// Lets waiting operations begin, if few changes are left.

@@ -16,7 +16,8 @@ use crate::api::AnswerError;
 use crate::bits;
 use crate::described::{DescribedFile, FileAnswers};
 use crate::file_times::from_wire;
-use crate::limits::{BLOCKS_MAX, FILES_MAX, HASHED_FILE_BYTES_MAX, RANGES_MAX};
+use crate::limits::{BLOCKS_MAX, FILES_MAX, HASHED_FILE_BYTES_MAX, RANGES_MAX, RECORD_RUN_BYTES};
+use crate::namespace::record_runs;
 use crate::pieces;
 
 /// Carries out one request. The error text is for the primary's operator.
@@ -45,6 +46,12 @@ fn answer_once(store: &Store, request: &Request, payload: &[u8]) -> Result<Respo
     match request {
         Request::BeginResync { .. } => done(store.image().begin()),
         Request::ImageChunk => load_chunk(store, payload),
+        Request::CompareRecords {
+            table,
+            after,
+            last,
+            hash,
+        } => compare_records(store, *table, (after, last), *hash),
         Request::ImageChanges => load_changes(store, payload),
         Request::FlushImage => done(store.image().prepare_finish()),
         Request::EndImage {
@@ -104,6 +111,35 @@ fn load_chunk(store: &Store, payload: &[u8]) -> Result<Response, AnswerError> {
     Ok(Response::Done)
 }
 
+/// Takes a run of records that is equal as one that has come.
+fn compare_records(
+    store: &Store,
+    table: u8,
+    (after, last): (&[u8], &[u8]),
+    theirs: Hash128,
+) -> Result<Response, AnswerError> {
+    check_table(table)?;
+    check_after(table, after)?;
+    // The last record of a run may be as long as all of the others. A run that is longer here is another one.
+    let mut ours = ImageChunk::read(&store.tree(), table, after, 2 * RECORD_RUN_BYTES)?;
+    if !last.is_empty() {
+        ours.records.retain(|record| *record.key <= *last);
+        ours.last = false;
+    }
+    let is_equal = record_runs::hash(&ours)? == theirs;
+    if is_equal {
+        store.image().load_chunk(&ours)?;
+    }
+    Ok(Response::Differing(bits::pack([!is_equal])))
+}
+
+fn check_after(table: u8, after: &[u8]) -> Result<(), AnswerError> {
+    if after.is_empty() || after.first() == Some(&table) {
+        return Ok(());
+    }
+    Err(AnswerError::AfterOtherTable)
+}
+
 fn load_changes(store: &Store, payload: &[u8]) -> Result<Response, AnswerError> {
     let changes: Vec<ImageChange> = postcard::from_bytes(payload)?;
     for change in &changes {
@@ -138,9 +174,7 @@ fn check_change(change: &ImageChange) -> Result<(), AnswerError> {
 /// Refuses a chunk that could change a record outside its table, or leave a gap in the table.
 fn check_chunk(chunk: &ImageChunk) -> Result<(), AnswerError> {
     check_table(chunk.table)?;
-    if !chunk.after.is_empty() && chunk.after.first() != Some(&chunk.table) {
-        return Err(AnswerError::AfterOtherTable);
-    }
+    check_after(chunk.table, &chunk.after)?;
     if chunk.records.is_empty() && !chunk.last {
         return Err(AnswerError::EmptyChunk);
     }

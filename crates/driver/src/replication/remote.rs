@@ -142,6 +142,7 @@ const fn describe(request: &Request) -> &'static str {
         Request::RecoveryDone { .. } => "end the recovery",
         Request::BeginResync { .. } => "begin a resync",
         Request::ImageChunk
+        | Request::CompareRecords { .. }
         | Request::ImageChanges
         | Request::FlushImage
         | Request::EndImage { .. } => "take over the namespace",

@@ -48,7 +48,9 @@ impl Peer for CountedPeer<'_> {
             self.meanwhile.chunks(3).nth(next).unwrap_or_default(),
         );
         match &request {
-            Request::ImageChunk if !self.may_send_all => panic!("a run of all records was sent"),
+            Request::ImageChunk | Request::CompareRecords { .. } if !self.may_send_all => {
+                panic!("a run of all records was sent")
+            }
             Request::ImageChanges => drop(self.records.fetch_add(1, Ordering::Relaxed)),
             Request::CompareBlocks { hashes, .. } => {
                 let blocks = hashes.len() as u64;

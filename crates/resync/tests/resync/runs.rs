@@ -1,14 +1,16 @@
-//! Runs of blocks are compared by one hash each while they are equal, and by the hashes of their blocks where they differ.
+//! Runs of blocks, and runs of records, are compared by one hash each while they are equal. Only a run that differs is compared block by
+//! block, or sent.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_fs::StoreView;
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{Peer, PeerError};
-use lockstep_types::Ino;
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
+use lockstep_types::{Ino, NodeKind};
 
 use super::converge::{assert_equal, resync};
 use super::nodes::{FreeLocks, LocalPeer, Node};
@@ -96,4 +98,79 @@ fn a_block_that_takes_no_space_makes_a_run_different() {
     assert!(compared.contains(&(0, true)), "{compared:?}");
     let hole = secondary.store().tree().next_hole(ino, 0).unwrap();
     assert!(hole >= 2 * RUN_BYTES, "a hole at {hole}");
+}
+
+/// Many files, on both nodes.
+const FILES: u64 = 3000;
+
+/// A secondary that counts the comparisons and the chunks of records.
+struct CountingPeer<'a> {
+    secondary: LocalPeer<'a>,
+    compared: AtomicU64,
+    sent: AtomicU64,
+}
+
+impl Peer for CountingPeer<'_> {
+    fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
+        let count = match &request {
+            Request::CompareRecords { .. } => Some(&self.compared),
+            Request::ImageChunk => Some(&self.sent),
+            _ => None,
+        };
+        count.map(|count| count.fetch_add(1, Ordering::Relaxed));
+        self.secondary.ask(request, payload)
+    }
+}
+
+/// How many runs of records a resync of both nodes compares and sends.
+fn runs_of_records(primary: &Node, secondary: &Node) -> (u64, u64) {
+    let peer = CountingPeer {
+        secondary: LocalPeer::new(secondary),
+        compared: AtomicU64::new(0),
+        sent: AtomicU64::new(0),
+    };
+    resync(primary, &peer, &FreeLocks).unwrap();
+    assert_equal(primary, secondary);
+    (peer.compared.into_inner(), peer.sent.into_inner())
+}
+
+fn nodes_with_files() -> (Node, Node) {
+    let (primary, secondary) = (Node::new(), Node::new());
+    for number in 0..FILES {
+        primary.create(Ino::ROOT, &format!("file {number}"), NodeKind::File);
+    }
+    resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
+    (primary, secondary)
+}
+
+#[test]
+fn equal_records_are_not_sent() {
+    let (primary, secondary) = nodes_with_files();
+    let (compared, sent) = runs_of_records(&primary, &secondary);
+    assert!(
+        compared >= 8 && sent == 0,
+        "{compared} compared, {sent} sent"
+    );
+}
+
+#[test]
+fn a_record_that_differs_costs_few_runs() {
+    let (primary, secondary) = nodes_with_files();
+    primary.xattr(Ino::new(1500).unwrap(), "user.name", b"value");
+    let (compared, sent) = runs_of_records(&primary, &secondary);
+    // The record of the inode, and the record of its attribute; after each of them one run goes uncompared.
+    assert!(
+        compared >= 6 && (1..=6).contains(&sent),
+        "{compared} compared, {sent} sent"
+    );
+}
+
+#[test]
+fn records_of_an_empty_copy_are_hardly_compared() {
+    let (primary, _) = nodes_with_files();
+    let (compared, sent) = runs_of_records(&primary, &Node::new());
+    assert!(
+        compared < 20 && sent > 0,
+        "{compared} compared, {sent} sent"
+    );
 }
