@@ -32,6 +32,8 @@ mod memory;
 mod messages;
 #[path = "fuzz/node.rs"]
 mod node;
+#[path = "fuzz/operations.rs"]
+mod operations;
 #[path = "fuzz/resync_status.rs"]
 mod resync_status;
 #[path = "fuzz/run.rs"]

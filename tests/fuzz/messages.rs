@@ -11,16 +11,16 @@ use lockstep_testbed::chance::Chance;
 use lockstep_types::backing::Room;
 use lockstep_types::settings::Role;
 use lockstep_types::{
-    AllocateMode, DatastoreUuid, Errno, FileName, Generation, Hash128, Ino, MetaOp, MetaRequest,
-    NodeKind, Osn, RenameMode, StoreId, SyncCount, SyncId, SyncNames, SyncStanding, Timestamp,
-    WriteVerifier, XattrMode,
+    DatastoreUuid, Errno, Generation, Hash128, Ino, Osn, StoreId, SyncCount, SyncId, SyncNames,
+    SyncStanding, Timestamp, WriteVerifier,
 };
 
 use crate::bytes::{index, number, random};
+use crate::operations::op;
 use crate::resync_status;
 
 /// Inode numbers below this one are likely to be in use, those below its double soon.
-const INOS: u64 = 15;
+pub const INOS: u64 = 15;
 
 /// The sender's knowledge of the other end, so that some messages fit its state.
 #[derive(Clone, Debug)]
@@ -382,179 +382,6 @@ pub fn sync(chance: &mut Chance, known: &PeerState) -> Option<SyncId> {
     }
 }
 
-fn op(chance: &mut Chance, known: &PeerState) -> MetaOp {
-    MetaOp {
-        osn: if chance.percent(known.wildness) {
-            osn(chance, known)
-        } else {
-            known.last.next()
-        },
-        time: time(chance),
-        request: meta(chance),
-    }
-}
-
-fn meta(chance: &mut Chance) -> MetaRequest {
-    let target = if chance.percent(40) {
-        Ino::new(chance.within(INOS..2 * INOS)).unwrap()
-    } else {
-        ino(chance)
-    };
-    let parent = if chance.percent(70) {
-        Ino::ROOT
-    } else {
-        ino(chance)
-    };
-    match chance.within(0..17) {
-        0..4 => creation(chance, parent, target),
-        which @ 4..8 => of_names(chance, which, parent, target),
-        which @ 8..12 => of_files(chance, which, target),
-        which => of_attributes(chance, which, target),
-    }
-}
-
-fn creation(chance: &mut Chance, parent: Ino, target: Ino) -> MetaRequest {
-    MetaRequest::Create {
-        parent,
-        name: name(chance),
-        ino: target,
-        kind: *chance.pick(&[
-            NodeKind::File,
-            NodeKind::File,
-            NodeKind::Directory,
-            NodeKind::Symlink,
-            NodeKind::Fifo,
-            NodeKind::Socket,
-            NodeKind::CharDevice,
-            NodeKind::BlockDevice,
-        ]),
-        mode: small(chance),
-        umask: small(chance),
-        uid: small(chance),
-        gid: small(chance),
-        rdev: small(chance),
-        target: random(chance, 10_000),
-    }
-}
-
-fn of_names(chance: &mut Chance, which: u64, parent: Ino, target: Ino) -> MetaRequest {
-    match which {
-        4 => MetaRequest::Link {
-            ino: target,
-            parent,
-            name: name(chance),
-        },
-        5 => MetaRequest::Unlink {
-            parent,
-            name: name(chance),
-        },
-        6 => MetaRequest::Rmdir {
-            parent,
-            name: name(chance),
-        },
-        _ => MetaRequest::Rename {
-            parent,
-            name: name(chance),
-            new_parent: ino(chance),
-            new_name: name(chance),
-            mode: *chance.pick(&[
-                RenameMode::Replace,
-                RenameMode::NoReplace,
-                RenameMode::Exchange,
-                RenameMode::Whiteout {
-                    ino: target,
-                    uid: 0,
-                    gid: 0,
-                },
-            ]),
-        },
-    }
-}
-
-fn of_files(chance: &mut Chance, which: u64, target: Ino) -> MetaRequest {
-    match which {
-        8 => MetaRequest::SetAttr {
-            ino: target,
-            mode: maybe(chance, small),
-            uid: maybe(chance, small),
-            gid: maybe(chance, small),
-            atime: maybe(chance, time),
-            mtime: maybe(chance, time),
-        },
-        9 => MetaRequest::Truncate {
-            ino: target,
-            size: number(chance),
-            drop_set_id: chance.percent(50),
-        },
-        _ => MetaRequest::Allocate {
-            ino: target,
-            offset: number(chance),
-            length: length(chance),
-            mode: *chance.pick(&[
-                AllocateMode::Allocate,
-                AllocateMode::AllocateKeepSize,
-                AllocateMode::PunchHole,
-                AllocateMode::ZeroRange,
-                AllocateMode::ZeroRangeKeepSize,
-            ]),
-        },
-    }
-}
-
-fn of_attributes(chance: &mut Chance, which: u64, target: Ino) -> MetaRequest {
-    match which {
-        12 => MetaRequest::DropPrivileges { ino: target },
-        13 => MetaRequest::SetXattr {
-            ino: target,
-            name: xattr(chance),
-            value: random(chance, 70_000),
-            mode: *chance.pick(&[XattrMode::Any, XattrMode::Create, XattrMode::Replace]),
-        },
-        14 => MetaRequest::RemoveXattr {
-            ino: target,
-            name: xattr(chance),
-        },
-        15 => MetaRequest::ReapAll {
-            inos: vec![target; usize::from(target.get().is_multiple_of(2)) * 200 + 1],
-        },
-        _ => MetaRequest::Reap { ino: target },
-    }
-}
-
-/// A length that fills no disk, or one that no file can have.
-fn length(chance: &mut Chance) -> u64 {
-    match number(chance) {
-        fills if (1 << 24..1 << 44).contains(&fills) => fills % (1 << 24),
-        other => other,
-    }
-}
-
-fn xattr(chance: &mut Chance) -> Vec<u8> {
-    let names: [&[u8]; 5] = [
-        b"user.a",
-        b"user.b",
-        b"system.posix_acl_access",
-        b"system.posix_acl_default",
-        b"security.capability",
-    ];
-    if chance.percent(90) {
-        chance.pick(&names).to_vec()
-    } else {
-        random(chance, 300)
-    }
-}
-
-/// There are few names, so that operations meet the same names.
-fn name(chance: &mut Chance) -> FileName {
-    if chance.percent(10) {
-        let bytes = random(chance, 255);
-        if let Ok(name) = FileName::new(&bytes[..bytes.len().min(255)]) {
-            return name;
-        }
-    }
-    FileName::new(format!("f{}", chance.within(0..12)).as_bytes()).unwrap()
-}
-
 fn file_times(chance: &mut Chance, known: &PeerState) -> WireFileTimes {
     WireFileTimes {
         size: number(chance),
@@ -564,7 +391,7 @@ fn file_times(chance: &mut Chance, known: &PeerState) -> WireFileTimes {
     }
 }
 
-fn ino(chance: &mut Chance) -> Ino {
+pub fn ino(chance: &mut Chance) -> Ino {
     let raw = if chance.percent(90) {
         chance.within(1..INOS)
     } else {
@@ -573,7 +400,7 @@ fn ino(chance: &mut Chance) -> Ino {
     Ino::new(raw).unwrap_or(Ino::ROOT)
 }
 
-fn osn(chance: &mut Chance, known: &PeerState) -> Osn {
+pub fn osn(chance: &mut Chance, known: &PeerState) -> Osn {
     if chance.percent(70) {
         let sequence = known.last.sequence;
         let moved = sequence.saturating_add(chance.within(0..4));
@@ -592,7 +419,7 @@ fn generation(chance: &mut Chance) -> Generation {
     Generation::new(number(chance)).unwrap_or(Generation::FIRST)
 }
 
-fn time(chance: &mut Chance) -> Timestamp {
+pub fn time(chance: &mut Chance) -> Timestamp {
     Timestamp {
         secs: number(chance).cast_signed(),
         nanos: small(chance),
@@ -607,11 +434,11 @@ fn errno(chance: &mut Chance) -> Errno {
     Errno::from_code(i32::try_from(chance.within(0..130)).unwrap())
 }
 
-fn small(chance: &mut Chance) -> u32 {
+pub fn small(chance: &mut Chance) -> u32 {
     u32::try_from(number(chance) & 0xffff_ffff).unwrap()
 }
 
-fn maybe<T>(chance: &mut Chance, make: impl FnOnce(&mut Chance) -> T) -> Option<T> {
+pub fn maybe<T>(chance: &mut Chance, make: impl FnOnce(&mut Chance) -> T) -> Option<T> {
     chance.percent(50).then(|| make(chance))
 }
 
