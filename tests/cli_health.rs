@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use lockstep_driver::report::{
     ClusterStatus, CommandFailure, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
 };
+use lockstep_repl::message::ContentSource;
 use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleCommand};
 use tempfile::TempDir;
@@ -78,6 +79,7 @@ impl ControlService for FakePrimary {
     fn verify(
         &self,
         _name: &str,
+        _source: ContentSource,
         _progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
         panic!("no command of these tests compares")

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use lockstep_driver::report::{
     CommandFailure, Difference, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
 };
+use lockstep_repl::message::ContentSource;
 use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::config::{Role, Standby};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleCommand};
@@ -29,6 +30,7 @@ impl ControlService for PretendedNode {
     fn verify(
         &self,
         name: &str,
+        _source: ContentSource,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
         progress(VerifyProgress {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockstep_driver::report::{RoleReport, VerifyProgress, VerifyReport};
+use lockstep_repl::message::ContentSource;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
@@ -107,11 +108,13 @@ impl ControlClient {
     pub fn verify(
         &mut self,
         name: &str,
+        source: ContentSource,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, ControlError> {
         let (path, stub) = (&self.path, &mut self.stub);
         let request = proto::VerifyRequest {
             datastore: name.to_owned(),
+            reads_disk: source == ContentSource::Disk,
         };
         self.runtime.block_on(async {
             let answer = stub

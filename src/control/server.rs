@@ -19,6 +19,7 @@ use super::error::ControlError;
 use super::service::ControlService;
 use super::socket::{self, SocketFile, socket_error};
 use super::{proto, wire};
+use lockstep_repl::message::ContentSource;
 
 /// Most events of one comparison that wait for a slow client.
 const QUEUED_EVENTS_MAX: usize = 16;
@@ -128,9 +129,17 @@ impl proto::control_server::Control for ControlHandler {
         request: Request<proto::VerifyRequest>,
     ) -> Result<Response<Events>, Status> {
         let service = Arc::clone(&self.service);
-        let name = request.into_inner().datastore;
+        let proto::VerifyRequest {
+            datastore: name,
+            reads_disk,
+        } = request.into_inner();
+        let source = if reads_disk {
+            ContentSource::Disk
+        } else {
+            ContentSource::Memory
+        };
         let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
-        tokio::task::spawn_blocking(move || verify(&*service, &name, &events));
+        tokio::task::spawn_blocking(move || verify(&*service, (&name, source), &events));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -168,12 +177,16 @@ impl proto::control_server::Control for ControlHandler {
 
 type EventSender = mpsc::Sender<Result<proto::VerifyEvent, Status>>;
 
-fn verify(service: &dyn ControlService, name: &str, events: &EventSender) {
+fn verify(
+    service: &dyn ControlService,
+    (name, source): (&str, ContentSource),
+    events: &EventSender,
+) {
     let mut progress = |progress| {
         // A slow client misses a step. If the client has left, the event is not needed.
         let _ = events.try_send(wire::progress_event(progress).map_err(internal));
     };
-    let outcome = service.verify(name, &mut progress);
+    let outcome = service.verify(name, source, &mut progress);
     // If the client has left, the outcome is not needed.
     let _ = events.blocking_send(wire::outcome_event(outcome).map_err(internal));
 }

@@ -11,6 +11,7 @@ use lockstep_driver::report::{
     SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyProgress,
     VerifyReport, WitnessStatus, WorkStatus,
 };
+use lockstep_repl::message::ContentSource;
 
 use super::*;
 use crate::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
@@ -209,11 +210,13 @@ impl ControlService for FakeNode {
     fn verify(
         &self,
         name: &str,
+        source: ContentSource,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
         if name != "alpha" {
             return Err(no_datastore(name));
         }
+        assert_eq!(source, ContentSource::Disk);
         progress(VerifyProgress {
             inodes_compared: 5,
             inodes_total: Some(10),
@@ -339,7 +342,7 @@ fn a_comparison_tells_progress_and_then_its_outcome() {
     let mut steps = Vec::new();
     let mut client = ControlClient::connect(&path).unwrap();
     let report = client
-        .verify("alpha", &mut |step| steps.push(step))
+        .verify("alpha", ContentSource::Disk, &mut |step| steps.push(step))
         .unwrap();
     assert_eq!(report, fake_report());
     assert_eq!(steps.len(), 1);
@@ -350,7 +353,9 @@ fn a_comparison_tells_progress_and_then_its_outcome() {
 fn a_comparison_that_cannot_be_made_says_why() {
     let (_directory, path, _server) = running();
     let mut client = ControlClient::connect(&path).unwrap();
-    let error = client.verify("nonsense", &mut |_| ()).unwrap_err();
+    let error = client
+        .verify("nonsense", ContentSource::Memory, &mut |_| ())
+        .unwrap_err();
     assert!(matches!(error, ControlError::Verify(_)));
     let text = error.to_string();
     assert!(

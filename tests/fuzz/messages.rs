@@ -3,8 +3,8 @@
 
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::message::{
-    Envelope, Message, PROTOCOL_VERSION, Request, RequestFailure, Response, Welcome, WireContent,
-    WireFileTimes, WriteMessage,
+    ComparePurpose, ContentSource, Envelope, Message, PROTOCOL_VERSION, Request, RequestFailure,
+    Response, Welcome, WireContent, WireFileTimes, WriteMessage,
 };
 use lockstep_roles::{RoleOffer, RoleRecord};
 use lockstep_testbed::chance::Chance;
@@ -313,7 +313,7 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
             ino: ino(chance),
             offset: number(chance),
             hashes: list(chance, hash),
-            space: chance.percent(50),
+            purpose: purpose(chance),
         },
         7 => Request::WriteBlocks {
             ino: ino(chance),
@@ -323,11 +323,12 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
             ino: ino(chance),
             offset: number(chance),
             length: number(chance),
-            punch: chance.percent(50),
+            purpose: purpose(chance),
         },
         10 => Request::Digests {
             from: number(chance),
             to: number(chance),
+            source: source(chance),
         },
         11 => Request::Inspect { ino: ino(chance) },
         12 => Request::Records {
@@ -339,6 +340,18 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
             verifier: verifier(chance),
         },
     }
+}
+
+fn purpose(chance: &mut Chance) -> ComparePurpose {
+    if chance.percent(50) {
+        ComparePurpose::Resync
+    } else {
+        ComparePurpose::Verify(source(chance))
+    }
+}
+
+fn source(chance: &mut Chance) -> ContentSource {
+    *chance.pick(&[ContentSource::Memory, ContentSource::Disk])
 }
 
 /// The resync in a message to the secondary: never one that its true primary could not know.

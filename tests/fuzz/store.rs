@@ -17,6 +17,7 @@ use lockstep_fs::export::ExportError;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_intentlog::LogOptions;
 use lockstep_link::Fingerprint;
+use lockstep_repl::message::ContentSource;
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Timestamp};
@@ -202,7 +203,10 @@ impl Running {
 
     /// Checks that verify finds both nodes identical.
     pub fn assert_identical(&self) {
-        let report = self.datastore.verify(&mut |_| {}).unwrap();
+        let report = self
+            .datastore
+            .verify(ContentSource::Memory, &mut |_| {})
+            .unwrap();
         assert!(report.identical, "{report:#?}");
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_fs::Store;
+use lockstep_repl::message::ContentSource;
 use lockstep_repl::state::State;
 use lockstep_roles::ServicePart;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -138,15 +139,16 @@ impl Datastore {
         self.session().reap_orphans();
     }
 
-    /// Compares this node with its peer, and remembers the result for `status`.
+    /// Compares this node with its peer, as both read content from `source`, and remembers the result for `status`.
     ///
     /// # Errors
     /// If the nodes cannot be compared now.
     pub fn verify(
         &self,
+        source: ContentSource,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
-        let report = self.compare(progress)?;
+        let report = self.compare(source, progress)?;
         let time = self.engine.host.time_of_day();
         self.engine.notes.note_comparison(&report, time);
         Ok(verify_report(report))
@@ -158,10 +160,11 @@ impl Datastore {
     /// As [`Self::verify`].
     pub fn compare(
         &self,
+        source: ContentSource,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<lockstep_verify::Report, CommandFailure> {
         match self.session() {
-            Session::Primary(session) => session.jobs.compare(progress),
+            Session::Primary(session) => session.jobs.compare(source, progress),
             Session::Undecided(_) | Session::Secondary(_) => Err(CommandFailure::new(
                 "this node is the secondary of the datastore",
                 "ask the primary",

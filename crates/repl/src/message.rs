@@ -214,6 +214,25 @@ pub struct WireFileTimes {
     pub last_write: Option<Osn>,
 }
 
+/// The place from which a node reads content that is compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContentSource {
+    /// As programs read it: from memory, if the kernel has it there.
+    #[default]
+    Memory,
+    /// From the disk, past the memory.
+    Disk,
+}
+
+/// The use of a comparison of content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ComparePurpose {
+    /// A resync makes the content equal, with the space that it takes.
+    Resync,
+    /// A difference is reported.
+    Verify(ContentSource),
+}
+
 /// A request outside the path of client operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
@@ -283,8 +302,8 @@ pub enum Request {
         offset: u64,
         /// Hashes of the blocks from the offset on; zeros fill the last block of the file.
         hashes: Vec<Hash128>,
-        /// Whether a block in a hole is treated as different, although it reads as zeros.
-        space: bool,
+        /// The use of the answer. In a resync a block in a hole is different, although it reads as zeros.
+        purpose: ComparePurpose,
     },
     /// Asks whether any of the given blocks differs from the secondary's blocks, or lies in a hole.
     CompareRun {
@@ -304,7 +323,7 @@ pub enum Request {
         /// First byte of the payload in the file.
         offset: u64,
     },
-    /// Asks whether a range differs from zeros. With `punch`, the secondary makes the range a hole.
+    /// Asks whether a range differs from zeros. In a resync the secondary makes the range a hole.
     CompareHole {
         /// The file.
         ino: Ino,
@@ -312,8 +331,8 @@ pub enum Request {
         offset: u64,
         /// Length in bytes.
         length: u64,
-        /// Whether to make the range a hole.
-        punch: bool,
+        /// The use of the answer.
+        purpose: ComparePurpose,
     },
     /// Reserve space for the ranges. With `zero`, fill the ranges with zeros, too.
     Reserve {
@@ -330,6 +349,8 @@ pub enum Request {
         from: u64,
         /// First inode number beyond the range.
         to: u64,
+        /// The place from which content is read.
+        source: ContentSource,
     },
     /// Asks for an inode's record and content length.
     Inspect {
@@ -362,13 +383,17 @@ impl Request {
         matches!(
             self,
             Self::ImageChunk
+                | Self::CompareRecords { .. }
                 | Self::ImageChanges
                 | Self::FlushImage
                 | Self::EndImage { .. }
                 | Self::SetFiles { .. }
                 | Self::WriteBlocks { .. }
                 | Self::Reserve { .. }
-                | Self::CompareHole { punch: true, .. }
+                | Self::CompareHole {
+                    purpose: ComparePurpose::Resync,
+                    ..
+                }
         )
     }
 }

@@ -34,7 +34,7 @@ use lockstep_fs::store::{ChangedContent, FileTimes};
 use lockstep_fs::{OpError, StoreView};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
-use lockstep_repl::message::{Request, WireContent};
+use lockstep_repl::message::{ComparePurpose, Request, WireContent};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Ino};
@@ -430,7 +430,7 @@ impl<'a> ContentSender<'a> {
             ino: part.ino,
             offset: part.piece.as_ref().map_or(0, |piece| piece.offset),
             hashes: pieces::hashes(&data),
-            space: true,
+            purpose: ComparePurpose::Resync,
         };
         let answer = self.peer.begin(request, &[]);
         JobStep::Comparing(part, data, answer)
@@ -523,7 +523,7 @@ impl<'a> ContentSender<'a> {
             ino,
             offset,
             length,
-            punch: true,
+            purpose: ComparePurpose::Resync,
         };
         self.peer.begin(request, &[])
     }

@@ -7,8 +7,11 @@
 
 use lockstep_fs::record::{self, Body, Inode};
 use lockstep_fs::store::{ImageChange, ImageChunk};
+use lockstep_fs::view::disk_view::DiskView;
 use lockstep_fs::{OpError, Store, StoreError, StoreView, keys};
-use lockstep_repl::message::{Request, Response, WireContent, WireFileTimes};
+use lockstep_repl::message::{
+    ComparePurpose, ContentSource, Request, Response, WireContent, WireFileTimes,
+};
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, WRITE_BYTES_MAX};
 use lockstep_types::{Errno, Hash128, Ino};
 
@@ -63,8 +66,8 @@ fn answer_once(store: &Store, request: &Request, payload: &[u8]) -> Result<Respo
             ino,
             offset,
             hashes,
-            space,
-        } => compare_blocks(store, *ino, *offset, hashes, *space),
+            purpose,
+        } => compare_blocks(store, *ino, *offset, hashes, *purpose),
         Request::CompareRun {
             ino,
             offset,
@@ -76,8 +79,8 @@ fn answer_once(store: &Store, request: &Request, payload: &[u8]) -> Result<Respo
             ino,
             offset,
             length,
-            punch,
-        } => compare_hole(store, *ino, (*offset, *length), *punch),
+            purpose,
+        } => compare_hole(store, *ino, (*offset, *length), *purpose),
         Request::Reserve { ino, ranges, zero } => reserve(store, *ino, ranges, *zero),
         Request::RecoverRange { ino, offset, times } => {
             recover(store, *ino, *offset, times, payload)
@@ -313,13 +316,31 @@ fn check_range(offset: u64, length: u64) -> Result<(), AnswerError> {
     }
 }
 
+/// Reads from the place that the purpose of a comparison asks for.
+fn with_view<T>(
+    store: &Store,
+    purpose: ComparePurpose,
+    read: impl FnOnce(&dyn StoreView) -> Result<T, AnswerError>,
+) -> Result<T, AnswerError> {
+    let present = store.tree();
+    match purpose {
+        ComparePurpose::Verify(ContentSource::Disk) => read(&DiskView(&present)),
+        ComparePurpose::Resync | ComparePurpose::Verify(ContentSource::Memory) => read(&present),
+    }
+}
+
 /// The bytes of whole blocks, if a request may ask for them.
-fn read_blocks(store: &Store, ino: Ino, offset: u64, count: usize) -> Result<Vec<u8>, AnswerError> {
+fn read_blocks(
+    view: &dyn StoreView,
+    ino: Ino,
+    offset: u64,
+    count: usize,
+) -> Result<Vec<u8>, AnswerError> {
     check_count(count, BLOCKS_MAX, "blocks")?;
     let length = count * BLOCK_BYTES;
     check_range(offset, length as u64)?;
     let mut blocks = vec![0; length];
-    store.tree().read_raw(ino, offset, &mut blocks)?;
+    view.read_raw(ino, offset, &mut blocks)?;
     Ok(blocks)
 }
 
@@ -332,7 +353,7 @@ fn compare_run(
     theirs: Hash128,
 ) -> Result<Response, AnswerError> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let blocks = read_blocks(store, ino, offset, count)?;
+    let blocks = read_blocks(&store.tree(), ino, offset, count)?;
     let end = offset + blocks.len() as u64;
     let is_equal = pieces::run_hash(&blocks) == theirs && {
         let hole = store.tree().next_hole(ino, offset)?;
@@ -350,13 +371,15 @@ fn compare_blocks(
     ino: Ino,
     offset: u64,
     theirs: &[Hash128],
-    space: bool,
+    purpose: ComparePurpose,
 ) -> Result<Response, AnswerError> {
-    let blocks = read_blocks(store, ino, offset, theirs.len())?;
+    let blocks = with_view(store, purpose, |view| {
+        read_blocks(view, ino, offset, theirs.len())
+    })?;
     let ours = pieces::hashes(&blocks);
     let differing = ours.iter().zip(theirs).map(|(ours, theirs)| ours != theirs);
     let mut differing: Vec<bool> = differing.collect();
-    if space {
+    if purpose == ComparePurpose::Resync {
         note_holes(store, ino, offset, &mut differing)?;
         // From here until the differing blocks are written, the primary's lock keeps mirrored writes away.
         store
@@ -408,14 +431,16 @@ fn compare_hole(
     store: &Store,
     ino: Ino,
     (offset, length): (u64, u64),
-    punch: bool,
+    purpose: ComparePurpose,
 ) -> Result<Response, AnswerError> {
     check_range(offset, length)?;
-    let differs = if punch {
+    let differs = if purpose == ComparePurpose::Resync {
         store.lost_found().compared(ino, offset + length);
         store.replica().punch(ino, offset, length)?
     } else {
-        !store.tree().is_zero(ino, offset, length)?
+        with_view(store, purpose, |view| {
+            Ok(!view.is_zero(ino, offset, length)?)
+        })?
     };
     Ok(Response::Differing(bits::pack([differs])))
 }

@@ -222,7 +222,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
 /// the mutant. Where the schedules have changed since, the search only takes longer.
 const fn first_seed(mutant: Mutant) -> u64 {
     match mutant {
-        Mutant::ForgetLostPower => 60,
+        Mutant::ForgetLostPower => 95,
         Mutant::PromoteUnasked => 7_960,
         Mutant::KeepDemotedComplete => 58_080,
         Mutant::ForceUntold => 14_180,
@@ -233,7 +233,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::LeadAfterPowerLoss => 810,
         Mutant::HandOverBusy => 960,
         Mutant::KeepLoserComplete => 7_480,
-        Mutant::RejoinFromAnyCopy => 70,
+        Mutant::RejoinFromAnyCopy => 71,
         Mutant::CachesOutliveLease => 650,
         Mutant::RunOvertaken => 8_200,
         Mutant::IgnorePeerRoom => 1_470,
@@ -249,7 +249,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::DeltaForgetsUnapplied => 32_300,
         Mutant::KeepVerifierOfDemoted => 4_540,
         Mutant::PromoteWithOldVerifier => 440,
-        Mutant::ForgetInDoubt => 390,
+        Mutant::ForgetInDoubt => 470,
         Mutant::ShowNamesInDoubt => 9_610,
         Mutant::ForgetNames => 610,
         Mutant::IgnorePawInRecovery => 210,

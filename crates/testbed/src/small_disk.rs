@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -33,7 +34,7 @@ impl SmallDisk {
     pub fn of(bytes: u64, options: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("lsf.").tempdir().unwrap();
         let disk = Self { dir };
-        let image = disk.dir.path().join("image");
+        let image = disk.image();
         File::create(&image).unwrap().set_len(bytes).unwrap();
         fs::create_dir(disk.root()).unwrap();
         let mut mkfs = Command::new("mkfs.ext4");
@@ -43,6 +44,28 @@ impl SmallDisk {
             .arg(&image)
             .arg(disk.root()));
         disk
+    }
+
+    /// The file that is the disk.
+    fn image(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
+    /// Flips a bit of a block of a file on the disk, below the memory of the kernel. The block has these bytes, and no other one has.
+    pub fn rot(&self, block: &[u8]) {
+        fs::File::open(self.root())
+            .and_then(|root| Ok(rustix::fs::syncfs(root)?))
+            .unwrap();
+        let disk = fs::read(self.image()).unwrap();
+        let mut places = disk.chunks_exact(block.len());
+        let at = places
+            .position(|found| found == block)
+            .expect("the block is on the disk");
+        let other = places.position(|found| found == block);
+        assert_eq!(other, None, "the block is on the disk twice");
+        let image = fs::OpenOptions::new().write(true).open(self.image());
+        let at = (at * block.len()) as u64;
+        image.unwrap().write_all_at(&[block[0] ^ 1], at).unwrap();
     }
 
     /// The mount point.

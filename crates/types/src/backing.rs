@@ -113,6 +113,12 @@ pub trait BackingFile: Send + Sync {
     /// Reads at `offset`. Returns fewer bytes than `into` holds only at the end of the file.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
+    /// Reads as [`Self::read_at`], but from the disk and not from memory. Changes that are not on the disk yet are written first. A
+    /// backing without memory of its own has one way to read.
+    fn read_disk(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.read_at(offset, into)
+    }
+
     /// Writes all of `data` at `offset`, growing the file as needed.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 

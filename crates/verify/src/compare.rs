@@ -11,9 +11,10 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use lockstep_fs::StoreView;
+use lockstep_fs::view::disk_view::DiskView;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
-use lockstep_repl::message::{Request, Response};
+use lockstep_repl::message::{ComparePurpose, ContentSource, Request, Response};
 use lockstep_resync::api::ask_differing;
 use lockstep_resync::pieces::{self, Piece};
 use lockstep_resync::{JobProgress, Locks, Peer, PeerError, ResyncError, bits};
@@ -30,17 +31,27 @@ const BATCH: DigestLimits = DigestLimits {
     bytes: 4 << 20,
 };
 
-/// Compares the whole content of both nodes; finds all differences.
+/// Compares the whole content of both nodes, as both read it from `source`; finds all differences.
 pub fn compare(
     view: &dyn StoreView,
     peer: &dyn Peer,
     locks: &dyn Locks,
     progress: &JobProgress,
+    source: ContentSource,
 ) -> Result<Report, ResyncError> {
     let census = view.census(1, u64::MAX)?;
     progress.start(census.inodes, census.bytes);
     let everything = Ino::ROOT.get()..u64::MAX;
-    Comparer::new(view, peer, locks, progress).report_on([everything])
+    let of_disk = DiskView(view);
+    let view = match source {
+        ContentSource::Memory => view,
+        ContentSource::Disk => &of_disk,
+    };
+    let comparer = Comparer {
+        source,
+        ..Comparer::new(view, peer, locks, progress)
+    };
+    comparer.report_on([everything])
 }
 
 /// Compares some inodes of both nodes, with everything that belongs to them; finds all differences.
@@ -74,6 +85,8 @@ pub(crate) struct Comparer<'a> {
     pub(crate) peer: &'a dyn Peer,
     pub(crate) locks: &'a dyn Locks,
     pub(crate) progress: &'a JobProgress,
+    /// The place from which both nodes read content; `view` reads from there.
+    source: ContentSource,
     pub(crate) report: Report,
 }
 
@@ -100,6 +113,7 @@ impl<'a> Comparer<'a> {
             peer,
             locks,
             progress,
+            source: ContentSource::Memory,
             report: Report::default(),
         }
     }
@@ -160,7 +174,8 @@ impl Comparer<'_> {
 
     /// The peer's digests. Checks that they are in order and inside the covered range.
     pub(crate) fn ask_digests(&self, from: u64, to: u64) -> Result<Digests, ResyncError> {
-        let answer = self.peer.ask(Request::Digests { from, to }, &[])?;
+        let source = self.source;
+        let answer = self.peer.ask(Request::Digests { from, to, source }, &[])?;
         let what = "digest inodes";
         let Response::Digests {
             to: covered,
@@ -223,7 +238,7 @@ impl Comparer<'_> {
             ino,
             offset: piece.offset,
             length: piece.length,
-            punch: false,
+            purpose: ComparePurpose::Verify(self.source),
         };
         let differing = ask_differing(self.peer, "look for zeros", request)?;
         Ok(bits::get(&differing, 0))
@@ -239,7 +254,7 @@ impl Comparer<'_> {
             ino,
             offset,
             hashes: pieces::hashes(data),
-            space: false,
+            purpose: ComparePurpose::Verify(self.source),
         };
         let differing = ask_differing(self.peer, "compare blocks", request)?;
         Ok(bits::runs(&differing, data.len() / BLOCK_BYTES))

@@ -5,8 +5,9 @@
 
 use std::ops::ControlFlow;
 
+use lockstep_fs::view::disk_view::DiskView;
 use lockstep_fs::{OpError, StoreView, keys, record};
-use lockstep_repl::message::{Request, Response};
+use lockstep_repl::message::{ContentSource, Request, Response};
 use lockstep_resync::AnswerError;
 use lockstep_types::{Hash128, Ino};
 
@@ -25,7 +26,10 @@ const RECORDS_BYTES_MAX: usize = 32 << 10;
 /// `lockstep_resync` answers. The error text is for the primary's operator.
 pub fn answer(view: &dyn StoreView, request: &Request) -> Result<Response, AnswerError> {
     match request {
-        Request::Digests { from, to } => Ok(digests(view, *from, *to)?),
+        Request::Digests { from, to, source } => Ok(match source {
+            ContentSource::Memory => digests(view, *from, *to),
+            ContentSource::Disk => digests(&DiskView(view), *from, *to),
+        }?),
         Request::Inspect { ino } => Ok(inspect(view, *ino)?),
         Request::Records { table, ino, after } => Ok(records(view, *table, *ino, after)?),
         _ => Err(AnswerError::OtherRequest { of: "a comparison" }),

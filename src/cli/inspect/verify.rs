@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use lockstep_driver::report::{Difference, VerifyProgress, VerifyReport};
+use lockstep_repl::message::ContentSource;
 use lockstep_verify::offline::{NameDifferenceKind, OfflineCopy, compare_offline};
 use lockstepfs::control::ControlClient;
 
@@ -16,7 +17,9 @@ use crate::cli::terminal::{LiveLines, bytes, count, say, say_json};
 
 /// Compare both nodes of a datastore now
 ///
-/// Compares all names, attributes and content, while programs go on writing.
+/// Compares all names, attributes and content, while programs go on writing. With --deep, both nodes read
+/// content from their disks: bits that have changed there are found although the kernel still has the right
+/// ones in its memory.
 ///
 /// With --offline, compares two copies of which no node is needed: stores of stopped nodes, or their
 /// manifests. `lockstep export NAME --manifest FILE` writes the manifest of a store, to be compared on another
@@ -31,6 +34,10 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     node: RunningNodeArgs,
 
+    /// Read content from the disks of both nodes, past the memory of their kernels
+    #[arg(long, conflicts_with = "offline")]
+    deep: bool,
+
     /// Compare two copies without their nodes, each the directory of a store or the file of a manifest
     #[arg(long, num_args = 2, value_names = ["COPY", "COPY"], conflicts_with_all = ["name", "config", "control"])]
     offline: Option<Vec<PathBuf>>,
@@ -43,6 +50,7 @@ pub(crate) struct VerifyArgs {
 const EXAMPLES: &str = "\
 Examples:
   lockstep verify data
+  lockstep verify data --deep
   lockstep verify data --json --control /run/lockstep/a.sock
   lockstep verify --offline /var/lib/lockstep/data /tmp/data-of-b.manifest
 
@@ -76,7 +84,12 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
 fn compare_nodes(args: &VerifyArgs, name: &str) -> Result<VerifyReport> {
     let mut client = ControlClient::connect(&args.node.socket()?)?;
     let mut line = LiveLines::new();
-    Ok(client.verify(name, &mut |step| line.show(&[progress(step)]))?)
+    let source = if args.deep {
+        ContentSource::Disk
+    } else {
+        ContentSource::Memory
+    };
+    Ok(client.verify(name, source, &mut |step| line.show(&[progress(step)]))?)
 }
 
 fn compare_copies(paths: [&PathBuf; 2]) -> Result<VerifyReport> {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use lockstep_fs::StoreError;
 use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
-use lockstep_repl::message::Request;
+use lockstep_repl::message::{ContentSource, Request};
 use lockstep_repl::state::{State, Trigger};
 use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
@@ -437,9 +437,10 @@ impl ResyncJobs {
         self.progress.status(state, now, self.pace.waits_for())
     }
 
-    /// Compares this node with the secondary.
+    /// Compares this node with the secondary, as both read content from `source`.
     pub fn compare(
         &self,
+        source: ContentSource,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<lockstep_verify::Report, CommandFailure> {
         let peer = self.peer_in_sync()?;
@@ -452,6 +453,7 @@ impl ResyncJobs {
                 &peer,
                 &locks,
                 &done,
+                source,
             ));
         };
         let mut tell = || {

@@ -11,6 +11,7 @@
 //! directories above it, up to the store's, are on stable storage too.
 
 mod cache;
+mod direct;
 mod failure;
 mod file;
 mod holder;

@@ -313,6 +313,10 @@ impl BackingFile for ReservedFile {
         self.below.read_at(offset, into)
     }
 
+    fn read_disk(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.below.read_disk(offset, into)
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.grow(|| self.below.write_at(offset, data))
     }

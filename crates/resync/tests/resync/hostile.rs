@@ -2,7 +2,9 @@
 
 use lockstep_fs::keys;
 use lockstep_fs::store::{ImageChange, ImageChunk, ImageRecord};
-use lockstep_repl::message::{Request, Response, WireContent, WireFileTimes};
+use lockstep_repl::message::{
+    ComparePurpose, ContentSource, Request, Response, WireContent, WireFileTimes,
+};
 use lockstep_resync::answer;
 use lockstep_types::limits::FILE_BYTES_MAX;
 use lockstep_types::{Hash128, Ino, Timestamp, WriteVerifier};
@@ -95,13 +97,13 @@ fn ranges_that_no_file_has_are_refused() {
         ino,
         offset,
         hashes: vec![hash; count],
-        space: true,
+        purpose: ComparePurpose::Resync,
     };
     let hole = |offset, length| Request::CompareHole {
         ino,
         offset,
         length,
-        punch: true,
+        purpose: ComparePurpose::Resync,
     };
     let recover = |ino, offset, size| Request::RecoverRange {
         ino,
@@ -180,9 +182,15 @@ proptest! {
                     hash: Hash128::of(&[]),
                 },
                 0 => Request::ImageChunk,
-                1 => Request::CompareBlocks { ino, offset, hashes: vec![Hash128::of(&[]); 3], space: true },
+                1 => Request::CompareBlocks { ino, offset, hashes: vec![Hash128::of(&[]); 3], purpose: ComparePurpose::Resync },
                 2 => Request::WriteBlocks { ino, offset },
-                3 => Request::CompareHole { ino, offset, length, punch: offset % 2 == 0 },
+                3 if offset % 2 == 0 => Request::CompareHole { ino, offset, length, purpose: ComparePurpose::Resync },
+                3 => Request::CompareHole {
+                    ino,
+                    offset,
+                    length,
+                    purpose: ComparePurpose::Verify(ContentSource::Disk),
+                },
                 _ => Request::RecoverRange { ino, offset, times: times(length) },
             };
             let _ = answer(node.store(), &request, &payload);

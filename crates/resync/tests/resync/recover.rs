@@ -3,6 +3,7 @@
 
 use lockstep_fs::StoreView;
 use lockstep_paw_saw::InFlightEntry;
+use lockstep_repl::message::ContentSource;
 use lockstep_resync::{JobProgress, ResyncSource, recover_ranges, send_content};
 use lockstep_types::{Ino, MetaRequest};
 use lockstep_verify::compare;
@@ -43,6 +44,7 @@ fn assert_equal(primary: &Node, secondary: &Node) {
         &peer,
         &FreeLocks,
         &JobProgress::default(),
+        ContentSource::Memory,
     )
     .unwrap();
     assert!(report.is_identical(), "{:#?}", report.differences);

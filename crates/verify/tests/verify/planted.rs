@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
+use lockstep_repl::message::ContentSource;
 use lockstep_resync::{JobProgress, ResyncSource, send_content};
 use lockstep_types::{Ino, MetaRequest, NodeKind};
 use lockstep_verify::report::LISTED_MAX;
@@ -61,6 +62,7 @@ impl Pair {
             &peer,
             &FreeLocks,
             &JobProgress::default(),
+            ContentSource::Memory,
         )
         .unwrap()
     }
@@ -239,7 +241,11 @@ fn inodes_beyond_the_primarys_last_inode_are_found_over_many_answers() {
     }
     let report = pair.compare();
     assert!(report.total > 2100 && report.differences.len() == LISTED_MAX);
-    let ask = |from| lockstep_repl::message::Request::Digests { from, to: u64::MAX };
+    let ask = |from| lockstep_repl::message::Request::Digests {
+        from,
+        to: u64::MAX,
+        source: ContentSource::Memory,
+    };
     let first = lockstep_verify::answer(&pair.secondary.store().tree(), &ask(1)).unwrap();
     let lockstep_repl::message::Response::Digests { to, digests } = first else {
         panic!("{first:?}");
@@ -267,7 +273,14 @@ fn many_inodes_take_few_requests() {
     let source = ResyncSource::new(&view, primary.store());
     send_content(source, &peer, &FreeLocks, &progress, None).unwrap();
     let peer = LocalPeer::new(&secondary);
-    let report = compare(&primary.store().tree(), &peer, &FreeLocks, &progress).unwrap();
+    let report = compare(
+        &primary.store().tree(),
+        &peer,
+        &FreeLocks,
+        &progress,
+        ContentSource::Memory,
+    )
+    .unwrap();
     assert!(report.is_identical());
     assert_eq!((report.inodes, progress.inodes_done.get()), (1001, 1001));
     assert!(peer.asked.load(Ordering::Relaxed) < 30);

@@ -130,6 +130,11 @@ impl BackingFile for OsFile {
         Ok(done)
     }
 
+    fn read_disk(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        super::direct::read(&self.fd, offset, into)
+            .map_err(|error| self.fail("read from the disk", error))
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.write_all(offset, data)
             .map_err(|error| self.fail("write", error))

@@ -28,6 +28,36 @@ fn whole(file: &dyn BackingFile) -> Vec<u8> {
     content
 }
 
+/// Any range, also one that no disk could read: the bytes of before the call, on the disk or not.
+#[test]
+fn the_disk_has_what_was_written_before() {
+    let (_dir, backing) = store();
+    let file = backing.open_or_create("file").unwrap();
+    let bytes: Vec<u8> = (0..20_001_u32)
+        .map(|at| u8::try_from(at % 251).unwrap())
+        .collect();
+    file.write_at(3 * BLOCK, &bytes).unwrap();
+    let content = whole(&*file);
+    for (offset, length) in [
+        (0, 40_000),
+        (1, 1),
+        (4095, 8194),
+        (12_288, 4096),
+        (32_000, 9000),
+        (40_000, 5),
+    ] {
+        let mut read = vec![0xAA; length];
+        let count = file.read_disk(offset, &mut read).unwrap();
+        let start = usize::try_from(offset).unwrap().min(content.len());
+        let end = (start + length).min(content.len());
+        assert_eq!(
+            read[..count],
+            content[start..end],
+            "{length} bytes at {offset}"
+        );
+    }
+}
+
 #[test]
 fn content_survives_reopen_and_short_reads_end_at_the_end() {
     let (dir, backing) = store();
