@@ -220,15 +220,6 @@ pub(crate) fn execute(
     }
 }
 
-/// Asks for differences. Returns a bit for each compared thing.
-pub fn ask_differing(
-    peer: &dyn Peer,
-    what: &'static str,
-    request: Request,
-) -> Result<Vec<u8>, ResyncError> {
-    differing(what, peer.ask(request, &[])?)
-}
-
 /// The bits of an answer that names differences.
 pub(crate) fn differing(what: &'static str, answer: Response) -> Result<Vec<u8>, ResyncError> {
     match answer {

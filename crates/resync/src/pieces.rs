@@ -1,4 +1,4 @@
-//! Walks the content of a file in pieces. Each piece is compared at once, under a lock of its own.
+//! The pieces of the content of a file. Each piece is compared under a lock of its own.
 //!
 //! Pieces start at multiples of [`PIECE_BYTES`]. A piece is data of at most that length, or a hole
 //! of any length: so the number of requests for a huge sparse file depends on its data only. Holes shorter than a
@@ -11,7 +11,7 @@ use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 use lockstep_types::{Hash128, Ino};
 use smallvec::smallvec;
 
-use crate::api::{Locks, ResyncError};
+use crate::api::ResyncError;
 use crate::limits::HASHED_FILE_BYTES_MAX;
 
 /// Bytes of data compared at once.
@@ -35,11 +35,8 @@ impl Piece {
     }
 }
 
-/// Called with each piece and, if the piece is data, its whole blocks.
-pub type PieceVisitor<'a> = dyn FnMut(Piece, &[u8]) -> Result<(), ResyncError> + 'a;
-
 /// The present piece at `offset`; `None` at or beyond `end`.
-pub(crate) fn piece_at(
+pub fn piece_at(
     view: &dyn StoreView,
     ino: Ino,
     offset: u64,
@@ -68,40 +65,9 @@ pub(crate) fn piece_at(
     }))
 }
 
-/// Calls `visit` for all pieces of the first `end` bytes of a file, while no byte of the piece can
-/// change. Reads data pieces (filled up with zeros to whole blocks). Ends early when the
-/// file is gone or has become shorter.
-pub fn walk(
-    view: &dyn StoreView,
-    locks: &dyn Locks,
-    ino: Ino,
-    end: u64,
-    visit: &mut PieceVisitor<'_>,
-) -> Result<(), ResyncError> {
-    let mut at = 0;
-    while let Some(guess) = piece_at(view, ino, at, end)? {
-        let mut next = None;
-        locks.wait_for_turn();
-        locks.with_locks(read_lock(ino, &guess), &mut || {
-            let Some((piece, size, data)) = read(view, ino, at, &guess)? else {
-                return Ok(());
-            };
-            locks.note_read(data.len() as u64);
-            visit(piece, &data)?;
-            next = Some(piece.end()).filter(|next| *next < size);
-            Ok(())
-        })?;
-        match next {
-            Some(next) => at = next,
-            None => break,
-        }
-    }
-    Ok(())
-}
-
 /// The piece at `offset` under the lock of `guess`, which covers the piece even after a change; with the size
 /// of the file, and the whole blocks of a data piece. `None` when the file is gone or ends before `offset`.
-pub(crate) fn read(
+pub fn read(
     view: &dyn StoreView,
     ino: Ino,
     offset: u64,
@@ -117,7 +83,7 @@ pub(crate) fn read(
 }
 
 /// The lock under which a piece does not change.
-pub(crate) fn read_lock(ino: Ino, piece: &Piece) -> lockstep_repl::core::LockSet {
+pub fn read_lock(ino: Ino, piece: &Piece) -> lockstep_repl::core::LockSet {
     let range = BlockRange::new(piece.offset, piece.length);
     smallvec![(LockKey::File(ino), LockMode::Read(range))]
 }

@@ -14,11 +14,8 @@ use lockstep_fs::StoreView;
 use lockstep_fs::view::disk_view::DiskView;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
-use lockstep_repl::message::{ComparePurpose, ContentSource, Request, Response};
-use lockstep_resync::api::ask_differing;
-use lockstep_resync::pieces::{self, Piece};
-use lockstep_resync::{JobProgress, Locks, Peer, PeerError, ResyncError, bits};
-use lockstep_types::limits::BLOCK_BYTES;
+use lockstep_repl::message::{ContentSource, Request, Response};
+use lockstep_resync::{JobProgress, Locks, Peer, PeerError, PendingAnswer, ResyncError};
 use lockstep_types::{Hash128, Ino, NodeKind};
 
 use crate::digest::{self, CONTENT_BYTES_MAX, DigestLimits, Digests};
@@ -86,7 +83,7 @@ pub(crate) struct Comparer<'a> {
     pub(crate) locks: &'a dyn Locks,
     pub(crate) progress: &'a JobProgress,
     /// The place from which both nodes read content; `view` reads from there.
-    source: ContentSource,
+    pub(crate) source: ContentSource,
     pub(crate) report: Report,
 }
 
@@ -153,114 +150,54 @@ impl Comparer<'_> {
         self.explain(differing(&batch))?;
         let kinds = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
         for (ino, _) in kinds.filter(|(ino, _)| ino.get() < batch.to) {
-            self.compare_long(*ino, &batch)?;
+            self.compare_if_long(*ino, &batch)?;
         }
         self.count_inodes(batch.ours.len() as u64);
         Ok(batch.to)
     }
 
+    /// Both nodes read at the same time. The shorter list counts.
     fn digest_batch(&mut self, from: u64, to: u64) -> Result<DigestBatch, ResyncError> {
+        let theirs = self.begin_digests(from, to);
         let mut ours = digest::digests(self.view, from, to, BATCH)?;
-        let theirs = self.ask_digests(from, ours.to)?;
+        let mut theirs = theirs.end()?;
         self.locks.note_read(ours.bytes);
-        ours.list.retain(|(number, _)| *number < theirs.to);
+        let to = ours.to.min(theirs.to);
+        ours.list.retain(|(number, _)| *number < to);
+        theirs.list.retain(|(number, _)| *number < to);
         self.count_bytes(ours.bytes);
         Ok(DigestBatch {
-            to: theirs.to,
+            to,
             ours: ours.list,
             theirs: theirs.list,
         })
     }
 
-    /// The peer's digests. Checks that they are in order and inside the covered range.
-    pub(crate) fn ask_digests(&self, from: u64, to: u64) -> Result<Digests, ResyncError> {
+    fn begin_digests(&self, from: u64, to: u64) -> AskedDigests<'_> {
         let source = self.source;
-        let answer = self.peer.ask(Request::Digests { from, to, source }, &[])?;
-        let what = "digest inodes";
-        let Response::Digests {
-            to: covered,
-            digests,
-        } = answer
-        else {
-            return Err(PeerError::Unexpected { what }.into());
-        };
-        let inside = digests.iter().all(|(n, _)| (from..covered).contains(n));
-        let sorted = digests.is_sorted_by(|(one, _), (next, _)| one < next);
-        if covered <= from || covered > to || !inside || !sorted {
-            return Err(PeerError::Unexpected { what }.into());
+        let request = Request::Digests { from, to, source };
+        AskedDigests {
+            range: from..to,
+            answer: self.peer.begin(request, &[]),
         }
-        Ok(Digests {
-            to: covered,
-            list: digests,
-            bytes: 0,
-        })
     }
 
-    /// Compares content that is too long for the digest.
-    fn compare_long(&mut self, ino: Ino, batch: &DigestBatch) -> Result<(), ResyncError> {
+    /// The peer's digests.
+    pub(crate) fn ask_digests(&self, from: u64, to: u64) -> Result<Digests, ResyncError> {
+        self.begin_digests(from, to).end()
+    }
+
+    /// Compares content that is too long for the digest, if both nodes have the file.
+    fn compare_if_long(&mut self, ino: Ino, batch: &DigestBatch) -> Result<(), ResyncError> {
         let size = self.view.file_times(ino)?.map_or(0, |facts| facts.size);
         let there = batch.theirs.iter().any(|(number, _)| *number == ino.get());
-        if size <= CONTENT_BYTES_MAX || !there {
-            return Ok(());
-        }
-        let (view, locks) = (self.view, self.locks);
-        pieces::walk(view, locks, ino, size, &mut |piece, data| {
-            self.compare_piece(ino, &piece, data)?;
-            self.count_bytes(piece.length);
-            Ok(())
-        })
-    }
-
-    /// Compares a piece of a file. The caller holds the locks.
-    pub(crate) fn compare_piece(
-        &mut self,
-        ino: Ino,
-        piece: &Piece,
-        data: &[u8],
-    ) -> Result<(), ResyncError> {
-        if piece.hole {
-            if self.hole_differs(ino, piece)? {
-                self.report.add_content(ino, piece.offset, piece.length);
-            }
-            return Ok(());
-        }
-        for run in self.differing_blocks(ino, piece.offset, data)? {
-            let start = piece.offset + (run.start * BLOCK_BYTES) as u64;
-            let end = piece.offset + (run.end * BLOCK_BYTES) as u64;
-            let length = end.min(piece.end()).saturating_sub(start);
-            self.report.add_content(ino, start, length);
+        if size > CONTENT_BYTES_MAX && there {
+            self.compare_long(ino, size)?;
         }
         Ok(())
     }
 
-    fn hole_differs(&self, ino: Ino, piece: &Piece) -> Result<bool, ResyncError> {
-        let request = Request::CompareHole {
-            ino,
-            offset: piece.offset,
-            length: piece.length,
-            purpose: ComparePurpose::Verify(self.source),
-        };
-        let differing = ask_differing(self.peer, "look for zeros", request)?;
-        Ok(bits::get(&differing, 0))
-    }
-
-    fn differing_blocks(
-        &self,
-        ino: Ino,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<Vec<Range<usize>>, ResyncError> {
-        let request = Request::CompareBlocks {
-            ino,
-            offset,
-            hashes: pieces::hashes(data),
-            purpose: ComparePurpose::Verify(self.source),
-        };
-        let differing = ask_differing(self.peer, "compare blocks", request)?;
-        Ok(bits::runs(&differing, data.len() / BLOCK_BYTES))
-    }
-
-    fn count_bytes(&mut self, bytes: u64) {
+    pub(crate) fn count_bytes(&mut self, bytes: u64) {
         self.report.bytes = self.report.bytes.saturating_add(bytes);
         self.progress.bytes_done.add(bytes);
     }
@@ -268,6 +205,37 @@ impl Comparer<'_> {
     fn count_inodes(&mut self, inodes: u64) {
         self.report.inodes += inodes;
         self.progress.inodes_done.add(inodes);
+    }
+}
+
+/// Digests for which the peer was asked.
+struct AskedDigests<'a> {
+    range: Range<u64>,
+    answer: PendingAnswer<'a>,
+}
+
+impl AskedDigests<'_> {
+    /// Waits for the answer. Checks that the digests are in order and inside the covered range.
+    fn end(self) -> Result<Digests, ResyncError> {
+        let Range { start, end } = self.range;
+        let what = "digest inodes";
+        let Response::Digests {
+            to: covered,
+            digests,
+        } = (self.answer)()?
+        else {
+            return Err(PeerError::Unexpected { what }.into());
+        };
+        let inside = digests.iter().all(|(n, _)| (start..covered).contains(n));
+        let sorted = digests.is_sorted_by(|(one, _), (next, _)| one < next);
+        if covered <= start || covered > end || !inside || !sorted {
+            return Err(PeerError::Unexpected { what }.into());
+        }
+        Ok(Digests {
+            to: covered,
+            list: digests,
+            bytes: 0,
+        })
     }
 }
 

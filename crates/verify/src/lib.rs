@@ -9,6 +9,7 @@
 pub mod compare;
 pub mod digest;
 mod explain;
+mod long_files;
 mod manifest_row;
 pub mod offline;
 mod paths;

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno as OsErrno;
 
-use super::file::retry;
+use rustix::io::retry_on_intr as retry;
 
 /// Offset, length and memory of a direct read are multiples of this: no disk has larger blocks.
 const ALIGNMENT: usize = 4096;
