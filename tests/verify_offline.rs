@@ -82,7 +82,7 @@ fn stopped_stores_and_their_manifests_are_compared_without_nodes() {
         (Some(0), &Value::Bool(true)),
         "{report}"
     );
-    // The root, two directories, three files, a link and what the test bed has made.
+    // The root, two directories, three files, a link and the names that the test bed has made.
     assert!(report["inodes_compared"].as_u64() >= Some(7), "{report}");
     assert!(
         report["bytes_compared"].as_u64() > Some(64 << 20),

@@ -43,7 +43,7 @@ fn read_aligned(direct: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Result<us
 
 fn read_forgotten(fd: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     let length = std::num::NonZero::new(into.len() as u64);
-    // Whatever the kernel keeps in memory is read from there.
+    // Bytes that the kernel keeps in memory are read from there.
     let _ = rustix::fs::fadvise(fd, offset, length, Advice::DontNeed);
     read_whole(fd, offset, into)
 }
