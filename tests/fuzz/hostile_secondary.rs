@@ -18,7 +18,7 @@ use lockstep_link::{
 use lockstep_repl::message::{ContentSource, Envelope, Message, Request, Response};
 use lockstep_testbed::chance::Chance;
 use lockstep_types::backing::Room;
-use lockstep_types::{FileName, Ino, NodeKind};
+use lockstep_types::{FileName, Hash128, Ino, NodeKind};
 use lockstepfs::config::{Encryption, Role};
 use tempfile::TempDir;
 
@@ -251,6 +251,10 @@ fn right_answer(message: &Message, known: &mut PeerState) -> Option<Message> {
                 | Request::CompareRun { .. }
                 | Request::CompareBlocks { .. }
                 | Request::CompareHole { .. } => Response::Differing(vec![0x55; 40]),
+                Request::DigestOfBatch { to, .. } => Response::DigestOfBatch {
+                    to: *to,
+                    hash: Hash128::of(&[]),
+                },
                 Request::Digests { to, .. } => Response::Digests {
                     to: *to,
                     digests: Vec::new(),

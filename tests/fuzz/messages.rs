@@ -325,6 +325,11 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
             length: number(chance),
             purpose: purpose(chance),
         },
+        10 if chance.percent(50) => Request::DigestOfBatch {
+            from: number(chance),
+            to: number(chance),
+            source: source(chance),
+        },
         10 => Request::Digests {
             from: number(chance),
             to: number(chance),

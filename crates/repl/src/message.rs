@@ -343,6 +343,15 @@ pub enum Request {
         /// Whether to fill the ranges with zeros.
         zero: bool,
     },
+    /// Asks for one hash of the digests of the first inodes with numbers in a range: as many as both nodes digest at once.
+    DigestOfBatch {
+        /// First inode number.
+        from: u64,
+        /// First inode number beyond the range.
+        to: u64,
+        /// The place from which content is read.
+        source: ContentSource,
+    },
     /// Asks for the digests of all inodes with numbers in a range.
     Digests {
         /// First inode number.
@@ -417,6 +426,13 @@ pub enum Response {
     /// One bit for each block or range of the request, lowest bit first: set if it differs. For [`Request::SetFiles`] two bits
     /// for each file.
     Differing(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// One hash of the digests of the inodes of a batch.
+    DigestOfBatch {
+        /// First inode number beyond the batch.
+        to: u64,
+        /// The hash.
+        hash: Hash128,
+    },
     /// Digests of all inodes in a range of numbers.
     Digests {
         /// First inode number beyond the covered ones; at most the end of the requested range.

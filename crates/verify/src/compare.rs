@@ -15,18 +15,12 @@ use lockstep_fs::view::disk_view::DiskView;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{ContentSource, Request, Response};
-use lockstep_resync::{JobProgress, Locks, Peer, PeerError, PendingAnswer, ResyncError};
+use lockstep_resync::{JobProgress, Locks, Peer, PeerError, ResyncError};
 use lockstep_types::{Hash128, Ino, NodeKind};
 
-use crate::digest::{self, CONTENT_BYTES_MAX, DigestLimits, Digests};
+use crate::digest::{self, BATCH, CONTENT_BYTES_MAX, Digests};
 use crate::paths;
 use crate::report::Report;
-
-/// Most inodes and bytes that are compared under one set of locks.
-const BATCH: DigestLimits = DigestLimits {
-    inodes: 64,
-    bytes: 4 << 20,
-};
 
 /// Compares the whole content of both nodes, as both read it from `source`; finds all differences.
 pub fn compare(
@@ -156,35 +150,57 @@ impl Comparer<'_> {
         Ok(batch.to)
     }
 
-    /// Both nodes read at the same time. The shorter list counts.
+    /// The digests of the next inodes. Both nodes read at the same time. If one hash says that the digests are equal, the peer sends
+    /// none.
     fn digest_batch(&mut self, from: u64, to: u64) -> Result<DigestBatch, ResyncError> {
-        let theirs = self.begin_digests(from, to);
+        let source = self.source;
+        let request = Request::DigestOfBatch { from, to, source };
+        let theirs = self.peer.begin(request, &[]);
         let mut ours = digest::digests(self.view, from, to, BATCH)?;
-        let mut theirs = theirs.end()?;
+        let Response::DigestOfBatch { to: covered, hash } = theirs()? else {
+            let what = "digest a batch of inodes";
+            return Err(PeerError::Unexpected { what }.into());
+        };
         self.locks.note_read(ours.bytes);
-        let to = ours.to.min(theirs.to);
-        ours.list.retain(|(number, _)| *number < to);
-        theirs.list.retain(|(number, _)| *number < to);
         self.count_bytes(ours.bytes);
+        if covered == ours.to && hash == ours.hash() {
+            return Ok(DigestBatch {
+                to: ours.to,
+                theirs: ours.list.clone(),
+                ours: ours.list,
+            });
+        }
+        let theirs = self.ask_digests(from, ours.to)?;
+        ours.list.retain(|(number, _)| *number < theirs.to);
         Ok(DigestBatch {
-            to,
+            to: theirs.to,
             ours: ours.list,
             theirs: theirs.list,
         })
     }
 
-    fn begin_digests(&self, from: u64, to: u64) -> AskedDigests<'_> {
-        let source = self.source;
-        let request = Request::Digests { from, to, source };
-        AskedDigests {
-            range: from..to,
-            answer: self.peer.begin(request, &[]),
-        }
-    }
-
-    /// The peer's digests.
+    /// The peer's digests. Checks that they are in order and inside the covered range.
     pub(crate) fn ask_digests(&self, from: u64, to: u64) -> Result<Digests, ResyncError> {
-        self.begin_digests(from, to).end()
+        let source = self.source;
+        let answer = self.peer.ask(Request::Digests { from, to, source }, &[])?;
+        let what = "digest inodes";
+        let Response::Digests {
+            to: covered,
+            digests,
+        } = answer
+        else {
+            return Err(PeerError::Unexpected { what }.into());
+        };
+        let inside = digests.iter().all(|(n, _)| (from..covered).contains(n));
+        let sorted = digests.is_sorted_by(|(one, _), (next, _)| one < next);
+        if covered <= from || covered > to || !inside || !sorted {
+            return Err(PeerError::Unexpected { what }.into());
+        }
+        Ok(Digests {
+            to: covered,
+            list: digests,
+            bytes: 0,
+        })
     }
 
     /// Compares content that is too long for the digest, if both nodes have the file.
@@ -205,37 +221,6 @@ impl Comparer<'_> {
     fn count_inodes(&mut self, inodes: u64) {
         self.report.inodes += inodes;
         self.progress.inodes_done.add(inodes);
-    }
-}
-
-/// Digests for which the peer was asked.
-struct AskedDigests<'a> {
-    range: Range<u64>,
-    answer: PendingAnswer<'a>,
-}
-
-impl AskedDigests<'_> {
-    /// Waits for the answer. Checks that the digests are in order and inside the covered range.
-    fn end(self) -> Result<Digests, ResyncError> {
-        let Range { start, end } = self.range;
-        let what = "digest inodes";
-        let Response::Digests {
-            to: covered,
-            digests,
-        } = (self.answer)()?
-        else {
-            return Err(PeerError::Unexpected { what }.into());
-        };
-        let inside = digests.iter().all(|(n, _)| (start..covered).contains(n));
-        let sorted = digests.is_sorted_by(|(one, _), (next, _)| one < next);
-        if covered <= start || covered > end || !inside || !sorted {
-            return Err(PeerError::Unexpected { what }.into());
-        }
-        Ok(Digests {
-            to: covered,
-            list: digests,
-            bytes: 0,
-        })
     }
 }
 

@@ -28,6 +28,12 @@ pub struct DigestLimits {
     pub bytes: u64,
 }
 
+/// The inodes that are compared under one set of locks. Both nodes must have the same bounds to compare a batch by one hash.
+pub(crate) const BATCH: DigestLimits = DigestLimits {
+    inodes: 256,
+    bytes: 4 << 20,
+};
+
 /// Digests of the inodes in a range of numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
@@ -37,6 +43,18 @@ pub struct Digests {
     pub list: Vec<(u64, Hash128)>,
     /// Bytes of content in the digests.
     pub bytes: u64,
+}
+
+impl Digests {
+    /// One hash of all numbers and digests.
+    pub fn hash(&self) -> Hash128 {
+        let mut hasher = Hasher::default();
+        for (number, digest) in &self.list {
+            hasher.add(&number.to_le_bytes());
+            hasher.add(&digest.0);
+        }
+        hasher.finish()
+    }
 }
 
 /// The digests of the inodes from `from` up to but not including `to`, as many as `limits` allow.

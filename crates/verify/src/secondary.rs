@@ -3,7 +3,7 @@
 //! Each answer fits the header of a frame and takes a short time to read. Each answer says
 //! how far it goes.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use lockstep_fs::view::disk_view::DiskView;
 use lockstep_fs::{OpError, StoreView, keys, record};
@@ -11,7 +11,7 @@ use lockstep_repl::message::{ContentSource, Request, Response};
 use lockstep_resync::AnswerError;
 use lockstep_types::{Hash128, Ino};
 
-use crate::digest::{self, DigestLimits};
+use crate::digest::{self, DigestLimits, Digests};
 
 /// Most digests in one answer, and most bytes of hashed content.
 const LIMITS: DigestLimits = DigestLimits {
@@ -26,22 +26,37 @@ const RECORDS_BYTES_MAX: usize = 32 << 10;
 /// `lockstep_resync` answers. The error text is for the primary's operator.
 pub fn answer(view: &dyn StoreView, request: &Request) -> Result<Response, AnswerError> {
     match request {
-        Request::Digests { from, to, source } => Ok(match source {
-            ContentSource::Memory => digests(view, *from, *to),
-            ContentSource::Disk => digests(&DiskView(view), *from, *to),
-        }?),
+        Request::DigestOfBatch { from, to, source } => {
+            let found = digests(view, *from..*to, *source, digest::BATCH)?;
+            Ok(Response::DigestOfBatch {
+                to: found.to,
+                hash: found.hash(),
+            })
+        }
+        Request::Digests { from, to, source } => {
+            let found = digests(view, *from..*to, *source, LIMITS)?;
+            Ok(Response::Digests {
+                to: found.to,
+                digests: found.list,
+            })
+        }
         Request::Inspect { ino } => Ok(inspect(view, *ino)?),
         Request::Records { table, ino, after } => Ok(records(view, *table, *ino, after)?),
         _ => Err(AnswerError::OtherRequest { of: "a comparison" }),
     }
 }
 
-fn digests(view: &dyn StoreView, from: u64, to: u64) -> Result<Response, OpError> {
-    let found = digest::digests(view, from, to, LIMITS)?;
-    Ok(Response::Digests {
-        to: found.to,
-        digests: found.list,
-    })
+fn digests(
+    view: &dyn StoreView,
+    numbers: Range<u64>,
+    source: ContentSource,
+    limits: DigestLimits,
+) -> Result<Digests, OpError> {
+    let Range { start, end } = numbers;
+    match source {
+        ContentSource::Memory => digest::digests(view, start, end, limits),
+        ContentSource::Disk => digest::digests(&DiskView(view), start, end, limits),
+    }
 }
 
 fn inspect(view: &dyn StoreView, ino: Ino) -> Result<Response, OpError> {

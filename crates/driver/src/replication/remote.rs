@@ -152,7 +152,10 @@ const fn describe(request: &Request) -> &'static str {
         Request::CompareRun { .. }
         | Request::CompareBlocks { .. }
         | Request::CompareHole { .. } => "compare content",
-        Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => "compare",
+        Request::DigestOfBatch { .. }
+        | Request::Digests { .. }
+        | Request::Inspect { .. }
+        | Request::Records { .. } => "compare",
         Request::InSync { .. } => "mark itself in sync",
         Request::Room => "tell the room on its disk",
     }

@@ -115,9 +115,10 @@ impl Responder {
                 self.begin_resync(*sync, *whole)?;
                 Ok(lockstep_resync::answer(store, request, payload)?)
             }
-            Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
-                Ok(lockstep_verify::answer(&store.tree(), request)?)
-            }
+            Request::DigestOfBatch { .. }
+            | Request::Digests { .. }
+            | Request::Inspect { .. }
+            | Request::Records { .. } => Ok(lockstep_verify::answer(&store.tree(), request)?),
             Request::Room => {
                 engine.collect_garbage();
                 Ok(Response::Room(store.capacity().room()?))

@@ -191,9 +191,10 @@ impl Peer for LocalPeer<'_> {
         assert!(request.len() < HEADER_BYTES_MAX && payload.len() <= 1 << 20);
         let request: Request = postcard::from_bytes(&request).unwrap();
         let answered = match request {
-            Request::Digests { .. } | Request::Inspect { .. } | Request::Records { .. } => {
-                lockstep_verify::answer(&self.store.tree(), &request)
-            }
+            Request::DigestOfBatch { .. }
+            | Request::Digests { .. }
+            | Request::Inspect { .. }
+            | Request::Records { .. } => lockstep_verify::answer(&self.store.tree(), &request),
             _ => lockstep_resync::answer(self.store, &request, payload),
         };
         let response = answered.map_err(|error| PeerError::Failed {

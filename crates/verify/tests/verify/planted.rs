@@ -1,10 +1,10 @@
 //! One difference at a time, planted into equal stores.
 
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockstep_repl::message::ContentSource;
-use lockstep_resync::{JobProgress, ResyncSource, send_content};
+use lockstep_repl::message::{ContentSource, Request, Response};
+use lockstep_resync::{JobProgress, Peer, PeerError, ResyncSource, send_content};
 use lockstep_types::{Ino, MetaRequest, NodeKind};
 use lockstep_verify::report::LISTED_MAX;
 use lockstep_verify::{Report, compare};
@@ -241,19 +241,19 @@ fn inodes_beyond_the_primarys_last_inode_are_found_over_many_answers() {
     }
     let report = pair.compare();
     assert!(report.total > 2100 && report.differences.len() == LISTED_MAX);
-    let ask = |from| lockstep_repl::message::Request::Digests {
+    let ask = |from| Request::Digests {
         from,
         to: u64::MAX,
         source: ContentSource::Memory,
     };
     let first = lockstep_verify::answer(&pair.secondary.store().tree(), &ask(1)).unwrap();
-    let lockstep_repl::message::Response::Digests { to, digests } = first else {
+    let Response::Digests { to, digests } = first else {
         panic!("{first:?}");
     };
     assert_eq!(digests.len(), 2048);
     assert!(digests.iter().all(|(number, _)| *number < to));
     let rest = lockstep_verify::answer(&pair.secondary.store().tree(), &ask(to)).unwrap();
-    let lockstep_repl::message::Response::Digests { to, digests } = rest else {
+    let Response::Digests { to, digests } = rest else {
         panic!("{rest:?}");
     };
     assert_eq!((to, digests.len()), (u64::MAX, 2105 - 2048));
@@ -284,4 +284,56 @@ fn many_inodes_take_few_requests() {
     assert!(report.is_identical());
     assert_eq!((report.inodes, progress.inodes_done.get()), (1001, 1001));
     assert!(peer.asked.load(Ordering::Relaxed) < 30);
+}
+
+/// A peer that counts the questions for digests: of batches, and of each inode.
+struct CountingPeer<'a> {
+    secondary: LocalPeer<'a>,
+    batches: AtomicU64,
+    lists: AtomicU64,
+}
+
+impl Peer for CountingPeer<'_> {
+    fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
+        match &request {
+            Request::DigestOfBatch { .. } => drop(self.batches.fetch_add(1, Ordering::Relaxed)),
+            Request::Digests { .. } => drop(self.lists.fetch_add(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        self.secondary.ask(request, payload)
+    }
+}
+
+#[test]
+fn inodes_that_are_equal_cost_one_hash_for_a_batch() {
+    let (primary, secondary) = (Node::new(), Node::new());
+    for node in [&primary, &secondary] {
+        for number in 0..700 {
+            node.file(&format!("file {number}"), &[1; 100]);
+        }
+    }
+    let questions = || {
+        let peer = CountingPeer {
+            secondary: LocalPeer::new(&secondary),
+            batches: AtomicU64::new(0),
+            lists: AtomicU64::new(0),
+        };
+        let (view, progress) = (primary.store().tree(), JobProgress::default());
+        let report = compare(&view, &peer, &FreeLocks, &progress, ContentSource::Memory).unwrap();
+        (
+            report.total,
+            peer.batches.into_inner(),
+            peer.lists.into_inner(),
+        )
+    };
+    // 701 inodes with the root.
+    assert_eq!(questions(), (0, 3, 0));
+    primary.write(Ino::new(300).unwrap(), 0, b"other");
+    let (total, batches, lists) = questions();
+    assert!(
+        total > 0 && batches == 3,
+        "{total} differences, {batches} batches"
+    );
+    // One for the batch, and one for the second look.
+    assert_eq!(lists, 2);
 }
