@@ -1,4 +1,4 @@
-//! Runs of records that are compared by one hash each before they are sent (P31).
+//! Runs of records that are compared by one hash each before they are sent.
 //!
 //! A run that differs costs a round trip more than a run that is sent at once. So after a run that differs some are sent without a
 //! comparison, twice as many after each further one.

@@ -133,7 +133,11 @@ impl Secondary {
     }
 
     fn done(&self, id: u64) {
-        let response = Ok(Response::Done);
+        self.respond(id, Response::Done);
+    }
+
+    fn respond(&self, id: u64, response: Response) {
+        let response = Ok(response);
         self.answer(Message::Response { id, response });
     }
 
@@ -190,7 +194,8 @@ fn stalled() -> (Place, Secondary, VecDeque<WitnessQuery>) {
     assert!(matches!(begin, Request::BeginResync { .. }), "{begin:?}");
     secondary.done(id);
     let first = secondary.question();
-    assert!(matches!(first.1, Request::ImageChunk), "{:?}", first.1);
+    let is_run = matches!(first.1, Request::CompareRecords { .. });
+    assert!(is_run, "{:?}", first.1);
     (place, secondary, VecDeque::from([first]))
 }
 
@@ -219,6 +224,11 @@ fn metadata_goes_on_while_the_image_is_stalled_and_is_sent_before_its_end() {
     let later = loop {
         let (id, request, payload) = asked.pop_front().unwrap_or_else(|| secondary.question());
         match request {
+            Request::CompareRecords { .. } => {
+                // The run differs.
+                secondary.respond(id, Response::Differing(vec![1]));
+                continue;
+            }
             Request::ImageChunk => {}
             Request::ImageChanges => records.extend(payload),
             Request::FlushImage => settled = true,
