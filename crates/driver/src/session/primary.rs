@@ -42,6 +42,9 @@ use crate::service_gate::VisibilityHold;
 use crate::session::memory_return::MemoryReturn;
 use crate::session::usage::SessionUsage;
 
+/// A primary whose disk has not answered for so long begins no delta, in milliseconds.
+const SILENT_DISK_MS: u64 = 2000;
+
 /// See the head of this file.
 pub(crate) struct PrimarySession {
     pub engine: Arc<Engine>,
@@ -341,8 +344,13 @@ impl PrimarySession {
         }
     }
 
-    /// Begins the delta of a primary without its secondary, unless the next session has begun its own.
+    /// Begins the delta of a primary without its secondary, unless the next session has begun its own. The table of the delta is
+    /// on the disk of this node: while that disk does not answer, a write to the table could wait for the disk, and so would status
+    /// and all other users of the core. Without a delta a resync compares everything.
     fn begin_delta(&self) {
+        if self.engine.disk.watch.silent_ms() >= SILENT_DISK_MS {
+            return;
+        }
         if let Some(_working) = self.replication.begin_work() {
             let delta = self.engine.store.delta();
             delta.begin_alone(self.replication.generation());
