@@ -1,10 +1,11 @@
 //! The primary's side of carrying the namespace over (rules P10, P18).
 //!
-//! First the primary goes through all records, table by table in the order of their keys, while it serves its clients alone
-//! ([`send_image`]). It sends the runs of records that differ ([`record_runs`]). The store notes the keys of the records that client operations change meanwhile. The primary sends
-//! these records again in rounds: each round sends the changes of the round before. When few changes are left, the core
-//! admits no more metadata operations and waits for the operations under way, and the primary sends the rest
-//! ([`send_tail`]). The waiting time of those operations therefore does not depend on the number of files.
+//! First the primary goes through all records, table by table in the order of their keys, while it serves its clients
+//! alone ([`send_image`]). It sends the runs of records that differ (`record_runs`). The store notes the keys of the
+//! records that client operations change meanwhile. The primary sends these records again in rounds: each round sends
+//! the changes of the round before. When few changes are left, the core admits no more metadata operations and waits
+//! for the operations under way, and the primary sends the rest ([`send_tail`]). The waiting time of those operations
+//! therefore does not depend on the number of files.
 //!
 //! If the store has a delta of the changes since the copies were equal, only the records of the delta are sent: all records, if
 //! there were too many changes to name them, and still only the content that has changed. Records that
