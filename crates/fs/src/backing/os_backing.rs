@@ -11,11 +11,11 @@
 //! directories above it, up to the store's, are on stable storage too.
 
 mod cache;
-mod direct;
 mod failure;
 mod file;
 mod holder;
 mod place_lock;
+mod reads;
 mod reserved;
 mod table;
 #[cfg(test)]

@@ -118,20 +118,11 @@ impl OsFile {
 
 impl BackingFile for OsFile {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        let mut done = 0;
-        while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match rustix::io::pread(&self.fd, rest, offset + done as u64) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(OsErrno::INTR) => {}
-                Err(errno) => return Err(self.fail("read", errno)),
-            }
-        }
-        Ok(done)
+        super::reads::read(&self.fd, offset, into).map_err(|errno| self.fail("read", errno))
     }
 
     fn read_disk(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        super::direct::read(&self.fd, offset, into)
+        super::reads::read_disk(&self.fd, offset, into)
             .map_err(|error| self.fail("read from the disk", error))
     }
 

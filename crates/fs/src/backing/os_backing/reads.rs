@@ -1,6 +1,7 @@
-//! Reads of a file past the memory of the kernel.
+//! Reads of a file, with the help of the memory of the kernel and past it.
 //!
-//! The kernel writes changes of the range to the disk first, so the bytes are those that the disk has of the present content.
+//! Before a read past its memory the kernel writes changes of the range to the disk, so the bytes are those that the disk has of the
+//! present content.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,9 +15,14 @@ use rustix::io::retry_on_intr as retry;
 const ALIGNMENT: usize = 4096;
 
 /// Reads at `offset`. Returns fewer bytes than `into` holds only at the end of the file.
+pub(super) fn read(fd: &OwnedFd, offset: u64, into: &mut [u8]) -> Result<usize, OsErrno> {
+    read_whole(fd, offset, into, 1)
+}
+
+/// Reads at `offset` past the memory of the kernel. Returns fewer bytes than `into` holds only at the end of the file.
 ///
 /// A file system without direct reads is asked to forget its memory of the range first. It keeps changes that are not on the disk yet.
-pub(super) fn read(fd: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+pub(super) fn read_disk(fd: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
     match retry(|| rustix::fs::open(&*path, flags, Mode::empty())) {
@@ -32,7 +38,8 @@ fn read_aligned(direct: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Result<us
     let mut memory = vec![0; length + ALIGNMENT];
     let start = memory.as_ptr().align_offset(ALIGNMENT);
     let aligned = memory.get_mut(start..start + length).unwrap_or_default();
-    let read = read_whole(direct, offset - before as u64, aligned)?;
+    // A direct read that ends within a block has come to the end of the file.
+    let read = read_whole(direct, offset - before as u64, aligned, ALIGNMENT)?;
     let found = aligned.get(before..read).unwrap_or_default();
     let found = found.get(..into.len()).unwrap_or(found);
     if let Some(place) = into.get_mut(..found.len()) {
@@ -45,16 +52,16 @@ fn read_forgotten(fd: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Result<usiz
     let length = std::num::NonZero::new(into.len() as u64);
     // Bytes that the kernel keeps in memory are read from there.
     let _ = rustix::fs::fadvise(fd, offset, length, Advice::DontNeed);
-    read_whole(fd, offset, into)
+    Ok(read(fd, offset, into)?)
 }
 
-/// Reads until the end of `into` or of the file. A direct read that ends within a block has come to the end of the file.
-fn read_whole(fd: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+/// Reads until the end of `into` or of the file, where a read ends that is no multiple of `unit`.
+fn read_whole(fd: &OwnedFd, offset: u64, into: &mut [u8], unit: usize) -> Result<usize, OsErrno> {
     let mut done = 0;
     while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
         let count = retry(|| rustix::io::pread(fd, &mut *rest, offset + done as u64))?;
         done += count;
-        if count == 0 || done % ALIGNMENT != 0 {
+        if count == 0 || done % unit != 0 {
             break;
         }
     }
