@@ -116,8 +116,29 @@ fn stopped_stores_and_their_manifests_are_compared_without_nodes() {
         let what = difference["what"].as_str().unwrap();
         assert!(what.starts_with("content is "), "{what}");
     }
+    a_copy_that_may_be_old_is_named(&a, &b);
     names_that_one_copy_lacks(&of_a, &of_b);
     files_that_are_no_manifests(&of_a);
+}
+
+/// A store that does not say that its copy is in sync.
+fn a_copy_that_may_be_old_is_named(whole: &Path, copy: &Path) {
+    let warnings = || {
+        let output = lockstep(&["verify", "--offline"], &[whole, copy]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(warnings(), "");
+    fs::remove_file(copy.join("role.json")).unwrap();
+    let warning = format!(
+        "WARNING: {}: this copy is marked out of sync",
+        copy.display()
+    );
+    let said = warnings();
+    assert!(
+        said.starts_with(&warning) && said.lines().count() == 1,
+        "{said}"
+    );
 }
 
 /// Both ends of a manifest, and a name in its middle.

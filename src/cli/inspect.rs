@@ -1,5 +1,6 @@
 //! The commands that show how things stand, and that change nothing.
 
+mod caveats;
 pub(super) mod export;
 pub(super) mod health;
 pub(super) mod status;

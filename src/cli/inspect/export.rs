@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use lockstep_fs::export::{ExportSummary, Lost, export, write_list};
-use lockstepfs::config::Role;
 
+use super::caveats::warn_of_caveats;
 use crate::cli::arguments::{ConfigArgs, absolute, find_datastore};
 use crate::cli::outcome::NO;
 use crate::cli::terminal::{bytes, count, say, warn};
@@ -60,9 +60,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
         (None, Some(manifest)) => write_manifest(&datastore.store, manifest),
         (None, None) => bail!("name a directory, or a file after --manifest"),
     }?;
-    for caveat in caveats(&datastore.store, datastore.role) {
-        warn(&format!("WARNING: {caveat}"));
-    }
+    warn_of_caveats(None, &datastore.store, datastore.role);
     Ok(outcome)
 }
 
@@ -118,10 +116,4 @@ fn outcome(summary: &ExportSummary, has_manifest: bool) -> ExitCode {
         count(summary.lost)
     ));
     ExitCode::from(NO)
-}
-
-/// Returns the reasons why the copy may be incomplete or old.
-fn caveats(store: &Path, role: Role) -> Vec<String> {
-    lockstep_driver::caveats(store, role)
-        .unwrap_or_else(|error| vec![format!("whether this copy is complete is unknown: {error}")])
 }

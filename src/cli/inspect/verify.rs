@@ -1,7 +1,7 @@
 //! `lockstep verify`: compares both nodes of a datastore, or two copies without their nodes.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -9,7 +9,10 @@ use clap::Args;
 use lockstep_driver::report::{Difference, VerifyProgress, VerifyReport};
 use lockstep_repl::message::ContentSource;
 use lockstep_verify::offline::{NameDifferenceKind, OfflineCopy, compare_offline};
+use lockstepfs::config::Role;
 use lockstepfs::control::ControlClient;
+
+use super::caveats::warn_of_caveats;
 
 use crate::cli::arguments::RunningNodeArgs;
 use crate::cli::outcome::NO;
@@ -23,7 +26,7 @@ use crate::cli::terminal::{LiveLines, bytes, count, say, say_json};
 ///
 /// With --offline, compares two copies of which no node is needed: stores of stopped nodes, or their
 /// manifests. `lockstep export NAME --manifest FILE` writes the manifest of a store, to be compared on another
-/// machine.
+/// machine. A store whose copy may be incomplete or old is compared too, with a warning.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct VerifyArgs {
@@ -105,6 +108,9 @@ fn compare_copies(paths: [&PathBuf; 2]) -> Result<VerifyReport> {
             line.show(&[progress(step)]);
         }
     })?;
+    for path in paths {
+        warn_of(path);
+    }
     Ok(VerifyReport {
         identical: report.is_identical(),
         inodes_compared: report.names,
@@ -120,6 +126,13 @@ fn compare_copies(paths: [&PathBuf; 2]) -> Result<VerifyReport> {
             })
             .collect(),
     })
+}
+
+/// Says why the copy in a store may be incomplete or old. A manifest does not tell.
+fn warn_of(copy: &Path) {
+    if copy.is_dir() {
+        warn_of_caveats(Some(&copy.display().to_string()), copy, Role::Secondary);
+    }
 }
 
 fn in_words(what: &NameDifferenceKind, [first, second]: [&PathBuf; 2]) -> String {
