@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use lockstep_driver::report::DatastoreStatus;
 use tempfile::TempDir;
 
-use crate::address::own_address;
+use crate::address::{own_address, release};
 use crate::network::Network;
 use crate::node::{Node, NodeConfig, NodeEnvironment, PeerConfig};
 use crate::wait::await_that;
@@ -153,7 +153,7 @@ impl Pair {
             dir,
             ended: false,
         };
-        drop(held);
+        held.into_iter().for_each(release);
         pair.configure(settings, listens);
         pair
     }

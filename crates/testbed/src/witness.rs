@@ -14,7 +14,7 @@ use lockstep_witness::{
 };
 use tempfile::TempDir;
 
-use crate::address::own_address;
+use crate::address::{own_address, release};
 use crate::network::{Fault, Network};
 use crate::node::UUID;
 use crate::operator::{await_status, cut};
@@ -93,7 +93,7 @@ impl Witness {
             ways: [(); 2].map(|()| Network::start(host, listen, None)),
             storage: 0,
         };
-        drop(held);
+        release(held);
         witness.make_store();
         witness.resume();
         witness
