@@ -154,10 +154,10 @@ impl NamespaceSender<'_, '_> {
     fn send_table(&mut self, table: u8) -> Result<(), ResyncError> {
         let mut after = Vec::new();
         loop {
-            let next = if self.runs.compares() {
-                self.compare_run(table, &after)?
-            } else {
+            let next = if self.runs.take_uncompared() {
                 self.send_chunk(table, &after, MESSAGE_BYTES)?
+            } else {
+                self.compare_run(table, &after)?
             };
             match next {
                 Some(next) => after = next,

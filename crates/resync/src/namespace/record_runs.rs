@@ -62,11 +62,11 @@ impl<'p> RecordRuns<'p> {
         }
     }
 
-    /// Whether the next run is compared. Otherwise it is sent at once.
-    pub fn compares(&mut self) -> bool {
-        let compares = self.uncompared == 0;
-        self.uncompared = self.uncompared.saturating_sub(1);
-        compares
+    /// Takes the next run out of those that are sent without a comparison. Returns false if the next run is compared.
+    pub fn take_uncompared(&mut self) -> bool {
+        let left = self.uncompared.checked_sub(1);
+        self.uncompared = left.unwrap_or(0);
+        left.is_some()
     }
 
     /// Begins a comparison. Returns a run that differs, if the oldest comparison has found one.
