@@ -49,6 +49,7 @@ use crate::namespace::Namespace;
 use crate::namespace::record::Body;
 use crate::paths::content_path;
 use crate::store_disk::StoreDisk;
+use crate::sums::SumKeeper;
 
 pub use self::open_file::{LastWrite, OpenFile, SyncPoint, open_content};
 pub use self::read::SeekFor;
@@ -59,6 +60,7 @@ pub struct WriteTicket {
     file: Arc<OpenFile>,
     is_durable: bool,
     dirty: Arc<DirtySet>,
+    sums: Arc<SumKeeper>,
 }
 
 impl WriteTicket {
@@ -76,7 +78,7 @@ impl WriteTicket {
 
 impl Drop for WriteTicket {
     fn drop(&mut self) {
-        if self.file.write_ended(self.is_durable) {
+        if self.file.write_ended(self.is_durable, &self.sums) {
             self.dirty.content_changed(self.file.ino());
         }
     }
@@ -250,6 +252,7 @@ impl ContentStore {
             file,
             is_durable,
             dirty: Arc::clone(self.sync.dirty()),
+            sums: Arc::clone(self.observers.sums()),
         })
     }
 

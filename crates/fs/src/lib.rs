@@ -2,7 +2,7 @@
 //!
 //! The store stands on the disk below as a trait, and knows nothing of peers or mounts. Start with [`store`].
 //!
-//! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; `store_disk` and
+//! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; `store_disk`, `sums` and
 //! `namespace`; [`view`] (reading); `content`, `lost_found`, `delta`, `tree` and `metadata_log` (the state); [`store`]
 //! (the operations); [`export`]. No module uses one further up.
 
@@ -22,6 +22,7 @@ mod namespace;
 pub mod paths;
 pub mod store;
 mod store_disk;
+mod sums;
 mod text;
 mod tree;
 pub mod view;

@@ -433,6 +433,7 @@ impl MetadataLog {
         // than its record says: as after a kill, the content decides.
         let has_unclean = tree.content.sync().has_unclean_predecessor();
         let is_in_doubt = has_unclean || tree.content.are_written();
+        tree.content.observers().sums().close(!is_in_doubt);
         let boot = is_in_doubt.then_some(self.boot);
         self.run(tree)?
             .write(tree.namespace.numbers().limit(), boot)

@@ -16,6 +16,12 @@ pub const TABLES_DIR: &str = "tables";
 pub const TIMES_FILE: &str = "tables/times";
 /// The table of the changes since both copies were equal.
 pub const DELTA_FILE: &str = "tables/delta";
+/// The blocks whose bytes change at this moment.
+pub const CHANGING_FILE: &str = "tables/sums";
+/// The directory of the sums of content.
+pub const SUMS_DIR: &str = "sums";
+/// The secret of the sums, and the era.
+pub const ERA_FILE: &str = "sums/era";
 /// The directory above all content.
 pub const CONTENT_DIR: &str = "content";
 /// The directory above everything that was set aside before a resync overwrote it. A directory `lost+found` in the store
@@ -48,6 +54,27 @@ pub fn content_owner(path: &str) -> Option<Ino> {
     let (_, name) = path.rsplit_once('/')?;
     let ino = u64::from_str_radix(name, 16).ok().and_then(Ino::new)?;
     (content_path(ino) == path).then_some(ino)
+}
+
+/// The file with the slot of an inode: 1,048,576 inodes to each.
+pub fn sum_slots_path(ino: Ino) -> String {
+    format!("{SUMS_DIR}/slots.{:x}", ino.get() >> 20)
+}
+
+/// The directory of the sums of an inode's further blocks.
+pub fn block_sums_dir(ino: Ino) -> String {
+    format!("{SUMS_DIR}/{:x}", ino.get() >> 8)
+}
+
+/// The sums of an inode's further blocks.
+pub fn block_sums_path(ino: Ino) -> String {
+    format!("{}/{:x}", block_sums_dir(ino), ino.get())
+}
+
+/// Whether a file has sums of content.
+pub fn is_sums(path: &str) -> bool {
+    let inside = path.strip_prefix(SUMS_DIR);
+    path != ERA_FILE && inside.is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// The directory of the data that a node had alone when it was deposed in a generation.

@@ -10,7 +10,7 @@
 //! bytes by `content` (`content/before_change.rs`): the store has no rule for them. [`Tree`] is namespace and content
 //! together, and the [view](crate::view) of the present. Each kind of caller besides clients has functions of its own,
 //! over the parts that it needs: [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`],
-//! [`DeltaAccess`].
+//! [`DeltaAccess`], [`SumsAccess`].
 //!
 //! Invariants:
 //! - The namespace in memory is the last checkpoint plus the log since; a checkpoint is atomic.
@@ -30,6 +30,7 @@ mod lost_found_access;
 mod needed_content;
 mod open;
 mod replica_access;
+mod sums_access;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
 pub use crate::delta::{
@@ -38,6 +39,7 @@ pub use crate::delta::{
 };
 pub use crate::lost_found::{OwnBytes, PreservedTotals};
 pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent, Intents};
+pub use crate::sums::{KeptSum, SumTotals};
 pub use crate::tree::Tree;
 pub use crate::view::{Census, FileTimes, WholeContent};
 pub use capacity::Capacity;
@@ -47,3 +49,4 @@ pub use image::{ImageAccess, ImageChunk, ImageRecord};
 pub use lost_found_access::LostFoundAccess;
 pub use open::{Access, Checked, OpenOptions, Opened};
 pub use replica_access::ReplicaAccess;
+pub use sums_access::SumsAccess;

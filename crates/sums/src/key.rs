@@ -25,6 +25,11 @@ impl SumSecret {
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
+
+    /// The bytes of the secret, for the disk and for the other node only.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
 }
 
 /// A log must not have the secret.

@@ -202,6 +202,14 @@ mutants! {
     FinishedOfOtherCopy,
     /// A primary that starts out of sync takes back what its secondary may have executed, and its delta goes on (P21).
     RollBackExecuted,
+    /// A block that is written in part keeps its sum (P32).
+    SumNotRecomputed,
+    /// The sum of a block that is written whole is that of its old bytes (P32).
+    SumOfOldBlock,
+    /// The sums of a store count after a loss of power (P32).
+    VoidForgotten,
+    /// The store does not note the blocks whose bytes change (P32).
+    ChangingUnnoted,
 }
 
 #[cfg(feature = "mutants")]

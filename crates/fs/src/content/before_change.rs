@@ -22,7 +22,7 @@
 //!
 //! Exceptions, which are not announced: the last write under way on a file cuts the bytes that a failed write has left
 //! beyond the size ([`open_file`](super::open_file)). This happens under the lock of the file's state, under which no
-//! observer may read, and no client has seen the bytes. And content whose inode was never durable is only found, not
+//! observer may read, and no client has seen the bytes. The sums change with this cut, too. And content whose inode was never durable is only found, not
 //! freed, after a power loss ([`removal`](super::removal)): its removal alone is announced. The replay of the log
 //! announces its changes like every other caller, before any observer has begun to take notes.
 
@@ -37,6 +37,7 @@ use super::freed::{FreedMarks, MarkOwner, Removal};
 use super::reservation::allocate_whole;
 use crate::error::StoreError;
 use crate::store_disk::StoreDisk;
+use crate::sums::{NewBytes, SumKeeper};
 
 /// The cause of a change of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +120,22 @@ impl ByteEdit<'_> {
         offset..offset.saturating_add(length)
     }
 
+    /// The bytes that come in place.
+    fn new_bytes(&self) -> NewBytes<'_> {
+        let Range { start, end } = self.range();
+        match *self {
+            Self::Write { offset, data } => NewBytes::Data { offset, data },
+            Self::Reserve { .. } => NewBytes::Same,
+            Self::Resize { .. }
+            | Self::TakeBack { .. }
+            | Self::Punch { .. }
+            | Self::Zero { .. } => NewBytes::Zeros {
+                from: start,
+                to: end,
+            },
+        }
+    }
+
     /// The operation, as the text of an error names it.
     const fn operation(&self) -> &'static str {
         match self {
@@ -184,18 +201,25 @@ pub trait ByteObserver: Send + Sync {
     }
 }
 
-/// The observers of one store, in the order in which they are told.
+/// The observers of one store, in the order in which they are told, and the keeper of its sums, who changes the sums with the
+/// bytes.
 pub struct Observers {
     list: Vec<Arc<dyn ByteObserver>>,
+    sums: Arc<SumKeeper>,
 }
 
 impl Observers {
     /// These observers, in this order.
-    pub fn new(list: Vec<Arc<dyn ByteObserver>>) -> Self {
-        Self { list }
+    pub fn new(list: Vec<Arc<dyn ByteObserver>>, sums: Arc<SumKeeper>) -> Self {
+        Self { list, sums }
     }
 
-    /// Announces a change of `content`, and makes the change.
+    /// The keeper of the sums.
+    pub const fn sums(&self) -> &Arc<SumKeeper> {
+        &self.sums
+    }
+
+    /// Announces a change of `content`, and makes the change and the sums of its blocks (P32).
     pub(super) fn carry_out(
         &self,
         change: &ByteChange<'_>,
@@ -204,7 +228,10 @@ impl Observers {
         for observer in &self.list {
             observer.before_change(change, content)?;
         }
-        let made = change.edit.make(content);
+        let make = || change.edit.make(content);
+        let made = self
+            .sums
+            .carry_out(change.ino, &change.edit.new_bytes(), content, make);
         made.map_err(StoreError::content(change.edit.operation(), change.ino))
     }
 

@@ -11,7 +11,7 @@
 //!   content is cut to the size. An earlier cut could take the bytes of another write.
 //!
 //! Locks: `state` before `content`. [`OpenFile::write_ended`] holds `state` while it cuts the content, so no
-//! write begins meanwhile. No other lock of the store is taken under `state`, but for the table of slots.
+//! write begins meanwhile. No other lock of the store is taken under `state`, but for the table of slots and those of the sums.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -23,6 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use super::unflushed_table::{SlotNumber, UnflushedSlot, UnflushedTable};
 use crate::error::StoreError;
 use crate::paths::content_path;
+use crate::sums::{NewBytes, SumKeeper};
 
 /// A completed write: its number and its time.
 pub type LastWrite = (Osn, Timestamp);
@@ -306,23 +307,27 @@ impl OpenFile {
 
     /// A write has ended. The last write under way cuts the bytes that failed writes left beyond the size. Returns
     /// whether the content was cut.
-    pub(super) fn write_ended(&self, is_durable: bool) -> bool {
+    pub(super) fn write_ended(&self, is_durable: bool, sums: &SumKeeper) -> bool {
         let mut state = self.state.lock();
         let is_last = state.writes.end(is_durable);
         let is_cut = is_last && std::mem::take(&mut state.needs_truncate);
         if is_cut {
-            self.cut_content(state.size);
+            self.cut_content(state.size, sums);
         }
         is_cut
     }
 
-    fn cut_content(&self, size: u64) {
+    fn cut_content(&self, size: u64, sums: &SumKeeper) {
         let Some(content) = self.content.read().clone() else {
             return;
         };
         let cut = content.stat().and_then(|stat| {
             if stat.length > size {
-                content.set_len(size)
+                let cut = NewBytes::Zeros {
+                    from: size,
+                    to: u64::MAX,
+                };
+                sums.carry_out(self.ino, &cut, &*content, || content.set_len(size))
             } else {
                 Ok(())
             }

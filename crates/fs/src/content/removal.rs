@@ -6,7 +6,7 @@
 //! creates it again ([`Backing::open_or_create`]).
 //!
 //! Invariants:
-//! - The removal of content is announced before. Content that an observer has moved away loses its mark only once its new
+//! - The removal of content is announced before. Its sums go first (P32). Content that an observer has moved away loses its mark only once its new
 //!   name is durable.
 //! - Content is removed only after the freeing of its inode is durable. Otherwise a power loss could bring back a
 //!   name, by a rename that was never synced, without the content.
@@ -277,7 +277,7 @@ impl ContentRemoval {
     }
 }
 
-/// Announces the removal of content. Returns the directory that has the content then, if an observer needs it.
+/// Takes the sums of content away, and announces its removal. Returns the directory that has the content then, if an observer needs it.
 fn announce(
     disk: &StoreDisk,
     namespace: &Namespace,
@@ -287,6 +287,8 @@ fn announce(
     let key = keys::garbage(ino);
     let record = namespace.get(&key)?.unwrap_or_default();
     let marks = FreedMarks::decode(&record).ok_or_else(|| StoreError::unreadable(&key))?;
+    // The sums first: content of the same number may come at once.
+    observers.sums().removed(ino);
     observers.before_removal(disk, ino, &marks)
 }
 

@@ -8,9 +8,10 @@ use crate::error::StoreError;
 use crate::paths::FORMAT_FILE;
 
 /// The format that this program makes, and opens.
-pub(super) const FORMAT: u32 = 3;
-/// The format before, without a delta that outlives the process. A store of this format becomes one of the new format when it is
-/// opened for use, so that no older program changes it without a word to its delta.
+pub(super) const FORMAT: u32 = 4;
+/// The oldest format that this program opens. Stores of format 2 have no delta that outlives the process, stores of formats 2 and 3
+/// no sums. Such a store becomes one of the new format when it is opened for use, so that no older program changes its content
+/// without a word to its delta and its sums.
 const FORMAT_WITHOUT_DELTA: u32 = 2;
 
 /// The content of the format file.

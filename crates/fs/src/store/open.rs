@@ -24,6 +24,7 @@ use crate::namespace::Namespace;
 use crate::namespace::record::Checkpoint;
 use crate::paths::{CONTENT_DIR, FORMAT_FILE, LOG_DIR, TIMES_FILE};
 use crate::store_disk::StoreDisk;
+use crate::sums::{LastRun, SumKeeper};
 use crate::tree::Tree;
 
 /// Whether a store is opened for use or for reading only.
@@ -79,7 +80,7 @@ impl Checked {
         if self.format.lockstep_store < FORMAT {
             write_format(self.backing.as_ref(), uuid)?;
         }
-        open_on(self.backing, uuid, &self.options)
+        open_on(self.backing, uuid, &self.options, SumKeeper::open)
     }
 }
 
@@ -137,17 +138,27 @@ fn open_in_memory(
         });
     }
     let overlay = Arc::new(Overlay::new(Arc::clone(backing)));
-    let opened = open_on(overlay, format.datastore, options)?;
+    let opened = open_on(overlay, format.datastore, options, |backing, run| {
+        Ok(SumKeeper::idle(backing, run))
+    })?;
     Ok((opened, format))
 }
 
-/// Opens the store on `backing`, and brings it back to where a crash left it.
+/// Opens the store on `backing`, and brings it back to where a crash left it. The sums come first, as they may be of the bytes
+/// before the recovery (P32).
 fn open_on(
     backing: Arc<dyn Backing>,
     uuid: DatastoreUuid,
     options: &OpenOptions,
+    open_sums: impl FnOnce(Arc<dyn Backing>, LastRun) -> Result<SumKeeper, StoreError>,
 ) -> Result<Opened, StoreError> {
     let (namespace, checkpoint) = Namespace::open(backing.as_ref())?;
+    let last_run = LastRun {
+        boot: options.boot,
+        last_boot: checkpoint.boot,
+        epoch: checkpoint.epoch,
+    };
+    let sums = Arc::new(open_sums(Arc::clone(&backing), last_run)?);
     let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
     let was_killed = checkpoint.boot == Some(options.boot);
     check_table(backing.as_ref(), &checkpoint, options)?;
@@ -162,10 +173,13 @@ fn open_on(
         StoreDisk::new(backing),
         unflushed,
         was_killed,
-        Observers::new(vec![
-            Arc::clone(&delta) as Arc<dyn ByteObserver>,
-            Arc::clone(&lost_found) as Arc<dyn ByteObserver>,
-        ]),
+        Observers::new(
+            vec![
+                Arc::clone(&delta) as Arc<dyn ByteObserver>,
+                Arc::clone(&lost_found) as Arc<dyn ByteObserver>,
+            ],
+            sums,
+        ),
     );
     // Unless the previous process of this run of the machine was killed, the table is of some earlier moment: it would
     // put older times over newer ones that were synced.

@@ -1,0 +1,29 @@
+//! The sums of the content of a store: one for each block of 4 KiB, and one for each file (rule P32).
+//!
+//! [`SumKeeper`] is told of each change of bytes by `content/before_change.rs`, and changes the sums in the same step, after
+//! the bytes. Its parts: [`era`] (the secret, and the number of the time during which sums count), [`slot`] (the form of the
+//! sums of one inode), [`sum_files`] (their files), [`file_sums`] (the sums of one file, and how they change), [`changing`]
+//! (the blocks that change at this moment), [`repair`] (the sums that a kill has left).
+//!
+//! Invariants:
+//! - A sum is that of the bytes that this node has put in place, or it is void. A void sum says nothing.
+//! - Before the bytes of a block change, the table of the changing blocks names the block. It names the block until the sum
+//!   is in place.
+//! - No change of content fails because a sum finds no room: the sums of the file are void then.
+//!
+//! Locks: `era` before a stripe. A stripe is held for the calls of the disk on the files of sums, never on content but for the
+//! `stat` of the first change of a file. The keeper calls no other part of the store.
+
+mod change;
+mod changing;
+mod era;
+mod file_sums;
+mod keeper;
+mod repair;
+mod slot;
+mod sum_files;
+#[cfg(test)]
+mod tests;
+
+pub use self::change::NewBytes;
+pub use self::keeper::{KeptSum, LastRun, SumKeeper, SumTotals};
