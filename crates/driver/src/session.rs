@@ -12,6 +12,7 @@ pub(crate) mod primary;
 mod responder;
 mod silence;
 pub(crate) mod standby;
+mod sum_secret;
 pub(crate) mod usage;
 mod welcome;
 

@@ -8,6 +8,7 @@
 
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_roles::RoleOffer;
+use lockstep_sums::SumSecret;
 use lockstep_types::backing::Room;
 use lockstep_types::{
     DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, ResyncStatus, StoreId, SyncId,
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 13;
+pub const PROTOCOL_VERSION: u32 = 14;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -161,6 +162,8 @@ pub struct Hello {
     /// The sync that the primary's mark "in sync" concerns, and the name that it proposes for the sync over this connection
     /// (rule P17).
     pub sync: SyncStanding,
+    /// The secret of the sums of content (P32); `None` if the primary's disk has no room for it.
+    pub sum_secret: Option<SumSecret>,
 }
 
 /// Introduction of a secondary.

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use lockstep_types::limits::BLOCK_BYTES;
+use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
 use crate::block::BlockSum;
@@ -17,7 +18,7 @@ const EXPANDED_BYTES: usize = 192;
 const CONTEXT: &str = "lockstep 2026-11-29 sums of blocks and files";
 
 /// The secret of the sums.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SumSecret([u8; 32]);
 
 impl SumSecret {

@@ -16,6 +16,7 @@ use lockstep_types::{Generation, Osn, limits};
 use super::Session;
 use super::primary::PrimarySession;
 use super::standby::StandbySession;
+use super::sum_secret;
 use crate::config::DatastoreConfig;
 use crate::durable::tables::{Tables, add_writes_to_delta, ranges_of};
 use crate::durable::{DatastoreError, failed, refused, table_refused};
@@ -124,6 +125,7 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
             Session::Secondary(session)
         }
     } else {
+        sum_secret::draw(engine);
         let session = PrimarySession::new(engine, core, first_osn, tables.paw);
         match state {
             State::Paused

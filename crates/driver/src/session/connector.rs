@@ -248,6 +248,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
             store: role.lineage.store.ok_or_else(no_name)?,
             sync: engine.standing(),
             durable: engine.is_always_durable(),
+            sum_secret: engine.store.sums().secret(),
         })
     }
 

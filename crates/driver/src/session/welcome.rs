@@ -13,6 +13,7 @@ use lockstep_types::{Lineage, Osn};
 use thiserror::Error;
 
 use super::standby::StandbySession;
+use super::sum_secret;
 use crate::durable::machine_count;
 use crate::host::ThreadKind;
 use crate::replication::greeting::{self, GreetingError};
@@ -61,6 +62,7 @@ impl StandbySession {
             self.engine.role_file.note_unsynced()?;
             self.engine.store.sync_all_logged()?;
         }
+        sum_secret::take(&self.engine, hello.sum_secret.as_ref());
         let in_sync = self.is_in_sync_with(hello);
         if in_sync && hello.in_sync {
             self.engine.store.delta().follow(generation);

@@ -38,7 +38,7 @@ impl SumsAccess<'_> {
     /// Takes a secret, durably. Another one than before makes every sum void.
     ///
     /// # Errors
-    /// If the disk fails or is full. The store then keeps the secret and the sums that it had.
+    /// If the disk fails or is full. The store then keeps no sums.
     pub fn take_secret(self, secret: &SumSecret) -> Result<(), StoreError> {
         let disk = self.content.disk();
         disk.check_not_poisoned()?;

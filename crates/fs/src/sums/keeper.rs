@@ -183,7 +183,7 @@ impl SumKeeper {
     /// Takes a secret. Another one makes all sums void.
     ///
     /// # Errors
-    /// If the disk fails, or is full: the store then keeps the sums that it had.
+    /// If the disk fails, or is full: the store then keeps no sums.
     pub fn take_secret(&self, secret: &SumSecret) -> Result<(), StoreError> {
         let mut era = self.era.write();
         if era
@@ -199,10 +199,13 @@ impl SumKeeper {
             secret: *secret.as_bytes(),
             boot: Some(self.last_run.boot),
         };
+        if let Some(last) = era.take() {
+            last.end();
+        }
+        self.forget();
         let (changing, _) = ChangingTable::open(self.files.backing())?;
         record.store(self.files.backing())?;
         changing.clear();
-        self.forget();
         *era = Some(KeptEra::new(record, changing));
         Ok(())
     }
