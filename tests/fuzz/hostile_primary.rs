@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use lockstep_link::{Payload, ReceiveFrames, Receiver, SendFrames, Sender};
 use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Request};
+use lockstep_sums::SumSecret;
 use lockstep_testbed::chance::Chance;
 use lockstep_types::settings::Role;
 use lockstep_types::{Ino, WriteVerifier};
@@ -126,6 +127,7 @@ impl Conversation<'_> {
             was_resynced: self.chance.percent(90),
             store: messages::store(self.chance, &self.known),
             sync: messages::standing(self.chance, &self.known),
+            sum_secret: Some(SumSecret::new([self.chance.percent(50).into(); 32])),
         });
         if self.chance.percent(5) {
             let other = messages::any(self.chance, &self.known);

@@ -77,6 +77,13 @@ pub fn is_sums(path: &str) -> bool {
     path != ERA_FILE && inside.is_some_and(|rest| rest.starts_with('/'))
 }
 
+/// The inode whose further block sums the file at `path` has; `None` for a path that [`block_sums_path`] never gives.
+pub fn block_sums_owner(path: &str) -> Option<Ino> {
+    let (_, name) = path.rsplit_once('/')?;
+    let ino = u64::from_str_radix(name, 16).ok().and_then(Ino::new)?;
+    (block_sums_path(ino) == path).then_some(ino)
+}
+
 /// The directory of the data that a node had alone when it was deposed in a generation.
 pub fn lost_found_dir(generation: Generation) -> String {
     format!("{LOST_FOUND_DIR}/{}", generation.get())

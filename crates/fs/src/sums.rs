@@ -1,9 +1,10 @@
 //! The sums of the content of a store: one for each block of 4 KiB, and one for each file (rule P32).
 //!
 //! [`SumKeeper`] is told of each change of bytes by `content/before_change.rs`, and changes the sums in the same step, after
-//! the bytes. Its parts: [`era`] (the secret, and the number of the time during which sums count), [`slot`] (the form of the
-//! sums of one inode), [`sum_files`] (their files), [`file_sums`] (the sums of one file, and how they change), [`changing`]
-//! (the blocks that change at this moment), [`repair`] (the sums that a kill has left).
+//! the bytes. Its parts, from the bottom up: [`era`] (the secret, and the number of the time during which sums count), [`slot`] (the
+//! form of the sums of one inode), [`sum_files`] (their files), [`changing`] (the blocks that change at this moment), [`file_sums`] (the
+//! sums of one file, and how they change), [`stripe`] (those in memory), [`repair`] (the sums that a kill has left), [`keeper`] (all
+//! sums, from the opening to the close), [`kept_change`] (a change of bytes), [`right_bytes`] (questions).
 //!
 //! Invariants:
 //! - A sum is that of the bytes that this node has put in place, or it is void. A void sum says nothing.
@@ -19,11 +20,15 @@ mod changing;
 mod era;
 mod file_sums;
 mod keeper;
+mod kept_change;
 mod repair;
+mod right_bytes;
 mod slot;
+mod stripe;
 mod sum_files;
 #[cfg(test)]
 mod tests;
 
 pub use self::change::NewBytes;
-pub use self::keeper::{KeptSum, LastRun, SumKeeper, SumTotals};
+pub use self::keeper::{LastRun, SumKeeper, SumTotals};
+pub use self::right_bytes::KeptSum;

@@ -23,6 +23,7 @@ pub mod in_time;
 pub mod leaks;
 pub mod one_primary;
 pub mod reads;
+pub mod sums;
 pub mod survives;
 mod synced;
 mod timeline;

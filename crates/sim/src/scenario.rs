@@ -27,6 +27,7 @@ pub use clients::mount::Mount;
 pub use failure::Failure;
 pub use faults::held_thread::HeldThread;
 pub use faults::{AfterShutdown, CallPoint, CleanShutdown, Crash, Fault};
+pub use on_disk::dump::dump;
 pub use plan::{CHANGES_ROLES_PERCENT, Ending, Plan, Reduction};
 pub use recording::coverage::{Coverage, CrashPoint, FileClass};
 pub use recording::tally::Tally;

@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `put_back.rs`,
-/// `restarted.rs` and `touched.rs` in `poison`.
-const SCRIPTED: [Mutant; 12] = [
+/// `restarted.rs` and `touched.rs` in `poison`; those of sums are found by `sums.rs` in `store_on_disk`.
+const SCRIPTED: [Mutant; 16] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -33,6 +33,10 @@ const SCRIPTED: [Mutant; 12] = [
     Mutant::RollBackExecuted,
     Mutant::FinishedOfOtherCopy,
     Mutant::SilenceFromLook,
+    Mutant::SumNotRecomputed,
+    Mutant::SumOfOldBlock,
+    Mutant::VoidForgotten,
+    Mutant::ChangingUnnoted,
 ];
 
 /// A block differs and is not in PAW or SAW.
@@ -218,6 +222,10 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::KeepInDoubt => &[IN_TIME, EXACTLY_ONCE, IDENTICAL],
         // The scripts name the messages.
         Mutant::StandUnrecorded
+        | Mutant::SumNotRecomputed
+        | Mutant::SumOfOldBlock
+        | Mutant::VoidForgotten
+        | Mutant::ChangingUnnoted
         | Mutant::FinishedOfOtherCopy
         | Mutant::ForgetUnrecorded
         | Mutant::RecoverUnsynced

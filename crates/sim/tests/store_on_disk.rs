@@ -15,6 +15,8 @@ mod directories;
 mod double_faults;
 #[path = "store_on_disk/states.rs"]
 mod states;
+#[path = "store_on_disk/sums.rs"]
+mod sums;
 #[path = "store_on_disk/threads.rs"]
 mod threads;
 #[path = "store_on_disk/workload.rs"]
@@ -26,6 +28,7 @@ use lockstep_fs::store::{Access, OpenOptions, Opened};
 use lockstep_fs::{Store, StoreError};
 use lockstep_intentlog::LogOptions;
 use lockstep_sim::disk::{CallKind, Disk, DiskOptions, Verdict};
+use lockstep_sums::SumSecret;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
     BootId, DatastoreUuid, FileName, Generation, Ino, MetaRequest, NodeKind, Osn,
@@ -66,6 +69,10 @@ fn creation(parent: Ino, name: FileName, ino: Ino, kind: NodeKind) -> MetaReques
     MetaRequest::creation(parent, name, ino, kind)
         .mode(0o644)
         .request()
+}
+
+fn sum_secret() -> SumSecret {
+    SumSecret::new([8; 32])
 }
 
 fn empty_disk() -> Disk {

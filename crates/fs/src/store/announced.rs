@@ -357,7 +357,7 @@ const CALLS: [&str; 5] = [
 ];
 
 /// The files of the product that may make such calls, and their objects.
-const CALLERS: [(&str, &str); 10] = [
+const CALLERS: [(&str, &str); 11] = [
     ("backing", "below the store"),
     ("content/before_change.rs", "the one place"),
     ("content/freed.rs", "a copy of freed content"),
@@ -368,6 +368,7 @@ const CALLERS: [(&str, &str); 10] = [
     ("lost_found.rs", "a file of the lost+found"),
     ("lost_found/list.rs", "the list of the lost+found"),
     ("lost_found/tests.rs", "tests"),
+    ("sums", "the files of the sums"),
 ];
 
 /// A new way to change bytes goes through the one place: no other file makes the calls.

@@ -70,7 +70,7 @@ impl SumsAccess<'_> {
         self.sums.blocks(ino, blocks, self.content.length(ino)?)
     }
 
-    /// What happened to sums since the store was opened.
+    /// The events of sums since the store was opened.
     pub fn totals(self) -> SumTotals {
         self.sums.totals()
     }

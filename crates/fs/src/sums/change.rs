@@ -1,11 +1,14 @@
-//! What a change of bytes does to the blocks of a file.
+//! A change of bytes, as the blocks of a file see it.
 
 use std::io;
 use std::ops::Range;
 
 use lockstep_sums::BlockSpan;
+use lockstep_types::Ino;
 use lockstep_types::backing::BackingFile;
 use lockstep_types::limits::BLOCK_BYTES;
+
+use crate::error::StoreError;
 
 pub(super) const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -87,4 +90,10 @@ pub(super) fn read_block(content: &dyn BackingFile, block: u32) -> io::Result<[u
     let mut bytes = [0; BLOCK_BYTES];
     content.read_at(u64::from(block) * BLOCK, &mut bytes)?;
     Ok(bytes)
+}
+
+/// The length of a content file.
+pub(super) fn length_of(content: &dyn BackingFile, ino: Ino) -> Result<u64, StoreError> {
+    let stat = content.stat().map_err(StoreError::content("stat", ino))?;
+    Ok(stat.length)
 }

@@ -43,7 +43,7 @@ pub(super) struct ChangingTable {
     free: Mutex<Vec<usize>>,
 }
 
-/// What the last process has left.
+/// The entries that the last process has left.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LeftChanges {
     pub changes: Vec<ChangingBlocks>,

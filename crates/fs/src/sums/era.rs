@@ -21,7 +21,7 @@ const MAGIC: [u8; 8] = *b"lockstE1";
 const RECORD_BYTES: usize = 96;
 const BODY_BYTES: usize = RECORD_BYTES - 16;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EraRecord {
     /// Counts the changes of the file.

@@ -3,7 +3,10 @@
 //! A change writes the entries of further blocks first, and then the slot. An error leaves both in any state: the caller makes
 //! the file void ([`FileSums`] is dropped), by one write over the slot.
 //!
-//! Invariant: file sum and number of void blocks are those of the entries, but while the slot is behind.
+//! While only further blocks change, the slot of a file in memory is left *behind*: it says that file sum and number of void blocks are
+//! to be made anew. So such a change costs one write. [`FileSums::settle`] stores both.
+//!
+//! Invariant: file sum and number of void blocks are those of the entries; on the disk, unless the slot is behind.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -90,24 +93,13 @@ impl FileSums {
         Ok(sums)
     }
 
-    /// Takes all sums of a file away. Returns whether the file sum was that of the blocks.
-    pub fn remove(place: SumPlace<'_>, ino: Ino) -> Result<bool, StoreError> {
-        let bytes = place.files.read_slot(ino)?;
-        let is_right = match SumSlot::decode(&bytes, place.key, ino, place.era) {
-            Some(slot) if !slot.is_behind => {
-                let said = (slot.sum, slot.void_blocks);
-                let mut sums = Self {
-                    ino,
-                    slot,
-                    further: FurtherSums::NotLooked,
-                };
-                sums.totals(place)? == said
-            }
-            _ => true,
-        };
-        place.files.clear_slot(ino)?;
-        place.files.remove(ino)?;
-        Ok(is_right)
+    /// Stores file sum and number of void blocks.
+    pub fn settle(&mut self, place: SumPlace<'_>) -> Result<(), StoreError> {
+        if !self.slot.is_behind {
+            return Ok(());
+        }
+        self.slot.is_behind = false;
+        self.store_slot(place)
     }
 }
 
@@ -118,7 +110,7 @@ impl FileSums {
         (self.slot.sum, self.slot.void_blocks)
     }
 
-    /// What is known of each block.
+    /// The states of blocks.
     pub fn states(
         &mut self,
         place: SumPlace<'_>,
@@ -149,6 +141,11 @@ impl FileSums {
             }
         }
         Ok(())
+    }
+
+    /// Whether file sum and number of void blocks are those of the entries.
+    pub fn is_sum_of_blocks(&mut self, place: SumPlace<'_>) -> Result<bool, StoreError> {
+        Ok(self.totals(place)? == self.sum())
     }
 
     /// File sum and number of void blocks, by the entries.
@@ -191,7 +188,13 @@ impl FileSums {
         } else {
             self.slot.void.clone()
         };
-        if self.put_with(place, first, states, &void)? || void != self.slot.void {
+        let is_further = first >= SLOT_BLOCKS && void == self.slot.void;
+        if is_further && !self.slot.is_behind {
+            self.slot.is_behind = true;
+            self.store_slot(place)?;
+        }
+        let is_changed = self.put_with(place, first, states, &void)? || void != self.slot.void;
+        if is_changed && !is_further {
             self.slot.void = void;
             self.store_slot(place)?;
         }

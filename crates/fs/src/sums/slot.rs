@@ -33,7 +33,7 @@ pub(super) struct SumEra(pub u64);
 /// The state of the sum of one block: `None` if it is void.
 pub(super) type BlockState = Option<BlockSum>;
 
-/// What an entry says.
+/// The state that an entry says.
 pub(super) fn state_of(entry: u64, is_in_void: bool) -> BlockState {
     match entry {
         VOID => None,

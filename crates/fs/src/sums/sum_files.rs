@@ -1,6 +1,6 @@
 //! The files of the sums: `sums/slots.N` and `sums/HI/INO`.
 //!
-//! Only bytes: what they mean is said by [`file_sums`](super::file_sums). Nothing is synced before the store is closed: sums
+//! Only bytes: [`file_sums`](super::file_sums) gives them their meaning. Nothing is synced before the store is closed: sums
 //! that a loss of power takes were void anyway.
 //!
 //! Locks: `slots` and `changed` are held for no call of the disk but the opening of a file of slots.
@@ -142,10 +142,10 @@ impl SumFiles {
 
 /// Syncs.
 impl SumFiles {
-    /// Puts everything on stable storage that this process has changed. `all`: and an earlier process.
-    pub fn sync(&self, all: bool) -> Result<(), StoreError> {
+    /// Puts everything on stable storage that this process has changed.
+    pub fn sync(&self) -> Result<(), StoreError> {
         let changed: Vec<String> = self.changed.lock().iter().cloned().collect();
-        if all || changed.len() > SYNC_EACH_MAX {
+        if changed.len() > SYNC_EACH_MAX {
             let synced = self.backing.sync_all();
             return synced.map_err(StoreError::disk("sync", "."));
         }

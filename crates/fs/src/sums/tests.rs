@@ -1,5 +1,7 @@
 //! Tests of the sums.
 
+mod changes;
+mod crashes;
 mod model;
 
 use std::sync::LazyLock;
@@ -17,6 +19,14 @@ pub(super) fn secret() -> SumSecret {
     SumSecret::new([5; 32])
 }
 
+/// Options for a small log: a test opens a store often.
+fn log_options() -> LogOptions {
+    LogOptions {
+        segment_bytes: 64 << 10,
+        ..LogOptions::default()
+    }
+}
+
 /// A store with a secret, on a disk in memory.
 pub(super) struct TestStore {
     pub disk: Disk,
@@ -31,7 +41,7 @@ fn open(disk: &Disk, boots: u8) -> Store {
         datastore: None,
         boot: BootId::from_bytes([boots; 16]),
         access: Access::Write,
-        log: LogOptions::default(),
+        log: log_options(),
     };
     Store::open(disk.mount(), &options).unwrap().store
 }
@@ -41,7 +51,7 @@ impl TestStore {
         static CREATED: LazyLock<Disk> = LazyLock::new(|| {
             let disk = Disk::default();
             let (backing, uuid) = (disk.mount(), DatastoreUuid::from_bytes([7; 16]));
-            Store::create(&backing, uuid, &LogOptions::default()).unwrap();
+            Store::create(&backing, uuid, &log_options()).unwrap();
             // A small one: a test copies disks often.
             make_delta_table(backing.as_ref(), 64).unwrap();
             disk

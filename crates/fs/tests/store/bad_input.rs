@@ -44,30 +44,32 @@ fn set_format(disk: &Disk, text: &str) {
 #[test]
 fn a_newer_format_is_refused_whatever_else_it_says() {
     let (disk, _) = used();
-    set_format(&disk, r#"{"lockstep_store": 4, "shards": 7}"#);
-    refused(&disk, "format 4, this program knows formats up to 3");
+    set_format(&disk, r#"{"lockstep_store": 5, "shards": 7}"#);
+    refused(&disk, "format 5, this program knows formats up to 4");
 }
 
 #[test]
 fn a_format_from_before_the_first_release_is_refused() {
     let (disk, _) = used();
     set_format(&disk, r#"{"lockstep_store": 1}"#);
-    refused(&disk, "format 1, this program knows format 3 only");
+    refused(&disk, "format 1, this program knows format 4 only");
 }
 
-/// A store of the format before gets the new one when it is opened for use: an older program then refuses it, and does not change
-/// content of which the delta says nothing.
+/// A store of a format before gets the new one when it is opened for use: an older program then refuses it, and does not change
+/// content of which the delta says nothing, or whose sums it leaves as they are.
 #[test]
-fn a_store_of_the_format_before_becomes_one_of_this_format() {
-    let (disk, _) = used();
-    let old = format!(r#"{{"lockstep_store": 2, "datastore": "{UUID}"}}"#);
-    set_format(&disk, &old);
-    Store::open(disk.mount(), &open_options(Access::Read)).unwrap();
-    assert_eq!(disk.read_all("format.json").unwrap(), old.as_bytes());
-    Store::open(disk.mount(), &open_options(Access::Write)).unwrap();
-    let now: serde_json::Value =
-        serde_json::from_slice(&disk.read_all("format.json").unwrap()).unwrap();
-    assert_eq!(now["lockstep_store"], 3);
+fn a_store_of_a_format_before_becomes_one_of_this_format() {
+    for before in [2, 3] {
+        let (disk, _) = used();
+        let old = format!(r#"{{"lockstep_store": {before}, "datastore": "{UUID}"}}"#);
+        set_format(&disk, &old);
+        Store::open(disk.mount(), &open_options(Access::Read)).unwrap();
+        assert_eq!(disk.read_all("format.json").unwrap(), old.as_bytes());
+        Store::open(disk.mount(), &open_options(Access::Write)).unwrap();
+        let now: serde_json::Value =
+            serde_json::from_slice(&disk.read_all("format.json").unwrap()).unwrap();
+        assert_eq!(now["lockstep_store"], 4);
+    }
 }
 
 #[test]
@@ -76,7 +78,7 @@ fn what_is_no_format_file_is_refused() {
         "",
         "{",
         "\0\0\0",
-        r#"{"lockstep_store": 3}"#,
+        r#"{"lockstep_store": 4}"#,
         r#"{"lockstep_store": 0}"#,
         r#"{"lockstep_store": 0, "datastore": "07070707-0707-0707-0707-070707070707"}"#,
     ] {
@@ -93,7 +95,7 @@ fn the_store_of_another_datastore_is_refused() {
     let other = DatastoreUuid::from_bytes([8; 16]);
     set_format(
         &disk,
-        &format!(r#"{{"lockstep_store": 3, "datastore": "{other}"}}"#),
+        &format!(r#"{{"lockstep_store": 4, "datastore": "{other}"}}"#),
     );
     refused(
         &disk,

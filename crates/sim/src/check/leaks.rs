@@ -11,12 +11,12 @@ use std::collections::BTreeSet;
 use super::dump::Dump;
 use super::violation::Violation;
 use crate::world::Side;
-use lockstep_fs::paths::{content_owner, is_lost_found};
+use lockstep_fs::paths::{block_sums_owner, content_owner, is_lost_found};
 
 const INVARIANT: &str = "leaks";
 
 /// The files of a usable store in use, besides content.
-const FILES: [&str; 12] = [
+const FILES: [&str; 14] = [
     "contact",
     "format.json",
     "log/intent.0",
@@ -24,10 +24,12 @@ const FILES: [&str; 12] = [
     "namespace.redb",
     "reserve",
     "role.json",
+    "sums/era",
     "tables/count",
     "tables/delta",
     "tables/paw",
     "tables/saw",
+    "tables/sums",
     "tables/times",
 ];
 
@@ -93,7 +95,11 @@ pub fn check_locks(node: Side, stray: usize) -> Result<(), Violation> {
 
 fn is_known(path: &str, inodes: &Dump) -> bool {
     let is_of_an_inode = |ino| inodes.inodes.contains_key(&ino);
-    FILES.contains(&path) || is_lost_found(path) || content_owner(path).is_some_and(is_of_an_inode)
+    let owner = content_owner(path).or_else(|| block_sums_owner(path));
+    FILES.contains(&path)
+        || path.starts_with("sums/slots.")
+        || is_lost_found(path)
+        || owner.is_some_and(is_of_an_inode)
 }
 
 #[cfg(test)]

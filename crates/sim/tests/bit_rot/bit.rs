@@ -11,7 +11,7 @@ use lockstep_types::Ino;
 pub const NAMESPACE: &str = "namespace.redb";
 /// The role file.
 const ROLE: &str = "role.json";
-/// Every file of a store, except content, and except `poisoned.json`, which only a failed disk has.
+/// Every file of a store, except content and its sums, and except `poisoned.json`, which only a failed disk has.
 pub const FILES: [&str; 10] = [
     "format.json",
     ROLE,

@@ -5,6 +5,8 @@ use std::ops::ControlFlow;
 
 use lockstep_fs::record::NamedEntry;
 use lockstep_fs::{Store, StoreView};
+use lockstep_sim::check::sums;
+use lockstep_sim::scenario::dump;
 use lockstep_types::{Ino, NodeKind};
 
 use super::workload::{File, Files, STEPS, states};
@@ -70,6 +72,7 @@ pub fn read_file(store: &Store, ino: Ino) -> Vec<u8> {
 /// steps.
 pub fn check(store: &Store, acknowledged: usize, crash: Crash) {
     let found = read_all(store);
+    sums::check(store, &dump(store).unwrap()).unwrap();
     let states = states();
     let last = (acknowledged + 1).min(STEPS.len());
     let names_from = match crash {

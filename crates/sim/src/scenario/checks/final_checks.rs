@@ -5,7 +5,7 @@ use lockstep_fs::StoreView;
 
 use super::bounds;
 use crate::check::leaks::{self, RestingNode};
-use crate::check::{self, Dump, Violation, identical, verifier};
+use crate::check::{self, Dump, Violation, identical, sums, verifier};
 use crate::disk::Disk;
 use crate::history::History;
 use crate::scenario::on_disk::dump::dump;
@@ -31,6 +31,8 @@ pub fn check(history: &History, clients: u32, nodes: [FinalNode<'_>; 2]) -> Resu
     identical::check(&primary, &secondary)
         .map_err(|violation| format!("in sync but different: {violation}"))?;
     let text = |violation: Violation| violation.to_string();
+    let [one, other] = nodes.map(|node| node.datastore.store());
+    sums::check_both((one, &primary), (other, &secondary)).map_err(text)?;
     verifier::check(history.nodes()).map_err(text)?;
     let is_decided = check::history(history, &primary).map_err(text)?;
     for node in nodes {

@@ -1,0 +1,174 @@
+//! The cost of the sums for each write of a node. `cargo bench -p lockstep-fs --bench sums`.
+//!
+//! Two stores on one disk, with and without a secret, take turns in one run: 8 KiB at random places of a file of 256 MiB, 8 KiB over
+//! a small file, whole blocks and off their borders, and 256 KiB.
+
+// A benchmark measures real time.
+#![allow(clippy::disallowed_methods)]
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lockstep_fs::Store;
+use lockstep_fs::os_backing::OsBacking;
+use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_intentlog::LogOptions;
+use lockstep_sums::SumSecret;
+use lockstep_types::backing::Backing;
+use lockstep_types::{
+    BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
+};
+
+const ROUNDS: usize = 41;
+const FILE_BYTES: u64 = 256 << 20;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let dirs = [tempfile::tempdir()?, tempfile::tempdir()?];
+    let mut without = Writer::new(dirs[0].path(), false)?;
+    let mut with = Writer::new(dirs[1].path(), true)?;
+    for writer in [&mut without, &mut with] {
+        writer.fill()?;
+    }
+    println!("µs for one write, median of {ROUNDS} rounds");
+    println!("{:34} {:>8} {:>8} {:>8}", "", "without", "with", "sums");
+    for kind in KINDS {
+        let (mut plain, mut summed) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            plain.push(without.round_us(&kind)?);
+            summed.push(with.round_us(&kind)?);
+        }
+        let (plain, summed) = (median(plain), median(summed));
+        let cost = summed - plain;
+        println!("{:34} {plain:8.2} {summed:8.2} {cost:8.2}", kind.name);
+    }
+    Ok(())
+}
+
+/// A kind of writes.
+struct Kind {
+    name: &'static str,
+    bytes: usize,
+    /// The range of the file in which the writes lie.
+    within: u64,
+    /// The borders at which they begin.
+    border: u64,
+    writes: u32,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        name: "8 KiB, random, 256 MiB file",
+        bytes: 8 << 10,
+        within: FILE_BYTES,
+        border: 8 << 10,
+        writes: 4096,
+    },
+    Kind {
+        name: "8 KiB, small file",
+        bytes: 8 << 10,
+        within: 64 << 10,
+        border: 8 << 10,
+        writes: 4096,
+    },
+    Kind {
+        name: "8 KiB, 512 bytes off a border",
+        bytes: 8 << 10,
+        within: FILE_BYTES,
+        border: (8 << 10) + 512,
+        writes: 4096,
+    },
+    Kind {
+        name: "512 bytes, random",
+        bytes: 512,
+        within: FILE_BYTES,
+        border: 512,
+        writes: 4096,
+    },
+    Kind {
+        name: "256 KiB, random",
+        bytes: 256 << 10,
+        within: FILE_BYTES,
+        border: 256 << 10,
+        writes: 512,
+    },
+];
+
+struct Writer {
+    store: Store,
+    ino: Ino,
+    count: u64,
+    random: u64,
+}
+
+impl Writer {
+    fn new(place: &std::path::Path, sums: bool) -> Result<Self, Box<dyn Error>> {
+        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(place)?);
+        let uuid = DatastoreUuid::from_bytes([7; 16]);
+        Store::create(&backing, uuid, &LogOptions::default())?;
+        let options = OpenOptions {
+            datastore: None,
+            boot: BootId::from_bytes([1; 16]),
+            access: Access::Write,
+            log: LogOptions::default(),
+        };
+        let store = Store::open(backing, &options)?.store;
+        if sums {
+            store.sums().take_secret(&SumSecret::new([3; 32]))?;
+        }
+        let ino = store.next_ino()?;
+        let (osn, time) = stamp(1);
+        let name = FileName::new(b"file").map_err(|errno| format!("{errno:?}"))?;
+        let request = MetaRequest::creation(Ino::ROOT, name, ino, NodeKind::File).request();
+        store.commit(&MetaOp { osn, time, request })?;
+        Ok(Self {
+            store,
+            ino,
+            count: 1,
+            random: 1,
+        })
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Box<dyn Error>> {
+        self.count += 1;
+        let (osn, time) = stamp(self.count);
+        Ok(self.store.write(self.ino, offset, data, osn, time)?)
+    }
+
+    fn fill(&mut self) -> Result<(), Box<dyn Error>> {
+        let data = vec![7; 1 << 20];
+        for offset in (0..FILE_BYTES).step_by(1 << 20) {
+            self.write(offset, &data)?;
+        }
+        Ok(self.store.sync_everything()?)
+    }
+
+    fn round_us(&mut self, kind: &Kind) -> Result<f64, Box<dyn Error>> {
+        let mut data = vec![7_u8; kind.bytes];
+        let places = kind.within / kind.border;
+        let start = Instant::now();
+        for _ in 0..kind.writes {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            if let Some(byte) = data.first_mut() {
+                *byte = byte.wrapping_add(1);
+            }
+            self.write(self.random % places * kind.border, &data)?;
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(kind.writes))
+    }
+}
+
+fn stamp(sequence: u64) -> (Osn, Timestamp) {
+    let osn = Osn {
+        generation: Generation::FIRST,
+        sequence,
+    };
+    (osn, Timestamp { secs: 1, nanos: 0 })
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(ROUNDS / 2).copied().unwrap_or_default()
+}
