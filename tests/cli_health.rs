@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::{
-    ClusterStatus, CommandFailure, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
+    ClusterStatus, CommandFailure, RoleReport, ServiceStatus, VerifyMode, VerifyProgress,
+    VerifyReport,
 };
-use lockstep_repl::message::ContentSource;
 use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleCommand};
 use tempfile::TempDir;
@@ -79,7 +79,7 @@ impl ControlService for FakePrimary {
     fn verify(
         &self,
         _name: &str,
-        _source: ContentSource,
+        _mode: VerifyMode,
         _progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
         panic!("no command of these tests compares")

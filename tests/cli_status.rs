@@ -8,9 +8,8 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    CommandFailure, Difference, RoleReport, ServiceStatus, VerifyProgress, VerifyReport,
+    CommandFailure, Difference, RoleReport, ServiceStatus, VerifyMode, VerifyProgress, VerifyReport,
 };
-use lockstep_repl::message::ContentSource;
 use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::config::{Role, Standby};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleCommand};
@@ -30,7 +29,7 @@ impl ControlService for PretendedNode {
     fn verify(
         &self,
         name: &str,
-        _source: ContentSource,
+        _mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
         progress(VerifyProgress {
@@ -46,6 +45,7 @@ impl ControlService for PretendedNode {
             inode: 12,
             path: Some("/file".to_owned()),
             what: "content".to_owned(),
+            blocks: None,
         };
         Ok(VerifyReport {
             identical: self.in_sync,
@@ -57,6 +57,7 @@ impl ControlService for PretendedNode {
             } else {
                 vec![difference]
             },
+            ..VerifyReport::default()
         })
     }
 

@@ -10,10 +10,11 @@ use std::process::Command;
 
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
-    AddressDeparture, ClusterStatus, CopyStatus, DatastoreStatus, Difference, DiskStallStatus,
-    FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncPhase, ResyncStatus,
-    ResyncWait, RoleReport, ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus,
-    StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
+    AddressDeparture, BlocksDifference, ClusterStatus, CopyStatus, DatastoreStatus, Difference,
+    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncPhase,
+    ResyncStatus, ResyncWait, RoleReport, ServiceStatus, SettingsStatus, SlowOperationStatus,
+    SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus,
+    WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
@@ -171,8 +172,16 @@ fn report() -> VerifyReport {
         inode: 0,
         path: None,
         what: String::new(),
+        blocks: Some(BlocksDifference {
+            offset: 0,
+            length: 0,
+            verdict: String::new(),
+            wrong_on: Some(Role::Primary),
+            healed: true,
+        }),
     }];
     VerifyReport {
+        kept_in: Some(String::new()),
         differences,
         ..VerifyReport::default()
     }

@@ -4,8 +4,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockstep_driver::report::{RoleReport, VerifyProgress, VerifyReport};
-use lockstep_repl::message::ContentSource;
+use lockstep_driver::report::{RoleReport, VerifyMode, VerifyProgress, VerifyReport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
@@ -108,13 +107,14 @@ impl ControlClient {
     pub fn verify(
         &mut self,
         name: &str,
-        source: ContentSource,
+        mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, ControlError> {
         let (path, stub) = (&self.path, &mut self.stub);
         let request = proto::VerifyRequest {
             datastore: name.to_owned(),
-            reads_disk: source == ContentSource::Disk,
+            reads_disk: mode != VerifyMode::Memory,
+            repairs: mode == VerifyMode::Repair,
         };
         self.runtime.block_on(async {
             let answer = stub

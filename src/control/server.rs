@@ -19,7 +19,7 @@ use super::error::ControlError;
 use super::service::ControlService;
 use super::socket::{self, SocketFile, socket_error};
 use super::{proto, wire};
-use lockstep_repl::message::ContentSource;
+use lockstep_driver::report::VerifyMode;
 
 /// Most events of one comparison that wait for a slow client.
 const QUEUED_EVENTS_MAX: usize = 16;
@@ -132,14 +132,15 @@ impl proto::control_server::Control for ControlHandler {
         let proto::VerifyRequest {
             datastore: name,
             reads_disk,
+            repairs,
         } = request.into_inner();
-        let source = if reads_disk {
-            ContentSource::Disk
-        } else {
-            ContentSource::Memory
+        let mode = match (reads_disk, repairs) {
+            (_, true) => VerifyMode::Repair,
+            (true, false) => VerifyMode::Disk,
+            (false, false) => VerifyMode::Memory,
         };
         let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
-        tokio::task::spawn_blocking(move || verify(&*service, (&name, source), &events));
+        tokio::task::spawn_blocking(move || verify(&*service, (&name, mode), &events));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
@@ -177,16 +178,12 @@ impl proto::control_server::Control for ControlHandler {
 
 type EventSender = mpsc::Sender<Result<proto::VerifyEvent, Status>>;
 
-fn verify(
-    service: &dyn ControlService,
-    (name, source): (&str, ContentSource),
-    events: &EventSender,
-) {
+fn verify(service: &dyn ControlService, (name, mode): (&str, VerifyMode), events: &EventSender) {
     let mut progress = |progress| {
         // A slow client misses a step. If the client has left, the event is not needed.
         let _ = events.try_send(wire::progress_event(progress).map_err(internal));
     };
-    let outcome = service.verify(name, source, &mut progress);
+    let outcome = service.verify(name, mode, &mut progress);
     // If the client has left, the outcome is not needed.
     let _ = events.blocking_send(wire::outcome_event(outcome).map_err(internal));
 }

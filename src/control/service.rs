@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use lockstep_driver::report::{CommandFailure, RoleReport, VerifyProgress, VerifyReport};
-use lockstep_repl::message::ContentSource;
+use lockstep_driver::report::{
+    CommandFailure, RoleReport, VerifyMode, VerifyProgress, VerifyReport,
+};
 
 use super::report::NodeStatus;
 
@@ -26,11 +27,11 @@ pub trait ControlService: Send + Sync + 'static {
     /// Returns the current status of the node. Must not wait for a peer or a disk.
     fn status(&self) -> NodeStatus;
 
-    /// Compares both nodes of the datastore `name`, as both read content from `source`, and calls `progress` from time to time.
+    /// Compares both nodes of the datastore `name` and calls `progress` from time to time.
     fn verify(
         &self,
         name: &str,
-        source: ContentSource,
+        mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure>;
 

@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    AddressDeparture, ClusterStatus, CommandFailure, CopyStatus, DatastoreStatus, Difference,
-    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncPhase,
-    ResyncStatus, ResyncWait, RoleReport, ServiceStatus, SettingsStatus, SlowOperationStatus,
-    SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyProgress,
-    VerifyReport, WitnessStatus, WorkStatus,
+    AddressDeparture, BlocksDifference, ClusterStatus, CommandFailure, CopyStatus, DatastoreStatus,
+    Difference, DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus,
+    ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ServiceStatus, SettingsStatus,
+    SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus,
+    VerifyMode, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
 };
-use lockstep_repl::message::ContentSource;
 
 use super::*;
 use crate::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
@@ -198,7 +197,17 @@ fn fake_report() -> VerifyReport {
             inode: 9,
             path: Some("/dir/file".to_owned()),
             what: "content of block 3".to_owned(),
+            blocks: Some(BlocksDifference {
+                offset: 12_288,
+                length: 4096,
+                verdict: "wrong_bytes".to_owned(),
+                wrong_on: Some(Role::Secondary),
+                healed: true,
+            }),
         }],
+        healed_total: 1,
+        unproved_blocks: 3,
+        kept_in: Some(".lockstep/bad-blocks".to_owned()),
     }
 }
 
@@ -210,13 +219,13 @@ impl ControlService for FakeNode {
     fn verify(
         &self,
         name: &str,
-        source: ContentSource,
+        mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
         if name != "alpha" {
             return Err(no_datastore(name));
         }
-        assert_eq!(source, ContentSource::Disk);
+        assert_eq!(mode, VerifyMode::Repair);
         progress(VerifyProgress {
             inodes_compared: 5,
             inodes_total: Some(10),
@@ -342,7 +351,7 @@ fn a_comparison_tells_progress_and_then_its_outcome() {
     let mut steps = Vec::new();
     let mut client = ControlClient::connect(&path).unwrap();
     let report = client
-        .verify("alpha", ContentSource::Disk, &mut |step| steps.push(step))
+        .verify("alpha", VerifyMode::Repair, &mut |step| steps.push(step))
         .unwrap();
     assert_eq!(report, fake_report());
     assert_eq!(steps.len(), 1);
@@ -354,7 +363,7 @@ fn a_comparison_that_cannot_be_made_says_why() {
     let (_directory, path, _server) = running();
     let mut client = ControlClient::connect(&path).unwrap();
     let error = client
-        .verify("nonsense", ContentSource::Memory, &mut |_| ())
+        .verify("nonsense", VerifyMode::Memory, &mut |_| ())
         .unwrap_err();
     assert!(matches!(error, ControlError::Verify(_)));
     let text = error.to_string();

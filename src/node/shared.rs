@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_driver::Datastore;
-use lockstep_driver::report::{CommandFailure, RoleReport, VerifyProgress, VerifyReport};
+use lockstep_driver::report::{
+    CommandFailure, RoleReport, VerifyMode, VerifyProgress, VerifyReport,
+};
 use lockstep_link::WarningLimiter;
-use lockstep_repl::message::ContentSource;
 
 use super::at_once::at_once;
 use super::cluster_address::LEAVE_LIMIT;
@@ -161,10 +162,10 @@ impl ControlService for NodeShared {
     fn verify(
         &self,
         name: &str,
-        source: ContentSource,
+        mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
-        self.running(name)?.1.verify(source, progress)
+        self.running(name)?.1.verify(mode, progress)
     }
 
     fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {

@@ -15,6 +15,7 @@ use lockstep_fs::StoreView;
 use lockstep_link::{
     Connection, Identity, LinkOptions, Payload, ReceiveFrames, Receiver, SendFrames, Sender, accept,
 };
+use lockstep_repl::checked::SumsWord;
 use lockstep_repl::message::{ContentSource, Envelope, Message, Request, Response};
 use lockstep_testbed::chance::Chance;
 use lockstep_types::backing::Room;
@@ -254,10 +255,12 @@ fn right_answer(message: &Message, known: &mut PeerState) -> Option<Message> {
                 Request::DigestOfBatch { to, .. } => Response::DigestOfBatch {
                     to: *to,
                     hash: Hash128::of(&[]),
+                    sums: SumsWord::default(),
                 },
                 Request::Digests { to, .. } => Response::Digests {
                     to: *to,
                     digests: Vec::new(),
+                    sums: SumsWord::default(),
                 },
                 _ => Response::Done,
             }),

@@ -2,6 +2,7 @@
 //! messages are right.
 
 use lockstep_paw_saw::InFlightEntry;
+use lockstep_repl::checked::{BlockWord, SumsWord};
 use lockstep_repl::message::{
     ComparePurpose, ContentSource, Envelope, Message, PROTOCOL_VERSION, Request, RequestFailure,
     Response, Welcome, WireContent, WireFileTimes, WriteMessage,
@@ -219,7 +220,18 @@ fn room(chance: &mut Chance) -> Room {
 
 /// An answer to a request.
 pub fn answer(chance: &mut Chance) -> Result<Response, RequestFailure> {
-    Ok(match chance.within(0..8) {
+    Ok(match chance.within(0..12) {
+        8 => Response::Checked {
+            differing: random(chance, 100),
+            sums: sums_word(chance),
+        },
+        9 => Response::Blocks(list(chance, |chance| BlockWord {
+            bytes: hash(chance),
+            sum: maybe(chance, number),
+            fits: chance.percent(50),
+        })),
+        10 => Response::Bytes(random(chance, 9000)),
+        11 => Response::Kept(chance.percent(50)),
         7 => Response::Room(room(chance)),
         0 => {
             let text = String::from_utf8_lossy(&random(chance, 1000)).into_owned();
@@ -230,6 +242,7 @@ pub fn answer(chance: &mut Chance) -> Result<Response, RequestFailure> {
         4 => Response::Digests {
             to: number(chance),
             digests: list(chance, |chance| (number(chance), hash(chance))),
+            sums: sums_word(chance),
         },
         5 => Response::Inspected {
             record: maybe(chance, |chance| random(chance, 200)),
@@ -240,6 +253,43 @@ pub fn answer(chance: &mut Chance) -> Result<Response, RequestFailure> {
             last: chance.percent(50),
         },
     })
+}
+
+fn sums_word(chance: &mut Chance) -> SumsWord {
+    SumsWord {
+        misfits: list(chance, number),
+        void: list(chance, number),
+        void_blocks: number(chance),
+    }
+}
+
+/// A request of a comparison with the disk, or of a repair.
+fn deep_request(chance: &mut Chance) -> Request {
+    let (ino, offset, blocks) = (ino(chance), number(chance), small(chance));
+    match chance.within(0..5) {
+        0 => Request::InspectBlocks {
+            ino,
+            offset,
+            blocks,
+            secret: number(chance),
+        },
+        1 => Request::ReadBlocks {
+            ino,
+            offset,
+            blocks,
+        },
+        2 => Request::HealBlocks { ino, offset },
+        3 => Request::RemakeSums {
+            ino,
+            offset,
+            hashes: list(chance, hash),
+        },
+        _ => Request::KeepBlocks {
+            ino,
+            offset,
+            blocks,
+        },
+    }
 }
 
 fn version(chance: &mut Chance) -> u32 {
@@ -260,7 +310,8 @@ fn entry(chance: &mut Chance, known: &PeerState) -> InFlightEntry {
 }
 
 fn request(chance: &mut Chance, known: &PeerState) -> Request {
-    match chance.within(0..17) {
+    match chance.within(0..18) {
+        17 => deep_request(chance),
         14 if chance.percent(50) => Request::Reserve {
             ino: ino(chance),
             ranges: list(chance, |chance| (number(chance), number(chance))),

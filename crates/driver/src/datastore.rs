@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_fs::Store;
-use lockstep_repl::message::ContentSource;
 use lockstep_repl::state::State;
 use lockstep_roles::ServicePart;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -14,9 +13,9 @@ use crate::config::settings::Setting;
 use crate::config::{ConfigHandle, ConfigRefused, DatastoreConfig};
 use crate::durable::{DatastoreError, failed, refused, tables};
 use crate::engine::Engine;
-use crate::jobs::resync::verify_report;
 use crate::maintenance::Maintenance;
-use crate::report::{CommandFailure, DatastoreStatus, VerifyProgress, VerifyReport};
+use crate::report::comparison::verify_report;
+use crate::report::{CommandFailure, DatastoreStatus, VerifyMode, VerifyProgress, VerifyReport};
 use crate::role::keeper::RoleKeeper;
 use crate::service_gate::ServiceGate;
 use crate::session::Session;
@@ -139,19 +138,19 @@ impl Datastore {
         self.session().reap_orphans();
     }
 
-    /// Compares this node with its peer, as both read content from `source`, and remembers the result for `status`.
+    /// Compares this node with its peer, and remembers the result for `status`.
     ///
     /// # Errors
     /// If the nodes cannot be compared now.
     pub fn verify(
         &self,
-        source: ContentSource,
+        mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
-        let report = self.compare(source, progress)?;
+        let report = self.compare(mode, progress)?;
         let time = self.engine.host.time_of_day();
         self.engine.notes.note_comparison(&report, time);
-        Ok(verify_report(report))
+        Ok(verify_report(report, mode))
     }
 
     /// Compares this node with its peer, and remembers nothing.
@@ -160,11 +159,11 @@ impl Datastore {
     /// As [`Self::verify`].
     pub fn compare(
         &self,
-        source: ContentSource,
+        mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<lockstep_verify::Report, CommandFailure> {
         match self.session() {
-            Session::Primary(session) => session.jobs.compare(source, progress),
+            Session::Primary(session) => session.jobs.compare(mode, progress),
             Session::Undecided(_) | Session::Secondary(_) => Err(CommandFailure::new(
                 "this node is the secondary of the datastore",
                 "ask the primary",

@@ -1,6 +1,7 @@
 //! The reports of a datastore: plain data, the same in JSON as on the control socket.
 
 mod cluster;
+pub(crate) mod comparison;
 mod copy;
 mod fitness;
 
@@ -397,6 +398,17 @@ pub struct SpaceStatus {
     pub available_bytes: u64,
 }
 
+/// The way in which both nodes are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerifyMode {
+    /// Content is read as programs read it: from memory, if the kernel has it there.
+    Memory,
+    /// Content is read from the disks, and compared with the sums of each node.
+    Disk,
+    /// The same, and the wrong side is repaired where the right one is known.
+    Repair,
+}
+
 /// Progress of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifyProgress {
@@ -419,6 +431,16 @@ pub struct VerifyReport {
     pub bytes_compared: u64,
     /// Number of differences.
     pub differences_total: u64,
+    /// Number of the differences that were repaired.
+    #[serde(default)]
+    pub healed_total: u64,
+    /// Blocks of 4 KiB of either node of whose bytes its sums say nothing, if the disks were read.
+    #[serde(default)]
+    pub unproved_blocks: u64,
+    /// The folder, in the store of each node, with the versions of the blocks that were repaired, or of which no node knows
+    /// the right one; `None` if nothing was to be repaired.
+    #[serde(default)]
+    pub kept_in: Option<String>,
     /// The first differences.
     pub differences: Vec<Difference>,
 }
@@ -432,6 +454,24 @@ pub struct Difference {
     pub path: Option<String>,
     /// The difference, in words.
     pub what: String,
+    /// The blocks on the disks, if the difference is in them.
+    #[serde(default)]
+    pub blocks: Option<BlocksDifference>,
+}
+
+/// Blocks of a file that differ on the disks, or do not fit their sums.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlocksDifference {
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: u64,
+    /// What is wrong, as one word.
+    pub verdict: String,
+    /// The node with the wrong bytes or sums, if that is known.
+    pub wrong_on: Option<Role>,
+    /// Whether the blocks, or their sums, were repaired.
+    pub healed: bool,
 }
 
 /// A change of roles, as the commands print it.

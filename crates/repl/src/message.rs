@@ -17,6 +17,8 @@ use lockstep_types::{
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::checked::{BlockWord, SumsWord};
+
 /// Version of this vocabulary. Nodes of different versions do not talk.
 pub const PROTOCOL_VERSION: u32 = 14;
 
@@ -138,7 +140,10 @@ impl Message {
         match self {
             Self::Write(write) => write.offset,
             Self::Request {
-                request: Request::RecoverRange { offset, .. } | Request::WriteBlocks { offset, .. },
+                request:
+                    Request::RecoverRange { offset, .. }
+                    | Request::WriteBlocks { offset, .. }
+                    | Request::HealBlocks { offset, .. },
                 ..
             } => *offset,
             _ => 0,
@@ -386,6 +391,51 @@ pub enum Request {
     },
     /// Asks for the room for clients on the secondary's disk, after the removal of unneeded content (rule P20).
     Room,
+    /// Asks for the bytes and the sums of blocks, read from the disk.
+    InspectBlocks {
+        /// The file.
+        ino: Ino,
+        /// First byte; a multiple of the block size.
+        offset: u64,
+        /// Number of blocks.
+        blocks: u32,
+        /// Tells the secret of the sender's sums from another one. Sums with another secret say nothing to each other.
+        secret: u64,
+    },
+    /// Asks for the bytes of blocks, read from the disk.
+    ReadBlocks {
+        /// The file.
+        ino: Ino,
+        /// First byte; a multiple of the block size.
+        offset: u64,
+        /// Number of blocks.
+        blocks: u32,
+    },
+    /// Replace blocks on the disk that do not fit their sums by the payload, which fits them.
+    HealBlocks {
+        /// The file.
+        ino: Ino,
+        /// First byte of the payload in the file; a multiple of the block size.
+        offset: u64,
+    },
+    /// Make the sums of blocks anew from the bytes on the disk, which both nodes have.
+    RemakeSums {
+        /// The file.
+        ino: Ino,
+        /// First byte; a multiple of the block size.
+        offset: u64,
+        /// Hashes of the blocks as the sender has them on its disk.
+        hashes: Vec<Hash128>,
+    },
+    /// Keep blocks aside as they are on the disk: no node knows the right ones.
+    KeepBlocks {
+        /// The file.
+        ino: Ino,
+        /// First byte; a multiple of the block size.
+        offset: u64,
+        /// Number of blocks.
+        blocks: u32,
+    },
 }
 
 impl Request {
@@ -435,6 +485,8 @@ pub enum Response {
         to: u64,
         /// The hash.
         hash: Hash128,
+        /// What the sums say of the content.
+        sums: SumsWord,
     },
     /// Digests of all inodes in a range of numbers.
     Digests {
@@ -442,6 +494,8 @@ pub enum Response {
         to: u64,
         /// Digests by inode number, in order.
         digests: Vec<(u64, Hash128)>,
+        /// What the sums say of the content.
+        sums: SumsWord,
     },
     /// An inode, without its content and without its records in other tables.
     Inspected {
@@ -459,6 +513,21 @@ pub enum Response {
     },
     /// Room on a disk.
     Room(Room),
+    /// As [`Response::Differing`], for content that was read from the disk.
+    Checked {
+        /// The bits.
+        #[serde(with = "serde_bytes")]
+        differing: Vec<u8>,
+        /// What the sums say of the content.
+        sums: SumsWord,
+    },
+    /// Blocks and their sums, one after the other.
+    Blocks(Vec<BlockWord>),
+    /// The bytes of blocks.
+    Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// Blocks were healed, or their sums made anew, or they were kept aside. Says whether the versions of all blocks are
+    /// kept aside: the folder may be full.
+    Kept(bool),
 }
 
 /// The reason why the secondary did not carry out a request: a text for the primary's operator.

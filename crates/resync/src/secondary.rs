@@ -7,7 +7,6 @@
 
 use lockstep_fs::record::{self, Body, Inode};
 use lockstep_fs::store::{ImageChange, ImageChunk};
-use lockstep_fs::view::disk_view::DiskView;
 use lockstep_fs::{OpError, Store, StoreError, StoreView, keys};
 use lockstep_repl::message::{
     ComparePurpose, ContentSource, Request, Response, WireContent, WireFileTimes,
@@ -316,17 +315,13 @@ fn check_range(offset: u64, length: u64) -> Result<(), AnswerError> {
     }
 }
 
-/// Reads from the place that the purpose of a comparison asks for.
-fn with_view<T>(
-    store: &Store,
-    purpose: ComparePurpose,
-    read: impl FnOnce(&dyn StoreView) -> Result<T, AnswerError>,
-) -> Result<T, AnswerError> {
-    let present = store.tree();
-    match purpose {
-        ComparePurpose::Verify(ContentSource::Disk) => read(&DiskView(&present)),
-        ComparePurpose::Resync | ComparePurpose::Verify(ContentSource::Memory) => read(&present),
+/// Refuses a comparison with the disk, which `lockstep_verify` answers.
+fn check_purpose(purpose: ComparePurpose) -> Result<(), AnswerError> {
+    if purpose == ComparePurpose::Verify(ContentSource::Disk) {
+        let of = "a comparison that reads memory";
+        return Err(AnswerError::OtherRequest { of });
     }
+    Ok(())
 }
 
 /// The bytes of whole blocks, if a request may ask for them.
@@ -373,9 +368,8 @@ fn compare_blocks(
     theirs: &[Hash128],
     purpose: ComparePurpose,
 ) -> Result<Response, AnswerError> {
-    let blocks = with_view(store, purpose, |view| {
-        read_blocks(view, ino, offset, theirs.len())
-    })?;
+    check_purpose(purpose)?;
+    let blocks = read_blocks(&store.tree(), ino, offset, theirs.len())?;
     let ours = pieces::hashes(&blocks);
     let differing = ours.iter().zip(theirs).map(|(ours, theirs)| ours != theirs);
     let mut differing: Vec<bool> = differing.collect();
@@ -433,14 +427,13 @@ fn compare_hole(
     (offset, length): (u64, u64),
     purpose: ComparePurpose,
 ) -> Result<Response, AnswerError> {
+    check_purpose(purpose)?;
     check_range(offset, length)?;
     let differs = if purpose == ComparePurpose::Resync {
         store.lost_found().compared(ino, offset + length);
         store.replica().punch(ino, offset, length)?
     } else {
-        with_view(store, purpose, |view| {
-            Ok(!view.is_zero(ino, offset, length)?)
-        })?
+        !store.tree().is_zero(ino, offset, length)?
     };
     Ok(Response::Differing(bits::pack([differs])))
 }

@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 /// Maximum number of schedules, more than any of the mutants needs but the scripted ones.
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
-/// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `put_back.rs`,
-/// `restarted.rs` and `touched.rs` in `poison`; those of sums are found by `sums.rs` in `store_on_disk`.
-const SCRIPTED: [Mutant; 16] = [
+/// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `healed.rs`,
+/// `put_back.rs`, `restarted.rs` and `touched.rs` in `poison`; those of sums are found by `sums.rs` in `store_on_disk`.
+const SCRIPTED: [Mutant; 19] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -37,6 +37,9 @@ const SCRIPTED: [Mutant; 16] = [
     Mutant::SumOfOldBlock,
     Mutant::VoidForgotten,
     Mutant::ChangingUnnoted,
+    Mutant::RepairFromBad,
+    Mutant::RepairOtherSum,
+    Mutant::RemakeUncompared,
 ];
 
 /// A block differs and is not in PAW or SAW.
@@ -232,6 +235,9 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::ForgetNumbers
         | Mutant::MarkAfterWord
         | Mutant::RollBackExecuted
+        | Mutant::RepairFromBad
+        | Mutant::RepairOtherSum
+        | Mutant::RemakeUncompared
         | Mutant::TrustOldWord => &[],
     }
 }

@@ -210,6 +210,12 @@ mutants! {
     VoidForgotten,
     /// The store does not note the blocks whose bytes change (P32).
     ChangingUnnoted,
+    /// A repair takes the copy that does not fit its sum for the right one.
+    RepairFromBad,
+    /// A repair takes a copy for the right one although it fits another sum than that of the wrong copy.
+    RepairOtherSum,
+    /// A sum is made anew of bytes that differ from those of the other node.
+    RemakeUncompared,
 }
 
 #[cfg(feature = "mutants")]

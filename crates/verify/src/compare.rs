@@ -11,38 +11,57 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use lockstep_fs::StoreView;
-use lockstep_fs::view::disk_view::DiskView;
+use lockstep_repl::checked::SumsWord;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{ContentSource, Request, Response};
 use lockstep_resync::{JobProgress, Locks, Peer, PeerError, ResyncError};
 use lockstep_types::{Hash128, Ino, NodeKind};
 
+use crate::deep_copy::DeepCopy;
 use crate::digest::{self, BATCH, CONTENT_BYTES_MAX, Digests};
+use crate::own_sums::CheckedView;
 use crate::paths;
 use crate::report::Report;
+use crate::second_look::{DeepWork, Suspects};
 
-/// Compares the whole content of both nodes, as both read it from `source`; finds all differences.
+/// All numbers of inodes.
+const EVERYTHING: Range<u64> = Ino::ROOT.get()..u64::MAX;
+
+/// Compares the whole content of both nodes, as programs read it; finds all differences.
 pub fn compare(
     view: &dyn StoreView,
     peer: &dyn Peer,
     locks: &dyn Locks,
     progress: &JobProgress,
-    source: ContentSource,
 ) -> Result<Report, ResyncError> {
     let census = view.census(1, u64::MAX)?;
     progress.start(census.inodes, census.bytes);
-    let everything = Ino::ROOT.get()..u64::MAX;
-    let of_disk = DiskView(view);
-    let view = match source {
-        ContentSource::Memory => view,
-        ContentSource::Disk => &of_disk,
-    };
+    Comparer::new(view, peer, locks, progress).report_on([EVERYTHING])
+}
+
+/// Compares the content of the disks of both nodes with the sums of each, and with each other. `repairs`: heals the wrong side
+/// where the nodes know the right one.
+pub fn compare_deep(
+    copy: DeepCopy<'_>,
+    peer: &dyn Peer,
+    locks: &dyn Locks,
+    progress: &JobProgress,
+    repairs: bool,
+) -> Result<Report, ResyncError> {
+    let tree = copy.store.tree();
+    let census = tree.census(1, u64::MAX)?;
+    progress.start(census.inodes, census.bytes);
+    let checked = CheckedView::new(&tree, copy.sums);
     let comparer = Comparer {
-        source,
-        ..Comparer::new(view, peer, locks, progress)
+        deep: Some(DeepWork {
+            copy,
+            checked: &checked,
+            repairs,
+        }),
+        ..Comparer::new(&checked, peer, locks, progress)
     };
-    comparer.report_on([everything])
+    comparer.report_on([EVERYTHING])
 }
 
 /// Compares some inodes of both nodes, with everything that belongs to them; finds all differences.
@@ -76,8 +95,9 @@ pub(crate) struct Comparer<'a> {
     pub(crate) peer: &'a dyn Peer,
     pub(crate) locks: &'a dyn Locks,
     pub(crate) progress: &'a JobProgress,
-    /// The place from which both nodes read content; `view` reads from there.
-    pub(crate) source: ContentSource,
+    /// Both nodes read from their disks, and `view` does. Otherwise both read as programs do.
+    pub(crate) deep: Option<DeepWork<'a>>,
+    pub(crate) suspects: Suspects,
     pub(crate) report: Report,
 }
 
@@ -104,7 +124,8 @@ impl<'a> Comparer<'a> {
             peer,
             locks,
             progress,
-            source: ContentSource::Memory,
+            deep: None,
+            suspects: Suspects::default(),
             report: Report::default(),
         }
     }
@@ -142,6 +163,7 @@ impl Comparer<'_> {
             Ok(())
         })?;
         self.explain(differing(&batch))?;
+        self.look_at_suspects()?;
         let kinds = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
         for (ino, _) in kinds.filter(|(ino, _)| ino.get() < batch.to) {
             self.compare_if_long(*ino, &batch)?;
@@ -153,25 +175,36 @@ impl Comparer<'_> {
     /// The digests of the next inodes. Both nodes read at the same time. If one hash says that the digests are equal, the peer sends
     /// none.
     fn digest_batch(&mut self, from: u64, to: u64) -> Result<DigestBatch, ResyncError> {
-        let source = self.source;
+        let source = self.source();
         let request = Request::DigestOfBatch { from, to, source };
         let theirs = self.peer.begin(request, &[]);
         let mut ours = digest::digests(self.view, from, to, BATCH)?;
-        let Response::DigestOfBatch { to: covered, hash } = theirs()? else {
+        let own_word = self.take_word();
+        let Response::DigestOfBatch {
+            to: covered,
+            hash,
+            sums,
+        } = theirs()?
+        else {
             let what = "digest a batch of inodes";
             return Err(PeerError::Unexpected { what }.into());
         };
         self.locks.note_read(ours.bytes);
         self.count_bytes(ours.bytes);
         if covered == ours.to && hash == ours.hash() {
+            self.note_word(&own_word, &(from..covered));
+            self.note_word(&sums, &(from..covered));
             return Ok(DigestBatch {
                 to: ours.to,
                 theirs: ours.list.clone(),
                 ours: ours.list,
             });
         }
-        let theirs = self.ask_digests(from, ours.to)?;
+        let (theirs, sums) = self.ask_digests(from, ours.to)?;
+        // The inodes of this node beyond the answer are those of the next batch.
         ours.list.retain(|(number, _)| *number < theirs.to);
+        self.note_word(&own_word, &(from..theirs.to));
+        self.note_word(&sums, &(from..theirs.to));
         Ok(DigestBatch {
             to: theirs.to,
             ours: ours.list,
@@ -180,13 +213,18 @@ impl Comparer<'_> {
     }
 
     /// The peer's digests. Checks that they are in order and inside the covered range.
-    pub(crate) fn ask_digests(&self, from: u64, to: u64) -> Result<Digests, ResyncError> {
-        let source = self.source;
+    pub(crate) fn ask_digests(
+        &self,
+        from: u64,
+        to: u64,
+    ) -> Result<(Digests, SumsWord), ResyncError> {
+        let source = self.source();
         let answer = self.peer.ask(Request::Digests { from, to, source }, &[])?;
         let what = "digest inodes";
         let Response::Digests {
             to: covered,
             digests,
+            sums,
         } = answer
         else {
             return Err(PeerError::Unexpected { what }.into());
@@ -196,11 +234,20 @@ impl Comparer<'_> {
         if covered <= from || covered > to || !inside || !sorted {
             return Err(PeerError::Unexpected { what }.into());
         }
-        Ok(Digests {
+        let digests = Digests {
             to: covered,
             list: digests,
             bytes: 0,
-        })
+        };
+        Ok((digests, sums))
+    }
+
+    /// The place from which both nodes read content.
+    pub(crate) const fn source(&self) -> ContentSource {
+        match self.deep {
+            None => ContentSource::Memory,
+            Some(_) => ContentSource::Disk,
+        }
     }
 
     /// Compares content that is too long for the digest, if both nodes have the file.

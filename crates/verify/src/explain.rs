@@ -16,7 +16,8 @@ use lockstep_types::{Hash128, Ino, NodeKind};
 
 use crate::compare::Comparer;
 use crate::digest::{self, CONTENT_BYTES_MAX};
-use crate::report::{DifferenceKind, Side};
+use crate::report::DifferenceKind;
+use crate::side::Side;
 
 /// How often an inode that only one node has is looked for. An operation that
 /// creates or frees an inode is carried out on the secondary first, and its locks are not on the inode.
@@ -71,7 +72,9 @@ impl Comparer<'_> {
 
     fn look_locked(&mut self, ino: Ino) -> Result<SecondLook, ResyncError> {
         let here = digest::digest(self.view, ino)?;
-        let theirs = self.ask_digests(ino.get(), ino.get().saturating_add(1))?;
+        // The first look has noted what the sums say.
+        self.take_word();
+        let (theirs, _) = self.ask_digests(ino.get(), ino.get().saturating_add(1))?;
         let there = theirs.list.first().map(|(_, digest)| *digest);
         Ok(match (here, there) {
             (Some(_), None) => SecondLook::OneSided(Side::Here),
@@ -218,6 +221,10 @@ impl Comparer<'_> {
         let size = self.view.file_times(ino)?.map_or(0, |facts| facts.size);
         if size == 0 || size > CONTENT_BYTES_MAX {
             return Ok(());
+        }
+        if self.deep.is_some() {
+            self.suspects.done.insert(ino);
+            return self.attribute(ino, &(0..size));
         }
         let length = usize::try_from(size).unwrap_or(0);
         let mut data = vec![0; length];

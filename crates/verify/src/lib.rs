@@ -4,20 +4,33 @@
 //! node. Two inodes are equal if their digests are equal. Only different inodes are compared further,
 //! to name the differences.
 //!
+//! [`compare_deep()`] reads the disks, and compares the bytes of each with the sums of its node. So it can tell which side is
+//! wrong ([`attribution`]), and repair that side if it is asked to ([`deep_copy`]).
+//!
 //! [`compare_offline()`] compares two copies that no node uses, without a connection between them.
 
+pub mod attribution;
 pub mod compare;
+pub mod deep_copy;
 pub mod digest;
 mod explain;
+pub mod kept_blocks;
 mod long_files;
 mod manifest_row;
 pub mod offline;
+pub mod own_sums;
 mod paths;
 pub mod report;
+mod second_look;
 pub mod secondary;
+pub mod side;
 
-pub use compare::{compare, compare_inodes};
+pub use attribution::{BlockEvidence, SumFit, Verdict};
+pub use compare::{compare, compare_deep, compare_inodes};
+pub use deep_copy::{DeepCopy, RepairError};
 pub use digest::digest;
 pub use offline::{OfflineCopy, OfflineError, OfflineReport, compare_offline};
-pub use report::{DifferenceKind, InodeDifference, Report, Side};
-pub use secondary::answer;
+pub use own_sums::OwnSums;
+pub use report::{DifferenceKind, InodeDifference, RepairOutcome, Report};
+pub use secondary::{answer, answer_deep};
+pub use side::Side;

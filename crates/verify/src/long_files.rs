@@ -21,6 +21,8 @@ struct ComparedPiece<'a> {
     /// Held until the answer is there.
     _claim: Box<dyn LockClaim + 'a>,
     piece: Piece,
+    /// Whether a sum of this node asks for a second look.
+    is_suspicious: bool,
     answer: PendingAnswer<'a>,
 }
 
@@ -32,6 +34,10 @@ impl<'a> Comparer<'a> {
         while let Some(guess) = pieces::piece_at(self.view, ino, at, size)? {
             let is_full = under_way.len() >= UNDER_WAY_MAX;
             self.finish(ino, &mut under_way, usize::from(is_full))?;
+            if !self.suspects.ranges.is_empty() {
+                self.finish(ino, &mut under_way, UNDER_WAY_MAX)?;
+                self.look_at_ranges(ino)?;
+            }
             if !locks.is_turn() {
                 self.finish(ino, &mut under_way, UNDER_WAY_MAX)?;
                 locks.wait_for_turn();
@@ -48,18 +54,34 @@ impl<'a> Comparer<'a> {
                 break;
             };
             locks.note_read(data.len() as u64);
+            let is_suspicious = self.check_piece(ino, &piece);
             let answer = self.begin_piece(ino, &piece, &data);
             at = piece.end();
             under_way.push_back(ComparedPiece {
                 _claim: claim,
                 piece,
+                is_suspicious,
                 answer,
             });
             if at >= size_now {
                 break;
             }
         }
-        self.finish(ino, &mut under_way, UNDER_WAY_MAX)
+        self.finish(ino, &mut under_way, UNDER_WAY_MAX)?;
+        self.look_at_ranges(ino)
+    }
+
+    /// Whether a sum of this node says that a piece that was just read needs a second look.
+    fn check_piece(&mut self, ino: Ino, piece: &Piece) -> bool {
+        let Some(deep) = self.deep else {
+            return false;
+        };
+        if piece.hole {
+            deep.checked.check_hole(ino, &(piece.offset..piece.end()));
+        }
+        let word = deep.checked.take();
+        self.report.note_void(word.void_blocks);
+        deep.is_suspicious(&word)
     }
 
     /// Waits for the answers about the oldest pieces.
@@ -70,9 +92,18 @@ impl<'a> Comparer<'a> {
         count: usize,
     ) -> Result<(), ResyncError> {
         for _ in 0..count.min(under_way.len()) {
-            if let Some(ComparedPiece { piece, answer, .. }) = under_way.pop_front() {
+            if let Some(ComparedPiece {
+                piece,
+                answer,
+                is_suspicious,
+                ..
+            }) = under_way.pop_front()
+            {
                 self.note_answer(ino, &piece, answer()?)?;
                 self.count_bytes(piece.length);
+                if is_suspicious {
+                    self.suspect(&piece);
+                }
             }
         }
         Ok(())
@@ -91,7 +122,7 @@ impl<'a> Comparer<'a> {
 
     /// Asks the peer about a piece. A hole has no data.
     fn begin_piece(&self, ino: Ino, piece: &Piece, data: &[u8]) -> PendingAnswer<'a> {
-        let purpose = ComparePurpose::Verify(self.source);
+        let purpose = ComparePurpose::Verify(self.source());
         let offset = piece.offset;
         let request = if piece.hole {
             Request::CompareHole {
@@ -111,15 +142,33 @@ impl<'a> Comparer<'a> {
         self.peer.begin(request, &[])
     }
 
+    /// Both nodes look again at a piece, once it is no longer locked.
+    fn suspect(&mut self, piece: &Piece) {
+        let range = piece.offset..piece.end();
+        if self.suspects.ranges.last() != Some(&range) {
+            self.suspects.ranges.push(range);
+        }
+    }
+
     fn note_answer(
         &mut self,
         ino: Ino,
         piece: &Piece,
         answer: Response,
     ) -> Result<(), ResyncError> {
-        let Response::Differing(differing) = answer else {
-            let what = "compare a piece of a file";
-            return Err(PeerError::Unexpected { what }.into());
+        let differing = match (self.deep, answer) {
+            (None, Response::Differing(differing)) => differing,
+            (Some(deep), Response::Checked { differing, sums }) => {
+                self.report.note_void(sums.void_blocks);
+                if differing.iter().any(|bits| *bits != 0) || deep.is_suspicious(&sums) {
+                    self.suspect(piece);
+                }
+                return Ok(());
+            }
+            _ => {
+                let what = "compare a piece of a file";
+                return Err(PeerError::Unexpected { what }.into());
+            }
         };
         if piece.hole {
             if bits::get(&differing, 0) {

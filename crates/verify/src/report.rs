@@ -7,6 +7,9 @@ use std::fmt;
 use lockstep_types::Ino;
 use serde::Serialize;
 
+use crate::attribution::Verdict;
+use crate::side::Side;
+
 /// Most differences that are listed.
 pub const LISTED_MAX: usize = 1000;
 
@@ -19,6 +22,10 @@ pub struct Report {
     pub bytes: u64,
     /// Number of differences.
     pub total: u64,
+    /// Number of differences that were repaired.
+    pub healed: u64,
+    /// Blocks of either node of whose bytes the sums say nothing. Zero if content was read from memory.
+    pub void_blocks: u64,
     /// The first [`LISTED_MAX`] differences.
     pub differences: Vec<InodeDifference>,
 }
@@ -68,6 +75,17 @@ pub enum DifferenceKind {
         /// Bytes up to the end of the last different block, or of the file.
         length: u64,
     },
+    /// Bytes of the content, as the disks have them, or sums of them.
+    Blocks {
+        /// First byte.
+        offset: u64,
+        /// Bytes up to the end of the last block, or of the file.
+        length: u64,
+        /// The wrong side, as far as the nodes know.
+        verdict: Verdict,
+        /// The outcome of the repair.
+        repair: RepairOutcome,
+    },
     /// A record that belongs to the inode.
     Record {
         /// The kind of record.
@@ -79,20 +97,38 @@ pub enum DifferenceKind {
     },
 }
 
-/// One of the two nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// The outcome of the repair of blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Side {
-    /// The primary, which compares.
-    Here,
-    /// The secondary.
-    There,
+pub enum RepairOutcome {
+    /// Nothing was to be repaired.
+    NotAsked,
+    /// The blocks or their sums are right now, on the disk.
+    Done {
+        /// Whether all old and new versions of the blocks are kept aside.
+        kept: bool,
+    },
+    /// No copy is known to be right: nothing was changed.
+    Undecided {
+        /// Whether both versions of all blocks are kept aside.
+        kept: bool,
+    },
+    /// The repair has failed.
+    Failed {
+        /// The cause, for an operator.
+        why: String,
+    },
 }
 
 impl Report {
-    /// Whether the nodes are identical.
+    /// Whether the nodes are identical, by now.
     pub const fn is_identical(&self) -> bool {
-        self.total == 0
+        self.total == self.healed
+    }
+
+    /// Notes blocks of whose bytes the sums say nothing. A peer may say any number.
+    pub(crate) const fn note_void(&mut self, blocks: u64) {
+        self.void_blocks = self.void_blocks.saturating_add(blocks);
     }
 
     /// Whether a further difference would only be counted.
@@ -109,6 +145,30 @@ impl Report {
                 what,
             });
         }
+    }
+
+    /// Adds blocks of a deep comparison; joins them with equal ones directly before.
+    pub(crate) fn add_blocks(&mut self, ino: Ino, what: DifferenceKind) {
+        if let Some(last) = self.differences.last_mut()
+            && last.ino == ino.get()
+            && last.what.is_continued_by(&what)
+            && let (
+                DifferenceKind::Blocks { length, .. },
+                DifferenceKind::Blocks { length: more, .. },
+            ) = (&mut last.what, &what)
+        {
+            *length += more;
+            return;
+        }
+        let is_healed = matches!(
+            what,
+            DifferenceKind::Blocks {
+                repair: RepairOutcome::Done { .. },
+                ..
+            }
+        );
+        self.healed += u64::from(is_healed);
+        self.add(ino, what);
     }
 
     /// Adds different bytes; joins them with the bytes directly before.
@@ -132,12 +192,20 @@ impl Report {
     }
 }
 
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Here => "this node",
-            Self::There => "the peer",
-        })
+impl DifferenceKind {
+    /// Whether `next` are the blocks behind these, with all the same said of them.
+    fn is_continued_by(&self, next: &Self) -> bool {
+        let Self::Blocks {
+            offset,
+            length,
+            verdict,
+            repair,
+        } = self
+        else {
+            return false;
+        };
+        matches!(next, Self::Blocks { offset: at, verdict: other, repair: outcome, .. }
+            if *at == offset + length && other == verdict && outcome == repair)
     }
 }
 
@@ -156,6 +224,16 @@ impl fmt::Display for DifferenceKind {
             Self::Content { offset, length } => {
                 write!(f, "content differs in {length} bytes from byte {offset} on")
             }
+            Self::Blocks {
+                offset,
+                length,
+                verdict,
+                repair,
+            } => {
+                let bytes = format!("{length} bytes from byte {offset} on");
+                write_verdict(f, &bytes, *verdict)?;
+                write!(f, "{repair}")
+            }
             Self::Record { kind, name, only } => match only {
                 Some(only) => write!(f, "{kind} {name} exists on {only} only"),
                 None => write!(f, "{kind} {name} differs"),
@@ -169,6 +247,44 @@ impl fmt::Display for InodeDifference {
         match &self.path {
             Some(path) => write!(f, "{path} (inode {}): {}", self.ino, self.what),
             None => write!(f, "inode {}: {}", self.ino, self.what),
+        }
+    }
+}
+
+fn write_verdict(f: &mut fmt::Formatter<'_>, bytes: &str, verdict: Verdict) -> fmt::Result {
+    match verdict {
+        Verdict::Sound => write!(f, "{bytes} are right"),
+        Verdict::Unproved => write!(f, "no sum says anything of {bytes}"),
+        Verdict::VoidSum(side) => write!(f, "the sums of {side} say nothing of {bytes}"),
+        Verdict::WrongBytes(side) => write!(f, "{bytes} are wrong on the disk of {side}"),
+        Verdict::WrongSum(side) => write!(
+            f,
+            "the sums of {bytes} are wrong on {side}; the bytes are right"
+        ),
+        Verdict::CopiesDiffer => write!(
+            f,
+            "{bytes} differ, and each node has the bytes of its sums: a bug of Lockstep"
+        ),
+        Verdict::NoneKnownRight => write!(f, "{bytes} are not known to be right on either node"),
+        Verdict::UnknownByVoid => write!(
+            f,
+            "{bytes} differ or do not fit a sum, and the sums of a node say nothing of them"
+        ),
+    }
+}
+
+impl fmt::Display for RepairOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let folder = |kept: &bool| match kept {
+            true => "",
+            false => " (not all versions kept aside: the folder is full)",
+        };
+        match self {
+            Self::NotAsked => Ok(()),
+            Self::Done { kept } => write!(f, "; healed{}", folder(kept)),
+            Self::Undecided { kept: true } => write!(f, "; not healed, both versions kept aside"),
+            Self::Undecided { kept } => write!(f, "; not healed{}", folder(kept)),
+            Self::Failed { why } => write!(f, "; not healed: {why}"),
         }
     }
 }

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use lockstep_driver::report::{Difference, VerifyProgress, VerifyReport};
-use lockstep_repl::message::ContentSource;
+use lockstep_driver::report::{Difference, VerifyMode, VerifyProgress, VerifyReport};
+use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_verify::offline::{NameDifferenceKind, OfflineCopy, compare_offline};
 use lockstepfs::config::Role;
 use lockstepfs::control::ControlClient;
@@ -22,7 +22,11 @@ use crate::cli::terminal::{LiveLines, bytes, count, say, say_json};
 ///
 /// Compares all names, attributes and content, while programs go on writing. With --deep, both nodes read
 /// content from their disks: bits that have changed there are found although the kernel still has the right
-/// ones in its memory.
+/// ones in its memory. Each node compares the bytes with its own sums, so Lockstep can say which side is wrong.
+///
+/// With --deep --repair, the right side heals the wrong one, block by block, while programs go on. A block of
+/// which no side is known to be right stays as it is. Both nodes keep the versions of these blocks aside in
+/// .lockstep/bad-blocks in their stores.
 ///
 /// With --offline, compares two copies of which no node is needed: stores of stopped nodes, or their
 /// manifests. `lockstep export NAME --manifest FILE` writes the manifest of a store, to be compared on another
@@ -41,6 +45,10 @@ pub(crate) struct VerifyArgs {
     #[arg(long, conflicts_with = "offline")]
     deep: bool,
 
+    /// Heal the wrong side where the right one is known
+    #[arg(long, requires = "deep")]
+    repair: bool,
+
     /// Compare two copies without their nodes, each the directory of a store or the file of a manifest
     #[arg(long, num_args = 2, value_names = ["COPY", "COPY"], conflicts_with_all = ["name", "config", "control"])]
     offline: Option<Vec<PathBuf>>,
@@ -54,10 +62,11 @@ const EXAMPLES: &str = "\
 Examples:
   lockstep verify data
   lockstep verify data --deep
+  lockstep verify data --deep --repair
   lockstep verify data --json --control /run/lockstep/a.sock
   lockstep verify --offline /var/lib/lockstep/data /tmp/data-of-b.manifest
 
-Exit codes: 0 identical, 1 different, 2 could not compare.";
+Exit codes: 0 identical (also: everything was healed), 1 different, 2 could not compare.";
 
 /// Names of copies between two lines on a terminal.
 const NAMES_PER_LINE: u64 = 64;
@@ -87,12 +96,12 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<ExitCode> {
 fn compare_nodes(args: &VerifyArgs, name: &str) -> Result<VerifyReport> {
     let mut client = ControlClient::connect(&args.node.socket()?)?;
     let mut line = LiveLines::new();
-    let source = if args.deep {
-        ContentSource::Disk
-    } else {
-        ContentSource::Memory
+    let mode = match (args.deep, args.repair) {
+        (_, true) => VerifyMode::Repair,
+        (true, false) => VerifyMode::Disk,
+        (false, false) => VerifyMode::Memory,
     };
-    Ok(client.verify(name, source, &mut |step| line.show(&[progress(step)]))?)
+    Ok(client.verify(name, mode, &mut |step| line.show(&[progress(step)]))?)
 }
 
 fn compare_copies(paths: [&PathBuf; 2]) -> Result<VerifyReport> {
@@ -123,8 +132,10 @@ fn compare_copies(paths: [&PathBuf; 2]) -> Result<VerifyReport> {
                 inode: difference.ino,
                 what: in_words(&difference.what, paths),
                 path: Some(difference.path),
+                blocks: None,
             })
             .collect(),
+        ..VerifyReport::default()
     })
 }
 
@@ -155,13 +166,15 @@ fn text(report: &VerifyReport, identical: &str) -> String {
         count(report.inodes_compared),
         bytes(report.bytes_compared)
     );
-    if report.identical {
-        return format!("{identical} ({compared})\n");
-    }
-    let mut text = format!(
-        "DIFFERENT: {} differences ({compared})\n",
-        count(report.differences_total)
-    );
+    let found = count(report.differences_total);
+    let mut text = match (report.identical, report.differences_total) {
+        (true, 0) => format!("{identical} ({compared})\n"),
+        (true, _) => format!("{identical} now: {found} differences healed ({compared})\n"),
+        (false, _) => format!(
+            "DIFFERENT: {found} differences{} ({compared})\n",
+            healed(report)
+        ),
+    };
     for difference in &report.differences {
         text.push_str(&difference_line(difference));
     }
@@ -171,7 +184,28 @@ fn text(report: &VerifyReport, identical: &str) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  … and {} more", count(more));
     }
+    if report.unproved_blocks > 0 {
+        let bytes = bytes(report.unproved_blocks.saturating_mul(BLOCK_BYTES as u64));
+        let _ = writeln!(
+            text,
+            "No sum of its node says anything of {bytes} on the disks."
+        );
+    }
+    if let Some(folder) = &report.kept_in {
+        let _ = writeln!(
+            text,
+            "Versions of these blocks: {folder} in the store of each node."
+        );
+    }
     text
+}
+
+/// The number of differences that are no longer there, if there are some.
+fn healed(report: &VerifyReport) -> String {
+    match report.healed_total {
+        0 => String::new(),
+        healed => format!(", {} of them healed", count(healed)),
+    }
 }
 
 fn difference_line(difference: &Difference) -> String {
@@ -210,7 +244,9 @@ mod tests {
                 inode: 7,
                 path: Some("/a".to_owned()),
                 what: "mode 644 here, 600 there".to_owned(),
+                blocks: None,
             }],
+            ..VerifyReport::default()
         };
         let text = text(&report, "identical");
         assert!(

@@ -18,12 +18,14 @@ use std::time::Duration;
 
 use lockstep_fs::StoreError;
 use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
-use lockstep_repl::message::{ContentSource, Request};
+use lockstep_repl::message::Request;
 use lockstep_repl::state::{State, Trigger};
 use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
     ResyncSource,
 };
+use lockstep_verify::DeepCopy;
+use lockstep_verify::own_sums::NoSums;
 use parking_lot::Mutex;
 
 use crate::durable::tables::{add_writes_to_delta, ranges_of};
@@ -35,7 +37,7 @@ use crate::peer::connection::ActiveConnection;
 use crate::peer::requests::PendingRequests;
 use crate::replication::Replication;
 use crate::replication::remote::RemotePeer;
-use crate::report::{CommandFailure, Difference, ResyncStatus, VerifyProgress, VerifyReport};
+use crate::report::{CommandFailure, ResyncStatus, VerifyMode, VerifyProgress};
 use counted_peer::CountedPeer;
 use pace::{PacedJob, ResyncPace};
 use progress::ResyncMeter;
@@ -437,10 +439,10 @@ impl ResyncJobs {
         self.progress.status(state, now, self.pace.waits_for())
     }
 
-    /// Compares this node with the secondary, as both read content from `source`.
+    /// Compares this node with the secondary.
     pub fn compare(
         &self,
-        source: ContentSource,
+        mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<lockstep_verify::Report, CommandFailure> {
         let peer = self.peer_in_sync()?;
@@ -448,13 +450,15 @@ impl ResyncJobs {
         let mut compared = None;
         let mut compare = || {
             let (store, locks) = (&self.engine.store, self.core_locks(&peer));
-            compared = Some(lockstep_verify::compare(
-                &store.tree(),
-                &peer,
-                &locks,
-                &done,
-                source,
-            ));
+            compared = Some(match mode {
+                VerifyMode::Memory => lockstep_verify::compare(&store.tree(), &peer, &locks, &done),
+                VerifyMode::Disk | VerifyMode::Repair => {
+                    let sums = &NoSums::default();
+                    let copy = DeepCopy { store, sums };
+                    let repairs = mode == VerifyMode::Repair;
+                    lockstep_verify::compare_deep(copy, &peer, &locks, &done, repairs)
+                }
+            });
         };
         let mut tell = || {
             progress(VerifyProgress {
@@ -498,25 +502,6 @@ fn could_not_compare(error: &ResyncError) -> CommandFailure {
     CommandFailure {
         cause: error.to_string(),
         cure: "see the log of both nodes, then verify again".to_owned(),
-    }
-}
-
-/// The report of a comparison, for `lockstep verify`.
-pub(crate) fn verify_report(report: lockstep_verify::Report) -> VerifyReport {
-    VerifyReport {
-        identical: report.is_identical(),
-        inodes_compared: report.inodes,
-        bytes_compared: report.bytes,
-        differences_total: report.total,
-        differences: report
-            .differences
-            .into_iter()
-            .map(|difference| Difference {
-                inode: difference.ino,
-                path: difference.path,
-                what: difference.what.to_string(),
-            })
-            .collect(),
     }
 }
 

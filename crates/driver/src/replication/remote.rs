@@ -156,6 +156,10 @@ const fn describe(request: &Request) -> &'static str {
         | Request::Digests { .. }
         | Request::Inspect { .. }
         | Request::Records { .. } => "compare",
+        Request::InspectBlocks { .. } | Request::ReadBlocks { .. } => "read blocks from its disk",
+        Request::HealBlocks { .. } => "heal blocks",
+        Request::RemakeSums { .. } => "make sums anew",
+        Request::KeepBlocks { .. } => "keep blocks aside",
         Request::InSync { .. } => "mark itself in sync",
         Request::Room => "tell the room on its disk",
     }

@@ -1,7 +1,9 @@
 //! The responses of a secondary to the requests of recovery, resync and verify.
 //!
-//! Invariant: no request of a resync changes a copy in sync, except `BeginResync`, which marks the copy out of sync first
-//! (rules P10, P17).
+//! Invariants:
+//! - No request of a resync changes a copy in sync, except `BeginResync`, which marks the copy out of sync first (rules P10,
+//!   P17).
+//! - A request of a repair changes only bytes that do not fit their sums, or such sums, and makes them fit ([`DeepCopy`]).
 
 use std::io;
 use std::sync::Arc;
@@ -14,6 +16,8 @@ use lockstep_resync::api::AnswerError;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{SyncId, WriteVerifier};
 
+use lockstep_verify::DeepCopy;
+use lockstep_verify::own_sums::NoSums;
 use parking_lot::Mutex;
 use thiserror::Error;
 
@@ -50,6 +54,9 @@ enum ResponseError {
     /// Resync or verify cannot serve the request.
     #[error(transparent)]
     Answer(#[from] AnswerError),
+    /// A comparison with the disk, or a repair, cannot serve the request.
+    #[error(transparent)]
+    Deep(#[from] RequestFailure),
 }
 
 /// See the head of this file.
@@ -114,6 +121,11 @@ impl Responder {
             Request::BeginResync { sync, whole } => {
                 self.begin_resync(*sync, *whole)?;
                 Ok(lockstep_resync::answer(store, request, payload)?)
+            }
+            request if lockstep_verify::secondary::is_deep(request) => {
+                let sums = &NoSums::default();
+                let copy = DeepCopy { store, sums };
+                Ok(lockstep_verify::answer_deep(copy, request, payload)?)
             }
             Request::DigestOfBatch { .. }
             | Request::Digests { .. }

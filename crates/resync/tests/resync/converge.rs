@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockstep_fs::StoreView;
 use lockstep_repl::core::LockSet;
-use lockstep_repl::message::{ContentSource, Request, Response};
+use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
     JobProgress, LockClaim, Locks, Peer, PeerError, PendingAnswer, ResyncError, ResyncSource,
     send_content, send_image, send_tail,
@@ -35,14 +35,7 @@ pub fn resync(
 pub fn assert_equal(primary: &Node, secondary: &Node) {
     let progress = JobProgress::default();
     let peer = LocalPeer::new(secondary);
-    let report = compare(
-        &primary.store().tree(),
-        &peer,
-        &FreeLocks,
-        &progress,
-        ContentSource::Memory,
-    )
-    .unwrap();
+    let report = compare(&primary.store().tree(), &peer, &FreeLocks, &progress).unwrap();
     assert!(report.is_identical(), "{:#?}", report.differences);
     assert_eq!(records(primary.store()), records(secondary.store()));
     for (ino, kind) in primary

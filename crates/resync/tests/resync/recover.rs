@@ -44,7 +44,6 @@ fn assert_equal(primary: &Node, secondary: &Node) {
         &peer,
         &FreeLocks,
         &JobProgress::default(),
-        ContentSource::Memory,
     )
     .unwrap();
     assert!(report.is_identical(), "{:#?}", report.differences);

@@ -62,7 +62,6 @@ impl Pair {
             &peer,
             &FreeLocks,
             &JobProgress::default(),
-            ContentSource::Memory,
         )
         .unwrap()
     }
@@ -247,13 +246,13 @@ fn inodes_beyond_the_primarys_last_inode_are_found_over_many_answers() {
         source: ContentSource::Memory,
     };
     let first = lockstep_verify::answer(&pair.secondary.store().tree(), &ask(1)).unwrap();
-    let Response::Digests { to, digests } = first else {
+    let Response::Digests { to, digests, .. } = first else {
         panic!("{first:?}");
     };
     assert_eq!(digests.len(), 2048);
     assert!(digests.iter().all(|(number, _)| *number < to));
     let rest = lockstep_verify::answer(&pair.secondary.store().tree(), &ask(to)).unwrap();
-    let Response::Digests { to, digests } = rest else {
+    let Response::Digests { to, digests, .. } = rest else {
         panic!("{rest:?}");
     };
     assert_eq!((to, digests.len()), (u64::MAX, 2105 - 2048));
@@ -273,14 +272,7 @@ fn many_inodes_take_few_requests() {
     let source = ResyncSource::new(&view, primary.store());
     send_content(source, &peer, &FreeLocks, &progress, None).unwrap();
     let peer = LocalPeer::new(&secondary);
-    let report = compare(
-        &primary.store().tree(),
-        &peer,
-        &FreeLocks,
-        &progress,
-        ContentSource::Memory,
-    )
-    .unwrap();
+    let report = compare(&primary.store().tree(), &peer, &FreeLocks, &progress).unwrap();
     assert!(report.is_identical());
     assert_eq!((report.inodes, progress.inodes_done.get()), (1001, 1001));
     assert!(peer.asked.load(Ordering::Relaxed) < 30);
@@ -319,7 +311,7 @@ fn inodes_that_are_equal_cost_one_hash_for_a_batch() {
             lists: AtomicU64::new(0),
         };
         let (view, progress) = (primary.store().tree(), JobProgress::default());
-        let report = compare(&view, &peer, &FreeLocks, &progress, ContentSource::Memory).unwrap();
+        let report = compare(&view, &peer, &FreeLocks, &progress).unwrap();
         (
             report.total,
             peer.batches.into_inner(),

@@ -8,8 +8,7 @@ use lockstep_driver::client::{
     DirEntry, Done, FileService, Inside, RequestKind, Standing, Tenure, WaitingRequests,
     WriteOptions,
 };
-use lockstep_driver::report::CommandFailure;
-use lockstep_repl::message::ContentSource;
+use lockstep_driver::report::{CommandFailure, VerifyMode};
 use lockstep_types::{Attr, Errno, Ino};
 use lockstep_verify::Report;
 use parking_lot::Mutex;
@@ -56,13 +55,13 @@ impl Mount {
 
     /// Compares both nodes, as `lockstep verify` does.
     pub fn compare(&self) -> Result<Report, String> {
-        let compared = self.service.0.compare(ContentSource::Memory, &mut |_| ());
+        let compared = self.service.0.compare(VerifyMode::Memory, &mut |_| ());
         compared.map_err(|failure| format!("the nodes cannot be compared: {}", failure.cause))
     }
 
     /// Compares both nodes, and remembers the result for the status. Returns whether they are identical.
     pub fn verify(&self) -> Result<bool, String> {
-        let verified = self.service.0.verify(ContentSource::Memory, &mut |_| ());
+        let verified = self.service.0.verify(VerifyMode::Memory, &mut |_| ());
         let failed = |failure: CommandFailure| failure.cause;
         verified.map(|report| report.identical).map_err(failed)
     }
