@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use lockstep_driver::report::VerifyMode;
 use lockstep_fs::StoreView;
 use lockstep_link::{
     Connection, Identity, LinkOptions, Payload, ReceiveFrames, Receiver, SendFrames, Sender, accept,
 };
 use lockstep_repl::checked::SumsWord;
-use lockstep_repl::message::{ContentSource, Envelope, Message, Request, Response};
+use lockstep_repl::message::{Envelope, Message, Request, Response};
 use lockstep_testbed::chance::Chance;
 use lockstep_types::backing::Room;
 use lockstep_types::{FileName, Hash128, Ino, NodeKind};
@@ -126,7 +127,7 @@ fn one(chance: &mut Chance, dir: &Path, keys: &Keys) {
         if chance.percent(30) {
             // Its outcome depends on the other end.
             let datastore = Arc::clone(&running.datastore);
-            scope.spawn(move || drop(datastore.verify(ContentSource::Disk, &mut |_| {})));
+            scope.spawn(move || drop(datastore.verify(VerifyMode::Repair, &mut |_| {})));
         }
         work(chance, &Client::of(&running.datastore), file)
     });

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lockstep_driver::report::VerifyMode;
 use lockstep_driver::{
     Alarm, Datastore, DatastoreError, Dial, Gate, GateAlarm, Host, Job, OsHost, Place, Prepared,
     prepare,
@@ -17,7 +18,6 @@ use lockstep_fs::export::ExportError;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_intentlog::LogOptions;
 use lockstep_link::Fingerprint;
-use lockstep_repl::message::ContentSource;
 use lockstep_repl::state::State;
 use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Timestamp};
@@ -205,7 +205,7 @@ impl Running {
     pub fn assert_identical(&self) {
         let report = self
             .datastore
-            .verify(ContentSource::Memory, &mut |_| {})
+            .verify(VerifyMode::Memory, &mut |_| {})
             .unwrap();
         assert!(report.identical, "{report:#?}");
     }
