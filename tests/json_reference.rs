@@ -11,10 +11,10 @@ use std::process::Command;
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
     AddressDeparture, BlocksDifference, ClusterStatus, CopyStatus, DatastoreStatus, Difference,
-    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ResyncPhase,
-    ResyncStatus, ResyncWait, RoleReport, ServiceStatus, SettingsStatus, SlowOperationStatus,
-    SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus,
-    WorkStatus,
+    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ProvedStatus,
+    ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus, ServiceStatus, SettingsStatus,
+    SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus,
+    VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
@@ -43,6 +43,13 @@ fn copy() -> CopyStatus {
         complete: true,
         write_verifier: Some(7),
         as_of: Some(String::new()),
+        proved: Some(ProvedStatus::default()),
+        scrub: Some(ScrubStatus {
+            began: Some(String::new()),
+            inodes_done: Some(0),
+            last_ended: Some(String::new()),
+            ..ScrubStatus::default()
+        }),
     }
 }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use lockstep_driver::report::{
     AddressDeparture, BlocksDifference, ClusterStatus, CommandFailure, CopyStatus, DatastoreStatus,
     Difference, DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus,
-    ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ServiceStatus, SettingsStatus,
-    SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus,
-    VerifyMode, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
+    ProvedStatus, ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus, ServiceStatus,
+    SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus,
+    VerifiedStatus, VerifyMode, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
 };
 
 use super::*;
@@ -50,6 +50,18 @@ fn copy_in_sync() -> CopyStatus {
         complete: true,
         write_verifier: Some(7),
         as_of: Some("2025-11-20T02:13:05Z".to_owned()),
+        proved: Some(ProvedStatus {
+            through: "1.42".to_owned(),
+            time: "2025-11-20T02:13:06Z".to_owned(),
+        }),
+        scrub: Some(ScrubStatus {
+            began: Some("2025-11-20T02:13:07Z".to_owned()),
+            inodes_done: Some(12),
+            last_ended: Some("2025-11-19T02:13:07Z".to_owned()),
+            differences_total: 3,
+            healed_total: 2,
+            unproved_blocks: 1,
+        }),
     }
 }
 

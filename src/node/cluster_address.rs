@@ -306,7 +306,7 @@ mod tests {
                 marked_in_sync: true,
                 complete: true,
                 write_verifier: Some(7),
-                as_of: None,
+                ..CopyStatus::default()
             },
             since_ms: 3_600_000,
             reason: None,

@@ -214,6 +214,7 @@ fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> Policies
         disk_stall_limit: read_stall_limit(problems, section),
         flap_wait_max: read_flap_wait(problems, section),
         resync: read_resync_limits(problems, section),
+        scrub_every: read_choice(problems, section, "scrub_every"),
     }
 }
 

@@ -13,7 +13,9 @@ use std::time::Duration;
 use lockstep_fs::InoRanges;
 use lockstep_link::Fingerprint;
 use lockstep_roles::{Member, RoleRecord, RoleSettings, ServicePart};
-use lockstep_types::settings::{Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby};
+use lockstep_types::settings::{
+    Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, ScrubEvery, Standby,
+};
 use lockstep_types::time::millis;
 use lockstep_types::{DatastoreUuid, WitnessId};
 
@@ -127,6 +129,8 @@ pub struct Policies {
     pub flap_wait_max: FlapWait,
     /// How far a resync gives way to clients. Default: not at all.
     pub resync: ResyncLimits,
+    /// How often the disks are compared with the sums in the background. Default [`ScrubEvery::Off`].
+    pub scrub_every: ScrubEvery,
 }
 
 impl DatastoreConfig {

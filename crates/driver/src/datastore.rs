@@ -7,7 +7,7 @@ use lockstep_fs::Store;
 use lockstep_repl::state::State;
 use lockstep_roles::ServicePart;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{DatastoreUuid, Errno, Generation};
+use lockstep_types::{DatastoreUuid, Errno, Generation, Osn};
 
 use crate::config::settings::Setting;
 use crate::config::{ConfigHandle, ConfigRefused, DatastoreConfig};
@@ -147,9 +147,12 @@ impl Datastore {
         mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
-        let report = self.compare(mode, progress)?;
+        let (report, through) = self.compare_through(mode, progress)?;
         let time = self.engine.host.time_of_day();
         self.engine.notes.note_comparison(&report, time);
+        if report.is_identical() {
+            self.engine.notes.note_proved(through.to_string(), time);
+        }
         Ok(verify_report(report, mode))
     }
 
@@ -162,6 +165,14 @@ impl Datastore {
         mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<lockstep_verify::Report, CommandFailure> {
+        Ok(self.compare_through(mode, progress)?.0)
+    }
+
+    fn compare_through(
+        &self,
+        mode: VerifyMode,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<(lockstep_verify::Report, Osn), CommandFailure> {
         match self.session() {
             Session::Primary(session) => session.jobs.compare(mode, progress),
             Session::Undecided(_) | Session::Secondary(_) => Err(CommandFailure::new(

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::DatastoreConfig;
 
 pub use cluster::ClusterStatus;
-pub use copy::CopyStatus;
+pub use copy::{CopyStatus, ProvedStatus, ScrubStatus};
 pub use lockstep_types::{ResyncPhase, ResyncStatus, ResyncWait};
 
 /// Settings of a datastore, and its place on this node.

@@ -79,6 +79,7 @@ impl Session {
             session.spill.room.look_again();
             session.give_memory_back();
             session.reap_gathered();
+            session.jobs.look_at_scrub();
         }
     }
 

@@ -42,7 +42,7 @@ fn copy(marks: RoleState) -> CopyStatus {
         marked_in_sync: marks.is_in_sync(),
         complete: marks.record.complete,
         write_verifier: Some(marks.clients.verifier.get()),
-        as_of: None,
+        ..CopyStatus::default()
     }
 }
 
@@ -148,6 +148,7 @@ fn add_role(
             status.work.osn = last.to_string();
             status.work.paw = in_flight;
             status.resync = session.jobs.status(state);
+            status.sync.copy.scrub = session.jobs.scrub_status();
         }
         Session::Undecided(session) | Session::Secondary(session) => {
             status.resync = session.told_resync(state);

@@ -6,6 +6,8 @@
 
 #[path = "poison/doubts.rs"]
 mod doubts;
+#[path = "poison/healed.rs"]
+mod healed;
 #[path = "poison/missing.rs"]
 mod missing;
 #[path = "poison/nodes.rs"]

@@ -5,10 +5,10 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{Advice, FallocateFlags};
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
 
@@ -66,6 +66,13 @@ impl SmallDisk {
         let image = fs::OpenOptions::new().write(true).open(self.image());
         let at = (at * block.len()) as u64;
         image.unwrap().write_all_at(&[block[0] ^ 1], at).unwrap();
+    }
+
+    /// Writes all changes to the disk, and has the kernel forget what it has of the files in memory.
+    pub fn forget_cached(&self) {
+        let root = fs::File::open(self.root()).unwrap();
+        rustix::fs::syncfs(root).unwrap();
+        forget_below(&self.root());
     }
 
     /// The mount point.
@@ -132,6 +139,17 @@ pub struct Ballast {
 impl Drop for Ballast {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn forget_below(directory: &Path) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            forget_below(&path);
+        } else if let Ok(file) = File::open(&path) {
+            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        }
     }
 }
 

@@ -23,7 +23,7 @@ pub fn alpha(service: ServiceStatus, in_sync: bool) -> DatastoreStatus {
             marked_in_sync: in_sync,
             complete: true,
             write_verifier: Some(7),
-            as_of: None,
+            ..CopyStatus::default()
         },
         since_ms: 10,
         ..status.sync

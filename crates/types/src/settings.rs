@@ -133,6 +133,61 @@ impl Choice for Encryption {
     const ALL: &'static [(Self, &'static str)] = &[(Self::On, "on"), (Self::Off, "off")];
 }
 
+/// The time between two beginnings of a comparison of both disks with the sums of their nodes, in the background.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScrubEvery {
+    /// There is none.
+    #[default]
+    #[serde(rename = "off")]
+    Off,
+    /// A day.
+    #[serde(rename = "1d")]
+    Day,
+    /// A week.
+    #[serde(rename = "7d")]
+    Week,
+    /// Thirty days.
+    #[serde(rename = "30d")]
+    Month,
+}
+
+impl ScrubEvery {
+    /// The time in seconds; `None` if there is no such comparison.
+    pub const fn seconds(self) -> Option<i64> {
+        const DAY: i64 = 24 * 60 * 60;
+        match self {
+            Self::Off => None,
+            Self::Day => Some(DAY),
+            Self::Week => Some(7 * DAY),
+            Self::Month => Some(30 * DAY),
+        }
+    }
+}
+
+impl Choice for ScrubEvery {
+    const ALL: &'static [(Self, &'static str)] = &[
+        (Self::Off, "off"),
+        (Self::Day, "1d"),
+        (Self::Week, "7d"),
+        (Self::Month, "30d"),
+    ];
+}
+
+/// Whether each read of a program is compared with the sums of the blocks that it reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckReads {
+    /// It is not.
+    #[default]
+    Off,
+    /// It is. A block that does not fit is healed from the other node before the program gets it.
+    On,
+}
+
+impl Choice for CheckReads {
+    const ALL: &'static [(Self, &'static str)] = &[(Self::Off, "off"), (Self::On, "on")];
+}
+
 impl fmt::Display for Encryption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())

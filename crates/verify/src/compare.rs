@@ -64,6 +64,31 @@ pub fn compare_deep(
     comparer.report_on([EVERYTHING])
 }
 
+/// The same for the next inodes from number `from` on. Returns the first number of the next inodes; `None` after the last one.
+pub fn compare_deep_from(
+    copy: DeepCopy<'_>,
+    peer: &dyn Peer,
+    locks: &dyn Locks,
+    repairs: bool,
+    from: u64,
+) -> Result<(Report, Option<u64>), ResyncError> {
+    let tree = copy.store.tree();
+    let progress = JobProgress::default();
+    let checked = CheckedView::new(&tree, copy.sums);
+    let mut comparer = Comparer {
+        deep: Some(DeepWork {
+            copy,
+            checked: &checked,
+            repairs,
+        }),
+        ..Comparer::new(&checked, peer, locks, &progress)
+    };
+    let next = comparer.compare_batch(from, EVERYTHING.end)?;
+    paths::add_paths(&checked, &mut comparer.report)?;
+    let next = (next < EVERYTHING.end).then_some(next);
+    Ok((comparer.report, next))
+}
+
 /// Compares some inodes of both nodes, with everything that belongs to them; finds all differences.
 pub fn compare_inodes(
     view: &dyn StoreView,

@@ -238,7 +238,7 @@ impl DeepCopy<'_> {
             .map_or(0, |times| times.size);
         let inside = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX);
         let bytes = block.bytes.get(..inside).unwrap_or(&block.bytes);
-        Ok(self.sums.adopt(ino, at, bytes)?)
+        Ok(self.sums.set_right(ino, at, bytes)?)
     }
 
     /// Keeps blocks aside as they are. Returns whether the folder has all of them.

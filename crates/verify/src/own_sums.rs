@@ -14,9 +14,10 @@ use lockstep_fs::keys::KeyRange;
 use lockstep_fs::kv::Each;
 use lockstep_fs::plan::View;
 use lockstep_fs::record::Inode;
+use lockstep_fs::store::SumsAccess;
 use lockstep_fs::view::FileTimes;
 use lockstep_fs::view::disk_view::DiskView;
-use lockstep_fs::{OpError, StoreError, StoreView};
+use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_repl::checked::SumsWord;
 use lockstep_sums::{BlockSum, SumKey, SumSecret};
 use lockstep_types::Ino;
@@ -43,12 +44,12 @@ pub trait OwnSums: Sync {
     /// If the sums cannot be read.
     fn blocks(&self, ino: Ino, first: u64, count: u64) -> Result<Vec<Option<BlockSum>>, OpError>;
 
-    /// Puts the sums of these bytes in place, which the caller has found to be right. `offset` is a multiple of the size of a
-    /// block, and `bytes` are whole blocks, or end with the file.
+    /// Puts the sums of these bytes in place, which the caller has found to be right, whatever the sums were before. `offset` is
+    /// a multiple of the size of a block, and `bytes` are whole blocks, or end with the file.
     ///
     /// # Errors
     /// If the sums cannot be written.
-    fn adopt(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), OpError>;
+    fn set_right(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), OpError>;
 }
 
 /// What the sums have said since the last [`CheckedView::take`].
@@ -207,20 +208,35 @@ impl StoreView for CheckedView<'_> {
     }
 }
 
-/// A store that keeps no sums: none says anything.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoSums;
+/// The sums that a store keeps (rule P32).
+pub struct StoreSums<'a> {
+    sums: SumsAccess<'a>,
+    key: Arc<SumKey>,
+}
 
-impl OwnSums for NoSums {
+impl<'a> StoreSums<'a> {
+    /// The sums of a store.
+    pub fn of(store: &'a Store) -> Self {
+        let sums = store.sums();
+        // Without a secret each sum is void, and no key is used.
+        let secret = sums.secret().unwrap_or(SumSecret::new([0; 32]));
+        Self {
+            sums,
+            key: Arc::new(SumKey::new(&secret)),
+        }
+    }
+}
+
+impl OwnSums for StoreSums<'_> {
     fn key(&self) -> Arc<SumKey> {
-        Arc::new(SumKey::new(&SumSecret::new([0; 32])))
+        Arc::clone(&self.key)
     }
 
-    fn blocks(&self, _: Ino, _: u64, _: u64) -> Result<Vec<Option<BlockSum>>, OpError> {
-        Ok(Vec::new())
+    fn blocks(&self, ino: Ino, first: u64, count: u64) -> Result<Vec<Option<BlockSum>>, OpError> {
+        Ok(self.sums.blocks(ino, first, count)?)
     }
 
-    fn adopt(&self, _: Ino, _: u64, _: &[u8]) -> Result<(), OpError> {
-        Ok(())
+    fn set_right(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
+        Ok(self.sums.set_right(ino, offset, bytes)?)
     }
 }

@@ -136,6 +136,18 @@ impl Report {
         self.differences.len() >= LISTED_MAX
     }
 
+    /// Adds what another comparison has found, of other inodes.
+    pub fn add_all(&mut self, other: Self) {
+        self.inodes += other.inodes;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.total += other.total;
+        self.healed += other.healed;
+        self.note_void(other.void_blocks);
+        let room = LISTED_MAX.saturating_sub(self.differences.len());
+        self.differences
+            .extend(other.differences.into_iter().take(room));
+    }
+
     pub(crate) fn add(&mut self, ino: Ino, what: DifferenceKind) {
         self.total += 1;
         if !self.is_full() {

@@ -4,6 +4,7 @@ pub(in crate::cli) mod cluster_text;
 pub(in crate::cli) mod disk_text;
 mod promotion;
 pub(in crate::cli) mod resync_text;
+mod scrub_text;
 mod space_text;
 pub(in crate::cli) mod witness_text;
 
@@ -218,6 +219,7 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
             .as_ref()
             .map(|verified| ("verify", verified_text(verified))),
     );
+    rows.extend(scrub_text::rows(store));
     let resync = store.resync.as_ref().map(resync_text::row);
     rows.extend(resync.map(|resync| ("resync", resync)));
     rows.extend(resync_text::limits(store).map(|limits| ("limits", limits)));

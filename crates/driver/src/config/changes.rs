@@ -120,6 +120,7 @@ fn differing_of_datastore(old: &DatastoreConfig, new: &DatastoreConfig) -> Vec<&
         disk_stall_limit,
         flap_wait_max,
         resync,
+        scrub_every,
     } = policies;
     let all = [
         ("name", *name != old.name),
@@ -146,6 +147,7 @@ fn differing_of_datastore(old: &DatastoreConfig, new: &DatastoreConfig) -> Vec<&
             "disk_stall_limit_ms",
             *disk_stall_limit != old.policies.disk_stall_limit,
         ),
+        ("scrub_every", *scrub_every != old.policies.scrub_every),
         ("fuse_threads", *fuse_threads != old.fuse_threads),
         ("peer", peer.is_some() != old.peer.is_some()),
         ("witness", new.witness_id() != old.witness_id()),
@@ -190,7 +192,7 @@ pub(super) mod tests {
     use lockstep_fs::InoRanges;
     use lockstep_link::Fingerprint;
     use lockstep_types::settings::{
-        Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, Standby,
+        Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, ScrubEvery, Standby,
     };
     use lockstep_types::{DatastoreUuid, WitnessId};
 
@@ -275,6 +277,9 @@ pub(super) mod tests {
         }),
         ("resync_pause_above_ms", true, |it| {
             it.policies.resync.pause_above = Some(Duration::from_millis(20));
+        }),
+        ("scrub_every", true, |it| {
+            it.policies.scrub_every = ScrubEvery::Week;
         }),
         ("fuse_threads", false, |it| {
             it.fuse_threads = 3;

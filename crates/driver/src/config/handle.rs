@@ -30,6 +30,7 @@ use super::{DatastoreConfig, PeerConfig};
 /// | `disk_stall_limit_ms` | at once, from one limit to another; to switch the watch on or off needs a start |
 /// | `resync_bytes_per_second` | at once, also for the resync of the moment |
 /// | `resync_pause_above_ms` | at once, also for the resync of the moment |
+/// | `scrub_every` | at once, also for the pass of the moment |
 /// | `on_peer_loss` | at once; a pause that is over already, and a node that freezes or serves alone, stay as they are until the peer is back |
 /// | `on_power_loss` | at the next start of the datastore |
 /// | `role` | never for a store that has run once |

@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
-use lockstep_types::settings::{Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, Standby};
+use lockstep_types::settings::{
+    Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, ScrubEvery, Standby,
+};
 
 /// One key in the configuration of a datastore.
 #[derive(Clone, Copy, Debug)]
@@ -333,6 +335,11 @@ pub const DATASTORE: &[Setting] = &[
         Change::AtOnce,
         "A resync or a `lockstep verify` pauses while more than a twentieth of the programs' operations take longer than this.\n\
          0: it never pauses. The primary's value counts.",
+    ),
+    word::<ScrubEvery>(
+        "scrub_every",
+        Change::AtOnce,
+        "How often both disks are read in the background, and healed where a block does not fit its sum. The primary's value counts.",
     ),
     FUSE_THREADS.setting(
         "fuse_threads",

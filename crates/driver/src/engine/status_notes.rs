@@ -9,7 +9,7 @@ use lockstep_types::time::millis;
 use parking_lot::Mutex;
 
 use crate::engine::contact::Contact;
-use crate::report::{DatastoreStatus, VerifiedStatus};
+use crate::report::{DatastoreStatus, ProvedStatus, VerifiedStatus};
 
 /// Most differences that are kept of a comparison.
 const DIFFERENCES_KEPT: usize = 3;
@@ -39,6 +39,8 @@ struct Reasons {
     unauthenticated: Option<String>,
     /// The result of the last comparison, unless a resync has made it void.
     verified: Option<VerifiedStatus>,
+    /// The last proof that both copies are the same.
+    proved: Option<ProvedStatus>,
     resync: ResyncNote,
 }
 
@@ -76,6 +78,7 @@ impl StatusNotes {
             is_obstacle: false,
             unauthenticated: None,
             verified: None,
+            proved: None,
             resync: ResyncNote::None,
         };
         Self {
@@ -191,7 +194,27 @@ impl StatusNotes {
     pub fn note_comparison(&self, report: &lockstep_verify::Report, time: Timestamp) {
         let verified = verified(report, time, false);
         self.log_differences(&verified, "verify: the nodes hold different data");
-        self.notes.lock().verified = Some(verified);
+        let mut notes = self.notes.lock();
+        if !verified.identical {
+            notes.proved = None;
+        }
+        notes.verified = Some(verified);
+    }
+
+    /// The same, from before the start of this process, unless this process knows more.
+    pub fn begin_proved(&self, through: String, time: Timestamp) {
+        let mut notes = self.notes.lock();
+        if notes.proved.is_none() && notes.verified.is_none() {
+            let time = utc(time);
+            notes.proved = Some(ProvedStatus { through, time });
+        }
+    }
+
+    /// Remembers that both copies were found to be the same, and all operations before `through` in them, by a comparison that
+    /// ended at `time`.
+    pub fn note_proved(&self, through: String, time: Timestamp) {
+        let time = utc(time);
+        self.notes.lock().proved = Some(ProvedStatus { through, time });
     }
 
     /// Remembers the result of the comparison that follows a resync of the changes. If nothing differs, the word of a
@@ -233,6 +256,9 @@ impl StatusNotes {
         status.sync.since_ms = millis(now.saturating_sub(notes.since));
         status.sync.reason = shown_reason(&notes, state);
         status.verified.clone_from(&notes.verified);
+        if !state.is_secondary() {
+            status.sync.copy.proved.clone_from(&notes.proved);
+        }
         let was_in_sync = state.is_secondary() && !state.is_in_sync();
         status.sync.copy.as_of = self.contact.last().filter(|_| was_in_sync);
         if let Some(peer) = &mut status.peer {

@@ -10,6 +10,7 @@ mod client_pause;
 mod counted_peer;
 mod pace;
 mod progress;
+mod scrub;
 mod speed;
 mod touched;
 
@@ -24,8 +25,9 @@ use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
     ResyncSource,
 };
+use lockstep_types::Osn;
 use lockstep_verify::DeepCopy;
-use lockstep_verify::own_sums::NoSums;
+use lockstep_verify::own_sums::StoreSums;
 use parking_lot::Mutex;
 
 use crate::durable::tables::{add_writes_to_delta, ranges_of};
@@ -41,6 +43,7 @@ use crate::report::{CommandFailure, ResyncStatus, VerifyMode, VerifyProgress};
 use counted_peer::CountedPeer;
 use pace::{PacedJob, ResyncPace};
 use progress::ResyncMeter;
+use scrub::Scrub;
 use touched::TouchedInodes;
 
 /// The locks of the core, and the pace of a job over one connection.
@@ -143,6 +146,7 @@ pub(crate) struct ResyncJobs {
     /// The inodes that the last resync has touched, and no comparison has seen since.
     touched: TouchedInodes,
     pace: ResyncPace,
+    scrub: Scrub,
 }
 
 impl ResyncJobs {
@@ -164,6 +168,7 @@ impl ResyncJobs {
             tail: Mutex::default(),
             progress: ResyncMeter::default(),
             touched: TouchedInodes::default(),
+            scrub: Scrub::default(),
         }
     }
 
@@ -440,12 +445,15 @@ impl ResyncJobs {
     }
 
     /// Compares this node with the secondary.
+    ///
+    /// Also returns the operation before which all were done on both nodes when the comparison began.
     pub fn compare(
         &self,
         mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
-    ) -> Result<lockstep_verify::Report, CommandFailure> {
+    ) -> Result<(lockstep_verify::Report, Osn), CommandFailure> {
         let peer = self.peer_in_sync()?;
+        let through = self.done_through();
         let done = JobProgress::default();
         let mut compared = None;
         let mut compare = || {
@@ -453,7 +461,7 @@ impl ResyncJobs {
             compared = Some(match mode {
                 VerifyMode::Memory => lockstep_verify::compare(&store.tree(), &peer, &locks, &done),
                 VerifyMode::Disk | VerifyMode::Repair => {
-                    let sums = &NoSums::default();
+                    let sums = &StoreSums::of(store);
                     let copy = DeepCopy { store, sums };
                     let repairs = mode == VerifyMode::Repair;
                     lockstep_verify::compare_deep(copy, &peer, &locks, &done, repairs)
@@ -469,7 +477,13 @@ impl ResyncJobs {
         };
         self.engine.host.attend(&mut compare, &mut tell);
         let compared = compared.unwrap_or_else(|| Err(stopped("the comparison has panicked")));
-        compared.map_err(|error| could_not_compare(&error))
+        let report = compared.map_err(|error| could_not_compare(&error))?;
+        Ok((report, through))
+    }
+
+    /// Both nodes have done every operation before this one.
+    fn done_through(&self) -> Osn {
+        self.replication.core.lock().done_below()
     }
 
     /// The secondary, if the nodes are in sync.

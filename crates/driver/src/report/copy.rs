@@ -19,4 +19,37 @@ pub struct CopyStatus {
     /// machine. `None` on a primary, while the nodes are in sync, and if they never were.
     #[serde(default)]
     pub as_of: Option<String>,
+    /// On a primary: the last proof that both copies are the same.
+    #[serde(default)]
+    pub proved: Option<ProvedStatus>,
+    /// On a primary: the comparison of the disks in the background; `None` if there is none.
+    #[serde(default)]
+    pub scrub: Option<ScrubStatus>,
+}
+
+/// Both copies were found to be the same: each file, and each name, at some moment after all these operations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProvedStatus {
+    /// Every operation before this one was done on both nodes when the comparison began.
+    pub through: String,
+    /// The end of the comparison, in UTC by the clock of that machine.
+    pub time: String,
+}
+
+/// The comparison of the disks with the sums of their nodes in the background. The numbers are those of the last pass that has
+/// come to its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// The beginning of the pass of the moment, in UTC by the clock of that machine; `None` if none is under way.
+    pub began: Option<String>,
+    /// Inodes that this pass has compared.
+    pub inodes_done: Option<u64>,
+    /// The end of the last pass; `None` if none has come to its end.
+    pub last_ended: Option<String>,
+    /// Number of differences.
+    pub differences_total: u64,
+    /// Number of the differences that were healed.
+    pub healed_total: u64,
+    /// Blocks of 4 KiB of either node of whose bytes its sums said nothing.
+    pub unproved_blocks: u64,
 }

@@ -17,7 +17,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{SyncId, WriteVerifier};
 
 use lockstep_verify::DeepCopy;
-use lockstep_verify::own_sums::NoSums;
+use lockstep_verify::own_sums::StoreSums;
 use parking_lot::Mutex;
 use thiserror::Error;
 
@@ -123,7 +123,7 @@ impl Responder {
                 Ok(lockstep_resync::answer(store, request, payload)?)
             }
             request if lockstep_verify::secondary::is_deep(request) => {
-                let sums = &NoSums::default();
+                let sums = &StoreSums::of(store);
                 let copy = DeepCopy { store, sums };
                 Ok(lockstep_verify::answer_deep(copy, request, payload)?)
             }

@@ -40,7 +40,7 @@ impl FakeSums {
         for (ino, length) in files {
             let mut bytes = vec![0; *length];
             node.store().tree().read_raw(*ino, 0, &mut bytes).unwrap();
-            sums.adopt(*ino, 0, &bytes).unwrap();
+            sums.set_right(*ino, 0, &bytes).unwrap();
         }
         sums
     }
@@ -64,7 +64,7 @@ impl OwnSums for FakeSums {
         Ok(sums.collect())
     }
 
-    fn adopt(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
+    fn set_right(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
         let mut blocks = self.blocks.lock();
         for (number, bytes) in (offset / BLOCK as u64..).zip(bytes.chunks(BLOCK)) {
             blocks.insert((ino, number), Some(self.key.block(bytes)));
@@ -375,7 +375,7 @@ fn copies_that_differ_and_fit_their_sums_stay_as_they_are() {
     let pair = Pair::new();
     pair.flip(Side::There, pair.short, 2);
     let bytes = pair.bytes(Side::There, pair.short);
-    pair.sums[1].adopt(pair.short, 0, &bytes).unwrap();
+    pair.sums[1].set_right(pair.short, 0, &bytes).unwrap();
     let differ = [(pair.short, 2, 1, Verdict::CopiesDiffer)];
     assert_eq!(pair.verdicts(true), differ);
     assert_eq!(pair.verdicts(false), differ);

@@ -59,6 +59,17 @@ impl Mount {
         compared.map_err(|failure| format!("the nodes cannot be compared: {}", failure.cause))
     }
 
+    /// Compares the disks of both nodes with their sums, and heals what can be healed, as `lockstep verify --deep --repair` does.
+    pub fn compare_disks(&self, repairs: bool) -> Result<Report, String> {
+        let mode = if repairs {
+            VerifyMode::Repair
+        } else {
+            VerifyMode::Disk
+        };
+        let compared = self.service.0.compare(mode, &mut |_| ());
+        compared.map_err(|failure| format!("the disks cannot be compared: {}", failure.cause))
+    }
+
     /// Compares both nodes, and remembers the result for the status. Returns whether they are identical.
     pub fn verify(&self) -> Result<bool, String> {
         let verified = self.service.0.verify(VerifyMode::Memory, &mut |_| ());

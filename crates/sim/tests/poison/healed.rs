@@ -1,0 +1,262 @@
+//! Disks that change bytes by themselves, on either node and on both, and the repair of them (docs/protocol/sums.md).
+//!
+//! A repair makes a block right if the other node has the right one, and leaves it as it is otherwise. It never spreads bytes
+//! that do not fit their sum. Afterwards a comparison finds exactly the blocks of which no node has the right one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockstep_sim::disk::Disk;
+use lockstep_sim::random::Random;
+use lockstep_sim::scenario::{PRIMARY, SECONDARY, ScriptedCluster, Settings};
+use lockstep_sim::world::Side;
+use lockstep_types::mutants::{Mutant, activate};
+use lockstep_types::{Hash128, Ino};
+use lockstep_verify::own_sums::StoreSums;
+use lockstep_verify::{DeepCopy, DifferenceKind, Report, Verdict};
+
+use super::program::{self, FILE, FIRST, LATER, OTHER};
+use super::steps::{run, start_in_sync};
+
+/// The size of a block.
+const BLOCK: usize = 4096;
+/// Blocks of the file, without its last one, which is not whole. A file of more than 256 blocks is compared piece by piece.
+const SHORT: u64 = 20;
+const LONG: u64 = 600;
+/// Bytes of the last block.
+const TAIL: u64 = 100;
+/// Schedules of each test.
+const SEEDS: u64 = 40;
+
+/// Two nodes in sync, with a file of so many blocks and a tail.
+fn in_sync(blocks: u64) -> ScriptedCluster {
+    let mut cluster = ScriptedCluster::manual(&Settings::STEADY);
+    start_in_sync(&mut cluster);
+    let made = run(&mut cluster, move |mount| {
+        program::create(mount, FILE)?;
+        let bytes = blocks * BLOCK as u64;
+        let mut at = 0;
+        for mark in [FIRST, OTHER].into_iter().cycle() {
+            let length = (bytes - at).min(1 << 20);
+            program::write_at(mount, mark, at, length)?;
+            at += length;
+            if at == bytes {
+                break;
+            }
+        }
+        program::write_at(mount, LATER, bytes, TAIL)
+    });
+    assert_eq!(made, Ok(()));
+    cluster.settle().unwrap();
+    cluster
+}
+
+/// The path of the file's content.
+fn content_path(disk: &Disk) -> String {
+    let files = disk.files();
+    let file = files.iter().find(|file| file.starts_with("content/"));
+    file.expect("the file has content").clone()
+}
+
+fn blocks_of(disk: &Disk) -> Vec<Vec<u8>> {
+    let bytes = disk.read_all(&content_path(disk)).unwrap();
+    bytes.chunks(BLOCK).map(<[u8]>::to_vec).collect()
+}
+
+/// Flips a bit of a block.
+fn flip(disk: &Disk, block: usize, random: &mut Random) {
+    let length = blocks_of(disk)[block].len() as u64;
+    let at = (block * BLOCK) as u64 + random.below(length);
+    let bit = u32::try_from(random.below(8)).unwrap();
+    assert!(disk.flip_bit(&content_path(disk), at, bit));
+}
+
+/// Flips bits of some blocks. Returns the blocks that have changed on each node.
+fn rot(cluster: &ScriptedCluster, random: &mut Random) -> BTreeMap<Side, BTreeSet<usize>> {
+    let mut flipped = BTreeMap::new();
+    let blocks = blocks_of(cluster.disk(PRIMARY)).len() as u64;
+    // Few places, so that some blocks change on both nodes.
+    let places: Vec<_> = (0..4).map(|_| random.below(blocks)).collect();
+    for side in Side::BOTH {
+        let mut of_side = BTreeSet::new();
+        for _ in 0..random.below(5) {
+            let block = usize::try_from(*random.pick(&places)).unwrap();
+            if of_side.insert(block) {
+                flip(cluster.disk(side), block, random);
+            }
+        }
+        flipped.insert(side, of_side);
+    }
+    flipped
+}
+
+fn compare(cluster: &mut ScriptedCluster, repairs: bool) -> Report {
+    let compared = cluster.use_mount(move |mount| mount.compare_disks(repairs));
+    compared.unwrap().unwrap()
+}
+
+/// The blocks that a comparison names, each with its verdict.
+fn named(report: &Report) -> BTreeMap<usize, Verdict> {
+    let mut named = BTreeMap::new();
+    for found in &report.differences {
+        let DifferenceKind::Blocks {
+            offset,
+            length,
+            verdict,
+            ..
+        } = found.what
+        else {
+            panic!("{found}");
+        };
+        let (first, count) = (offset / BLOCK as u64, length.div_ceil(BLOCK as u64));
+        let blocks = first..first + count;
+        named.extend(blocks.map(|block| (usize::try_from(block).unwrap(), verdict)));
+    }
+    named
+}
+
+fn verdict_of(side: Side) -> Verdict {
+    Verdict::WrongBytes(if side == PRIMARY {
+        lockstep_verify::Side::Here
+    } else {
+        lockstep_verify::Side::There
+    })
+}
+
+/// Rot, a comparison, and a repair. Returns the mistake.
+fn rot_and_heal(blocks: u64, seed: u64) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let mut cluster = in_sync(blocks);
+    let right = blocks_of(cluster.disk(PRIMARY));
+    let flipped = rot(&cluster, &mut random);
+    let rotten = Side::BOTH.map(|side| blocks_of(cluster.disk(side)));
+    let both: BTreeSet<_> = flipped[&PRIMARY]
+        .intersection(&flipped[&SECONDARY])
+        .copied()
+        .collect();
+    let lost = both.iter().map(|block| (*block, Verdict::NoneKnownRight));
+    let lost: BTreeMap<usize, Verdict> = lost.collect();
+    let mut expected = lost.clone();
+    for side in Side::BOTH {
+        let healed = flipped[&side].difference(&both);
+        expected.extend(healed.map(|block| (*block, verdict_of(side))));
+    }
+
+    let found = compare(&mut cluster, false);
+    check("named", &named(&found), &expected)?;
+    for (side, rotten) in Side::BOTH.into_iter().zip(&rotten) {
+        check("untouched", &blocks_of(cluster.disk(side)), rotten)?;
+    }
+    let found = compare(&mut cluster, true);
+    check("healed", &named(&found), &expected)?;
+    for (side, rotten) in Side::BOTH.into_iter().zip(&rotten) {
+        let now = blocks_of(cluster.disk(side));
+        for (block, bytes) in now.iter().enumerate() {
+            let of = if both.contains(&block) {
+                rotten
+            } else {
+                &right
+            };
+            let what = format!("block {block} of {side:?}");
+            if *bytes != of[block] {
+                return Err(format!("{what} has bytes that no repair may put there"));
+            }
+        }
+    }
+    check("left", &named(&compare(&mut cluster, false)), &lost)
+}
+
+fn check<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    found: &T,
+    expected: &T,
+) -> Result<(), String> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(format!("{what}: {found:?} and not {expected:?}"))
+}
+
+#[test]
+fn a_repair_heals_what_one_node_has_right_and_spreads_nothing() {
+    for seed in 0..SEEDS {
+        for blocks in [SHORT, LONG] {
+            let done = rot_and_heal(blocks, seed);
+            assert_eq!(done, Ok(()), "seed {seed}, {blocks} blocks");
+        }
+    }
+}
+
+#[test]
+fn a_repair_from_the_bad_copy_is_found() {
+    activate(Some(Mutant::RepairFromBad));
+    let found = (0..SEEDS).find_map(|seed| rot_and_heal(SHORT, seed).err());
+    activate(None);
+    assert!(found.is_some_and(|what| what.contains("named") || what.contains("no repair")));
+}
+
+/// Flips a bit of the sum of a block behind those in the slot of its file.
+fn flip_sum(disk: &Disk, block: u64) {
+    const IN_SLOT: u64 = 26;
+    let files = disk.files();
+    let is_sums = |file: &&String| {
+        file.starts_with("sums/") && !file.contains("slots") && !file.ends_with("era")
+    };
+    let file = files.iter().find(is_sums).expect("the file has sums");
+    assert!(disk.flip_bit(file, (block - IN_SLOT) * 8, 3));
+}
+
+/// The sum of a block is wrong on one node, or its sum and its bytes are.
+fn sums_rot(bytes_too: bool) -> Result<(), String> {
+    let mut cluster = in_sync(LONG);
+    let disk = cluster.disk(SECONDARY);
+    flip_sum(disk, 300);
+    let mut expected = Verdict::WrongSum(lockstep_verify::Side::There);
+    if bytes_too {
+        flip(disk, 300, &mut Random::new(1));
+        expected = Verdict::NoneKnownRight;
+    }
+    let before = blocks_of(cluster.disk(SECONDARY));
+    let expected = BTreeMap::from([(300, expected)]);
+    let report = compare(&mut cluster, true);
+    check("named", &named(&report), &expected)?;
+    check("untouched", &blocks_of(cluster.disk(SECONDARY)), &before)?;
+    let left = if bytes_too { expected } else { BTreeMap::new() };
+    check("left", &named(&compare(&mut cluster, false)), &left)
+}
+
+#[test]
+fn a_wrong_sum_is_made_anew_and_one_beside_wrong_bytes_is_not() {
+    assert_eq!(sums_rot(false), Ok(()));
+    assert_eq!(sums_rot(true), Ok(()));
+}
+
+#[test]
+fn a_repair_by_the_word_of_another_sum_is_found() {
+    activate(Some(Mutant::RepairOtherSum));
+    let found = sums_rot(true);
+    activate(None);
+    assert!(found.is_err_and(|what| what.contains("named")));
+}
+
+/// A sum for other bytes than those of the other node would vouch for bytes that nobody has compared.
+fn remakes_uncompared() -> bool {
+    let mut cluster = in_sync(SHORT);
+    let other = Hash128::of(b"other bytes");
+    let made = run(&mut cluster, move |mount| {
+        let store = mount.service().0.store();
+        let sums = &StoreSums::of(store);
+        let copy = DeepCopy { store, sums };
+        let file = Ino::new(2).unwrap();
+        Ok(copy.remake(file, 0, &[other]).is_ok())
+    });
+    made.unwrap()
+}
+
+#[test]
+fn a_sum_is_made_anew_of_bytes_that_both_nodes_have() {
+    assert!(!remakes_uncompared());
+    activate(Some(Mutant::RemakeUncompared));
+    let made = remakes_uncompared();
+    activate(None);
+    assert!(made, "the mutant is found");
+}
