@@ -13,7 +13,8 @@
 //! Invariants:
 //! - A slot of the [`UnflushedTable`] is stored before the first byte of a write reaches the content.
 //! - Content is noted as dirty after it was changed: a sync that ran before has not covered the change.
-//! - Bytes change by [`before_change`] only, which announces each change.
+//! - Bytes change by [`before_change`] only, which announces each change; but [`healing`] puts the bytes back that a disk has
+//!   changed.
 //!
 //! Locks, in the order in which they may be taken: `collecting` of [`removal`]; the lock of a sync in [`dirty`]; a
 //! shard of [`file_table`]; the state of a file, then its content ([`open_file`]); the notes of [`dirty`] and
@@ -25,6 +26,7 @@ mod changes;
 mod dirty;
 mod file_table;
 pub mod freed;
+mod healing;
 mod open_file;
 mod read;
 mod removal;

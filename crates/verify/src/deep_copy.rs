@@ -157,7 +157,7 @@ impl DeepCopy<'_> {
         let backing = &**self.store.backing();
         let kept = kept_blocks::keep(backing, ino, offset, &versions).map_err(RepairError::Keep)?;
         self.put(ino, offset, right)?;
-        self.check_healed(ino, offset, &ours)?;
+        self.check_healed(ino, offset, count)?;
         Ok(kept)
     }
 
@@ -191,24 +191,47 @@ impl DeepCopy<'_> {
             let block = offset / BLOCK;
             return Err(RepairError::NotWrong { block });
         };
-        self.store.replica().put_blocks(ino, offset, inside)?;
-        Ok(self.store.sync_file(ino, false)?)
+        Ok(self.store.replica().heal_blocks(ino, offset, inside)?)
     }
 
-    /// The disk has the new bytes, and the sums are those from before: a write of a part of a block may have made its sum void.
-    fn check_healed(self, ino: Ino, offset: u64, before: &[OwnBlock]) -> Result<(), RepairError> {
+    /// Reads the disk back.
+    fn check_healed(self, ino: Ino, offset: u64, count: usize) -> Result<(), RepairError> {
+        let now = self.blocks(ino, offset, count)?;
+        let wrong = now.iter().find(|block| block.fit != SumFit::Fits);
+        wrong.map_or(Ok(()), |block| {
+            let block = block.number;
+            Err(RepairError::ReadBack { block })
+        })
+    }
+
+    /// The numbers of the blocks that do not fit their sums, of bytes that a program is to get: from `offset` on, which is a multiple of
+    /// the size of a block, up to the end of a block or of the file. A sum that says nothing, or cannot be read, is no reason.
+    pub fn misfits(self, ino: Ino, offset: u64, bytes: &[u8]) -> Vec<u64> {
         let key = self.sums.key();
-        let now = self.blocks(ino, offset, before.len())?;
-        for (now, before) in now.iter().zip(before) {
-            let block = now.number;
-            if fit(before.sum, key.block(&now.bytes)) != SumFit::Fits {
-                return Err(RepairError::ReadBack { block });
-            }
-            if now.fit != SumFit::Fits {
-                self.adopt(ino, now)?;
-            }
-        }
-        Ok(())
+        let (first, blocks) = (offset / BLOCK, bytes.chunks(BLOCK_BYTES));
+        let sums = self.sums.blocks(ino, first, blocks.len() as u64);
+        let sums = sums.unwrap_or_default();
+        let all = (first..).zip(blocks).zip(sums);
+        let wrong = all.filter(|((_, bytes), sum)| {
+            sum.is_some_and(|sum| fit(Some(sum), key.block(bytes)) == SumFit::Misfits)
+        });
+        wrong.map(|((number, _), _)| number).collect()
+    }
+
+    /// Puts a block of the disk that fits its sum into memory, which may have other bytes. Returns whether the disk has such a
+    /// block.
+    ///
+    /// # Errors
+    /// If the block cannot be read or written.
+    pub fn refresh(self, ino: Ino, block: u64) -> Result<bool, RepairError> {
+        let offset = block.saturating_mul(BLOCK);
+        let ours = self.blocks(ino, offset, 1)?;
+        let Some(right) = ours.first().filter(|block| block.fit == SumFit::Fits) else {
+            return Ok(false);
+        };
+        self.put(ino, offset, &right.bytes)?;
+        self.check_healed(ino, offset, 1)?;
+        Ok(true)
     }
 
     /// Makes sums anew of blocks that have these hashes on the other node.

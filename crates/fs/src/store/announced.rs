@@ -361,6 +361,10 @@ const CALLERS: [(&str, &str); 11] = [
     ("backing", "below the store"),
     ("content/before_change.rs", "the one place"),
     ("content/freed.rs", "a copy of freed content"),
+    (
+        "content/healing.rs",
+        "bytes that a disk has changed are put back",
+    ),
     ("content/open_file.rs", "the cut of a failed write"),
     ("content/reservation.rs", "a reservation, for the one place"),
     ("export.rs", "a file of the exported tree"),
