@@ -56,9 +56,19 @@ struct Disks {
 impl Disks {
     /// In sync, with all files.
     fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// The same, with a line more for the datastore of both nodes.
+    fn start_with(line: &str) -> Self {
         let disks = [SmallDisk::make(), SmallDisk::make()];
         let environments: [NodeEnvironment; 2] = disks.each_ref().map(SmallDisk::environment);
         let mut pair = Pair::prepare(PATIENT, environments);
+        for config in [pair.primary.config(), pair.secondary.config()] {
+            let text = fs::read_to_string(&config).unwrap();
+            let text = text.replacen("on_peer_loss", &format!("{line}\non_peer_loss"), 1);
+            fs::write(config, text).unwrap();
+        }
         pair.start();
         for file in FILES {
             fs::write(pair.mount().join(file.0), content(file)).unwrap();
@@ -258,5 +268,43 @@ fn a_bit_that_has_changed_in_a_sum_is_no_reason_to_touch_the_bytes() {
         (Some(0), &Value::from(0))
     );
     nodes.assert_read(LARGE);
+    nodes.pair.end();
+}
+
+#[test]
+fn a_checked_read_gets_the_right_bytes_or_an_error() {
+    if !can_mount() {
+        return;
+    }
+    let mut nodes = Disks::start_with("check_reads = true");
+    nodes.rot(0, SMALL, 0);
+    nodes.rot(0, LARGE, 301);
+    // The bytes before the tail are not all asked for.
+    nodes.disks[0].forget_cached();
+    let file = fs::File::open(nodes.pair.mount().join("large")).unwrap();
+    let mut part = [0; 10];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut part, (301 * BLOCK + 20) as u64).unwrap();
+    assert_eq!(part, block(FILES[LARGE].1, 301)[20..30]);
+    nodes.assert_read(SMALL);
+    nodes.assert_read(LARGE);
+    nodes.disks[0].forget_cached();
+    let (code, report) = nodes.deep(&[]);
+    assert_eq!(code, Some(0), "the disk is right again: {report}");
+    assert!(nodes.pair.primary.logged().contains("healed from the peer"));
+
+    // Wrong on both nodes.
+    nodes.rot(0, LOST, 1);
+    nodes.rot(1, LOST, 1);
+    nodes.disks[0].forget_cached();
+    let read = fs::read(nodes.pair.mount().join("lost"));
+    assert_eq!(read.unwrap_err().raw_os_error(), Some(5), "EIO");
+    assert!(
+        nodes
+            .pair
+            .primary
+            .logged()
+            .contains("a read fails: a block does not fit its sum")
+    );
+    nodes.assert_read(SMALL);
     nodes.pair.end();
 }

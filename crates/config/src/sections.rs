@@ -11,7 +11,7 @@ use lockstep_driver::config::{
 };
 use lockstep_fs::InoRanges;
 use lockstep_types::DatastoreUuid;
-use lockstep_types::settings::{Choice, Encryption, Role};
+use lockstep_types::settings::{CheckReads, Choice, Encryption, Role};
 use lockstep_witness::WitnessConfig;
 use toml::de::{DeTable, DeValue};
 
@@ -215,6 +215,7 @@ fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> Policies
         flap_wait_max: read_flap_wait(problems, section),
         resync: read_resync_limits(problems, section),
         scrub_every: read_choice(problems, section, "scrub_every"),
+        check_reads: read_check_reads(problems, section),
     }
 }
 
@@ -228,6 +229,16 @@ fn read_resync_limits(problems: &mut Problems<'_>, section: &Section<'_>) -> Res
         bytes_per_second: section.optional(problems, "resync_bytes_per_second", None, bytes),
         pause_above: section.optional(problems, "resync_pause_above_ms", None, time),
     }
+}
+
+/// Reads `check_reads`: one of its words, or true or false.
+fn read_check_reads(problems: &mut Problems<'_>, section: &Section<'_>) -> CheckReads {
+    let read = |value: &DeValue<'_>| match value {
+        DeValue::Boolean(true) => Ok(CheckReads::On),
+        DeValue::Boolean(false) => Ok(CheckReads::Off),
+        word => value::choice(word),
+    };
+    section.optional(problems, "check_reads", CheckReads::default(), read)
 }
 
 fn read_stall_limit(problems: &mut Problems<'_>, section: &Section<'_>) -> DiskStallLimit {

@@ -189,6 +189,7 @@ fn value_text(datastore: &DatastoreConfig, key: &str) -> Result<Option<String>, 
             limit.map_or(0, NonZeroU64::get).to_string()
         }
         "resync_pause_above_ms" => ms(policies.resync.pause_above.unwrap_or_default()),
+        "check_reads" => toml_text(policies.check_reads.word()),
         "scrub_every" => toml_text(policies.scrub_every.word()),
         "fuse_threads" => datastore.fuse_threads.to_string(),
         _ => return Ok(None),

@@ -14,7 +14,7 @@ use lockstep_fs::InoRanges;
 use lockstep_link::Fingerprint;
 use lockstep_roles::{Member, RoleRecord, RoleSettings, ServicePart};
 use lockstep_types::settings::{
-    Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, ScrubEvery, Standby,
+    CheckReads, Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, ScrubEvery, Standby,
 };
 use lockstep_types::time::millis;
 use lockstep_types::{DatastoreUuid, WitnessId};
@@ -131,6 +131,8 @@ pub struct Policies {
     pub resync: ResyncLimits,
     /// How often the disks are compared with the sums in the background. Default [`ScrubEvery::Off`].
     pub scrub_every: ScrubEvery,
+    /// Whether each read is compared with the sums of its blocks. Default [`CheckReads::Off`].
+    pub check_reads: CheckReads,
 }
 
 impl DatastoreConfig {

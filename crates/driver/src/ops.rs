@@ -1,6 +1,7 @@
 //! Operations of clients on the primary, from the request to the answer.
 
 pub(crate) mod berths;
+pub(crate) mod checked_reads;
 pub(crate) mod content;
 pub(crate) mod lock_plan;
 pub(crate) mod locks;

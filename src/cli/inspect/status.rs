@@ -354,11 +354,11 @@ fn explanation(store: &DatastoreStatus) -> Vec<String> {
         ];
     }
     if store.sync.in_sync && found_different(store).is_some() {
-        return vec![
-            "→ the nodes hold different data: see \"verify says DIFFERENT\" in docs/operations/disks.md, and run \
-             `lockstep verify` again after the repair"
-                .to_owned(),
-        ];
+        return vec![format!(
+            "→ the nodes hold different data: run `lockstep verify {} --deep --repair`, which names the wrong side and heals \
+                 it; for what it cannot heal see \"verify says DIFFERENT\" in docs/operations/disks.md",
+            store.settings.name
+        )];
     }
     let Some(peer) = &store.peer else {
         return Vec::new();

@@ -121,6 +121,7 @@ fn differing_of_datastore(old: &DatastoreConfig, new: &DatastoreConfig) -> Vec<&
         flap_wait_max,
         resync,
         scrub_every,
+        check_reads,
     } = policies;
     let all = [
         ("name", *name != old.name),
@@ -147,6 +148,7 @@ fn differing_of_datastore(old: &DatastoreConfig, new: &DatastoreConfig) -> Vec<&
             "disk_stall_limit_ms",
             *disk_stall_limit != old.policies.disk_stall_limit,
         ),
+        ("check_reads", *check_reads != old.policies.check_reads),
         ("scrub_every", *scrub_every != old.policies.scrub_every),
         ("fuse_threads", *fuse_threads != old.fuse_threads),
         ("peer", peer.is_some() != old.peer.is_some()),
@@ -192,7 +194,7 @@ pub(super) mod tests {
     use lockstep_fs::InoRanges;
     use lockstep_link::Fingerprint;
     use lockstep_types::settings::{
-        Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, ScrubEvery, Standby,
+        CheckReads, Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, ScrubEvery, Standby,
     };
     use lockstep_types::{DatastoreUuid, WitnessId};
 
@@ -277,6 +279,9 @@ pub(super) mod tests {
         }),
         ("resync_pause_above_ms", true, |it| {
             it.policies.resync.pause_above = Some(Duration::from_millis(20));
+        }),
+        ("check_reads", false, |it| {
+            it.policies.check_reads = CheckReads::On;
         }),
         ("scrub_every", true, |it| {
             it.policies.scrub_every = ScrubEvery::Week;

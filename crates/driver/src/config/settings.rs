@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use lockstep_types::settings::{
-    Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, ScrubEvery, Standby,
+    CheckReads, Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, ScrubEvery, Standby,
 };
 
 /// One key in the configuration of a datastore.
@@ -335,6 +335,11 @@ pub const DATASTORE: &[Setting] = &[
         Change::AtOnce,
         "A resync or a `lockstep verify` pauses while more than a twentieth of the programs' operations take longer than this.\n\
          0: it never pauses. The primary's value counts.",
+    ),
+    word::<CheckReads>(
+        "check_reads",
+        refused("each read asks for the setting without a lock"),
+        "Whether each block that a program reads is compared with its sum, and healed from the other node if it does not fit.",
     ),
     word::<ScrubEvery>(
         "scrub_every",

@@ -16,6 +16,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Osn};
 
 use super::berths::Berths;
+use super::checked_reads::{BlockRead, CheckedReads};
 use super::paw::PawEntries;
 use super::pending::{
     LocalChange, LocalPart, PendingOp, PendingOps, PendingRead, PendingSync, PendingWrite,
@@ -45,6 +46,8 @@ pub(crate) struct ContentOps {
     pub paw: PawEntries,
     berths: Arc<Berths>,
     spill: Arc<SpillBuffer>,
+    /// Reads are compared with the sums of their blocks.
+    checks: Option<CheckedReads>,
 }
 
 impl ContentOps {
@@ -56,6 +59,7 @@ impl ContentOps {
         paw: PawEntries,
         berths: Arc<Berths>,
         spill: Arc<SpillBuffer>,
+        checks: Option<CheckedReads>,
     ) -> Self {
         Self {
             engine,
@@ -64,6 +68,7 @@ impl ContentOps {
             paw,
             berths,
             spill,
+            checks,
         }
     }
 
@@ -84,8 +89,7 @@ impl ContentOps {
         let change = match self.pending.begin_local_part(op, osn)? {
             LocalPart::Change(change) => change,
             LocalPart::Read(read) => {
-                self.read_now(read);
-                return done;
+                return self.read_now(op, read);
             }
             LocalPart::LocksGranted => return None,
             LocalPart::LocksAbandoned => return done,
@@ -111,8 +115,45 @@ impl ContentOps {
         Some(Event::LocalDone(op, result))
     }
 
-    /// Reads, and answers the client.
-    fn read_now(&self, read: PendingRead) {
+    /// Reads, and answers the client. A block that does not fit its sum goes to the worker pool.
+    fn read_now(self: &Arc<Self>, op: OpId, read: PendingRead) -> Option<Event> {
+        let done = Some(Event::LocalDone(op, Ok(())));
+        let Some(checks) = &self.checks else {
+            self.read_unchecked(read);
+            return done;
+        };
+        let found = match checks.read(read.ino, read.offset, read.length) {
+            Ok(found) => found,
+            Err(error) => {
+                (read.done)(Err(self.engine.log_and_errno(&error)));
+                return done;
+            }
+        };
+        if let Some(bytes) = found.checked() {
+            (read.done)(Ok(bytes));
+            return done;
+        }
+        self.heal_in_pool(op, read, found);
+        None
+    }
+
+    /// Has the worker pool heal the blocks of a read, and answer the client.
+    fn heal_in_pool(self: &Arc<Self>, op: OpId, read: PendingRead, wrong: BlockRead) {
+        let ops = Arc::clone(self);
+        self.replication.spawn(move || {
+            let healed = ops.checks.as_ref().ok_or(OpError::Refused(Errno::Io));
+            let healed =
+                healed.and_then(|checks| checks.heal_and_read(read.ino, read.offset, &wrong));
+            match &healed {
+                Ok(found) => (read.done)(Ok(found.checked().unwrap_or_default())),
+                Err(error) => (read.done)(Err(ops.engine.log_and_errno(error))),
+            }
+            let done = Event::LocalDone(op, Ok(()));
+            ops.replication.handle_event(ThreadKind::MayWait, done);
+        });
+    }
+
+    fn read_unchecked(&self, read: PendingRead) {
         let mut buffer = vec![0; read.length];
         match self.engine.store.read(read.ino, read.offset, &mut buffer) {
             Ok(length) => (read.done)(Ok(buffer.get(..length).unwrap_or_default())),

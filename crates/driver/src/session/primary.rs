@@ -18,6 +18,7 @@ use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::{ServiceMode, State, Trigger};
 use lockstep_roles::SessionEvent;
+use lockstep_types::settings::CheckReads;
 use lockstep_types::{Errno, Osn};
 use parking_lot::Mutex;
 
@@ -27,6 +28,7 @@ use crate::host::ThreadKind;
 use crate::jobs::resync::ResyncJobs;
 use crate::jobs::sync_mark::{self, MarkedCopy};
 use crate::ops::berths::Berths;
+use crate::ops::checked_reads::CheckedReads;
 use crate::ops::content::{CallerWrite, ContentOps};
 use crate::ops::locks::InternalLocks;
 use crate::ops::meta_pipeline::MetaPipeline;
@@ -78,6 +80,11 @@ impl PrimarySession {
                 Arc::clone(&engine.wakes.tick_work),
             ));
             let requests = Arc::new(PendingRequests::default());
+            let policies = engine.config.current().policies;
+            let checks = (policies.check_reads == CheckReads::On).then(|| {
+                let (engine, replication) = (Arc::clone(&engine), Arc::clone(&replication));
+                CheckedReads::new(engine, replication, Arc::clone(&requests))
+            });
             let content = Arc::new(ContentOps::new(
                 Arc::clone(&engine),
                 Arc::clone(&replication),
@@ -85,6 +92,7 @@ impl PrimarySession {
                 PawEntries::new(paw, first_osn),
                 Arc::clone(&berths),
                 Arc::clone(&spill),
+                checks,
             ));
             let locks = InternalLocks::new(Arc::clone(&replication), Arc::clone(&pending));
             let space = Arc::new(SpaceCheck::new(
