@@ -7,6 +7,7 @@
 mod database;
 mod failover;
 mod files;
+mod rot;
 mod show;
 
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ use crate::records::WrittenRecords;
 
 use database::{DatabaseWriter, Ledger};
 use files::DemoFiles;
+use rot::FlippedBit;
 use show::{Show, count, duration, milliseconds, size};
 
 /// How long programs write before, between and after the events.
@@ -137,6 +139,7 @@ impl<'s> Demo<'s> {
         self.lose_a_process()?;
         let records = self.cluster.finish_client()?;
         self.compare("Do both nodes still hold the same?")?;
+        self.heal_a_flipped_bit(&files)?;
         self.show.step("Is everything there that was acknowledged?");
         check_all(self.show, &self.cluster.mount()?, &files, records, &ledger)?;
         self.read_secondary_alone(&files, records, &ledger)
@@ -290,6 +293,27 @@ impl<'s> Demo<'s> {
             "node {} is the secondary, and in sync again after {}, by itself",
             name.word(),
             duration(waited)
+        ));
+        Ok(())
+    }
+
+    /// A bit flips on the disk of the secondary.
+    fn heal_a_flipped_bit(&mut self, files: &DemoFiles) -> Result<()> {
+        self.show
+            .step("Flip a bit on the disk of the secondary, behind the back of its node");
+        let secondary = self.cluster.primary.other();
+        let store = self.cluster.playground.plan(secondary)?.store.clone();
+        let flipped = FlippedBit::make(&store, files.large_bytes())?;
+        self.show
+            .command(&format!("lockstep verify {DATASTORE} --deep --repair"));
+        let started = Instant::now();
+        let report = self.cluster.playground.repair(self.cluster.primary)?;
+        rot::check_report(&report)?;
+        flipped.check_healed()?;
+        self.show.good(&format!(
+            "found among {} on each disk, named as wrong on the secondary, and healed from the primary, in {}",
+            size(report.bytes_compared),
+            duration(started.elapsed())
         ));
         Ok(())
     }

@@ -150,6 +150,11 @@ impl Playground {
         self.program.verify(&self.plan(primary)?.control)
     }
 
+    /// Compares the disks of both nodes, by the node that is the primary, and heals what differs.
+    pub(crate) fn repair(&self, primary: ServerName) -> Result<VerifyAnswer> {
+        self.program.repair(&self.plan(primary)?.control)
+    }
+
     /// Exports the store of a stopped node into `dest`.
     pub(crate) fn export(&self, name: ServerName, dest: &Path) -> Result<()> {
         self.program.export(dest, &self.plan(name)?.config)

@@ -66,6 +66,7 @@ pub(crate) struct VerifyAnswer {
     pub(crate) inodes_compared: u64,
     pub(crate) bytes_compared: u64,
     pub(crate) differences_total: u64,
+    pub(crate) healed_total: u64,
     /// The first differences.
     pub(crate) differences: Vec<serde_json::Value>,
 }
@@ -112,8 +113,20 @@ impl Program {
 
     /// Compares both nodes.
     pub(crate) fn verify(&self, control: &Path) -> Result<VerifyAnswer> {
-        let arguments = ["verify", DATASTORE, "--json", "--control"];
-        let output = self.run(&arguments, control, &ANSWERS)?;
+        self.compare(&["verify", DATASTORE, "--json", "--control"], control)
+    }
+
+    /// Compares the disks of both nodes, and heals what differs.
+    pub(crate) fn repair(&self, control: &Path) -> Result<VerifyAnswer> {
+        let options = ["--deep", "--repair", "--json", "--control"];
+        self.compare(
+            &[["verify", DATASTORE].as_slice(), &options].concat(),
+            control,
+        )
+    }
+
+    fn compare(&self, arguments: &[&str], control: &Path) -> Result<VerifyAnswer> {
+        let output = self.run(arguments, control, &ANSWERS)?;
         serde_json::from_slice(&output).context("cannot read the output of verify")
     }
 
