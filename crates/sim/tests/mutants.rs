@@ -20,7 +20,7 @@ const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `healed.rs`,
 /// `put_back.rs`, `restarted.rs` and `touched.rs` in `poison`; those of sums are found by `sums.rs` in `store_on_disk`.
-const SCRIPTED: [Mutant; 19] = [
+const SCRIPTED: [Mutant; 20] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -40,6 +40,7 @@ const SCRIPTED: [Mutant; 19] = [
     Mutant::RepairFromBad,
     Mutant::RepairOtherSum,
     Mutant::RemakeUncompared,
+    Mutant::HealAsWrite,
 ];
 
 /// A block differs and is not in PAW or SAW.
@@ -238,6 +239,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::RepairFromBad
         | Mutant::RepairOtherSum
         | Mutant::RemakeUncompared
+        | Mutant::HealAsWrite
         | Mutant::TrustOldWord => &[],
     }
 }

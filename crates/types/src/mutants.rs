@@ -216,6 +216,8 @@ mutants! {
     RepairOtherSum,
     /// A sum is made anew of bytes that differ from those of the other node.
     RemakeUncompared,
+    /// A repair tells the observers of changes of the bytes that it puts back.
+    HealAsWrite,
 }
 
 #[cfg(feature = "mutants")]

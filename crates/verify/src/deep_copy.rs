@@ -191,7 +191,12 @@ impl DeepCopy<'_> {
             let block = offset / BLOCK;
             return Err(RepairError::NotWrong { block });
         };
-        Ok(self.store.replica().heal_blocks(ino, offset, inside)?)
+        let replica = self.store.replica();
+        if is_active(Mutant::HealAsWrite) {
+            replica.put_blocks(ino, offset, inside)?;
+            return Ok(self.store.sync_file(ino, false)?);
+        }
+        Ok(replica.heal_blocks(ino, offset, inside)?)
     }
 
     /// Reads the disk back.

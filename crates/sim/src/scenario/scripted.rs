@@ -270,6 +270,17 @@ impl ScriptedCluster {
         self.use_mount(Mount::compare)?
     }
 
+    /// Begins a program that uses the primary's mount, and does not wait for its end.
+    pub fn begin_program(&self, body: impl FnOnce(&Mount) + Send + 'static) -> Result<(), String> {
+        let primary = self.nodes.machine(Role::Primary);
+        let running = self.nodes.of(primary).node.running();
+        let mount = running.as_deref().and_then(Mount::of);
+        let mount = mount.ok_or("the primary is not running")?;
+        let process = Arc::clone(mount.process());
+        process.start(move || body(&mount));
+        Ok(())
+    }
+
     /// Runs `body` in a program that uses the primary's mount, to its end.
     pub fn use_mount<T: Send + 'static>(
         &mut self,

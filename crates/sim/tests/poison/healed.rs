@@ -4,18 +4,20 @@
 //! that do not fit their sum. Afterwards a comparison finds exactly the blocks of which no node has the right one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use lockstep_sim::disk::Disk;
 use lockstep_sim::random::Random;
-use lockstep_sim::scenario::{PRIMARY, SECONDARY, ScriptedCluster, Settings};
+use lockstep_sim::scenario::{IN_SYNC_WITHIN, PRIMARY, SECONDARY, ScriptedCluster, Settings};
 use lockstep_sim::world::Side;
 use lockstep_types::mutants::{Mutant, activate};
+use lockstep_types::settings::ScrubEvery;
 use lockstep_types::{Hash128, Ino};
 use lockstep_verify::own_sums::StoreSums;
 use lockstep_verify::{DeepCopy, DifferenceKind, Report, Verdict};
 
-use super::program::{self, FILE, FIRST, LATER, OTHER};
-use super::steps::{run, start_in_sync};
+use super::program::{self, FILE, FIRST, LATER, OTHER, THIRD};
+use super::steps::{kill, run, start_in_sync, status, until};
 
 /// The size of a block.
 const BLOCK: usize = 4096;
@@ -24,6 +26,8 @@ const SHORT: u64 = 20;
 const LONG: u64 = 600;
 /// Bytes of the last block.
 const TAIL: u64 = 100;
+/// The time of a repair, or longer.
+const REPAIR_MICROS: u64 = 20_000;
 /// Schedules of each test.
 const SEEDS: u64 = 40;
 
@@ -259,4 +263,162 @@ fn a_sum_is_made_anew_of_bytes_that_both_nodes_have() {
     let made = remakes_uncompared();
     activate(None);
     assert!(made, "the mutant is found");
+}
+
+/// A node is killed while blocks are healed. What is left can still be told and healed: a sum never vouches for bytes that a
+/// disk has changed.
+fn kill_within_repair(seed: u64) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let mut cluster = in_sync(SHORT);
+    let right = blocks_of(cluster.disk(PRIMARY));
+    let flipped = rot(&cluster, &mut random);
+    let both: BTreeSet<_> = flipped[&PRIMARY]
+        .intersection(&flipped[&SECONDARY])
+        .copied()
+        .collect();
+    cluster.begin_program(|mount| drop(mount.compare_disks(true)))?;
+    let within = Duration::from_micros(random.below(REPAIR_MICROS));
+    cluster.run_for(within)?;
+    let side = *random.pick(&Side::BOTH);
+    kill(&mut cluster, side);
+    cluster.start(side);
+    cluster.until_in_sync(IN_SYNC_WITHIN)?;
+    cluster.settle()?;
+    let left = named(&compare(&mut cluster, false));
+    for (block, verdict) in &left {
+        let is_lost = both.contains(block) && *verdict == Verdict::NoneKnownRight;
+        let is_healable = !both.contains(block) && matches!(verdict, Verdict::WrongBytes(_));
+        if !is_lost && !is_healable {
+            return Err(format!(
+                "block {block} is left as {verdict:?} by a kill of {side:?}"
+            ));
+        }
+    }
+    compare(&mut cluster, true);
+    let lost = both.iter().map(|block| (*block, Verdict::NoneKnownRight));
+    check(
+        "left",
+        &named(&compare(&mut cluster, false)),
+        &lost.collect(),
+    )?;
+    for side in Side::BOTH {
+        let now = blocks_of(cluster.disk(side));
+        let is_wrong = |block: &usize| !both.contains(block) && now[*block] != right[*block];
+        if let Some(block) = (0..now.len()).find(is_wrong) {
+            return Err(format!(
+                "block {block} of {side:?} is wrong after the repair"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_kill_within_a_repair_leaves_nothing_that_a_sum_vouches_for() {
+    for seed in 0..SEEDS {
+        assert_eq!(kill_within_repair(seed), Ok(()), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_repair_that_notes_a_change_is_found() {
+    activate(Some(Mutant::HealAsWrite));
+    let found = (0..20 * SEEDS).find_map(|seed| kill_within_repair(seed).err());
+    activate(None);
+    assert!(found.is_some_and(|what| what.contains("is left as")));
+}
+
+/// A program writes while blocks are healed.
+fn write_beside_repair(seed: u64) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let mut cluster = in_sync(SHORT);
+    let flipped = rot(&cluster, &mut random);
+    let mut lost: BTreeSet<_> = flipped[&PRIMARY]
+        .intersection(&flipped[&SECONDARY])
+        .copied()
+        .collect();
+    cluster.begin_program(|mount| drop(mount.compare_disks(true)))?;
+    for _ in 0..10 {
+        let block = random.below(SHORT);
+        let written = run(&mut cluster, move |mount| {
+            program::write_at(mount, THIRD, block * BLOCK as u64, BLOCK as u64)
+        });
+        assert_eq!(written, Ok(()));
+        lost.remove(&usize::try_from(block).unwrap());
+    }
+    cluster.settle()?;
+    compare(&mut cluster, true);
+    let left = lost.iter().map(|block| (*block, Verdict::NoneKnownRight));
+    check(
+        "left",
+        &named(&compare(&mut cluster, false)),
+        &left.collect(),
+    )?;
+    let [here, there] = Side::BOTH.map(|side| blocks_of(cluster.disk(side)));
+    let differs = |block: &usize| !lost.contains(block) && here[*block] != there[*block];
+    match (0..here.len()).find(differs) {
+        Some(block) => Err(format!("block {block} differs")),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn a_repair_keeps_what_programs_write_meanwhile() {
+    for seed in 0..SEEDS {
+        assert_eq!(write_beside_repair(seed), Ok(()), "seed {seed}");
+    }
+}
+
+/// Has the primary scrub, as if it had waited for long.
+fn scrub(cluster: &mut ScriptedCluster) {
+    let changed = run(cluster, |mount| {
+        let datastore = &mount.service().0;
+        let mut config = (*datastore.config().current()).clone();
+        config.policies.scrub_every = ScrubEvery::Day;
+        Ok(datastore.reconfigure(config).is_ok())
+    });
+    assert_eq!(changed, Ok(true));
+}
+
+#[test]
+fn a_scrub_heals_and_says_what_it_has_proved() {
+    let mut cluster = in_sync(SHORT);
+    let right = blocks_of(cluster.disk(PRIMARY));
+    let random = &mut Random::new(1);
+    flip(cluster.disk(PRIMARY), 3, random);
+    flip(cluster.disk(SECONDARY), 4, random);
+    let long_ago = br#"{ "waits_since": -10000000 }"#;
+    cluster.disk(PRIMARY).put("scrub.json", long_ago).unwrap();
+    scrub(&mut cluster);
+    until(&mut cluster, "the scrub has ended", |cluster| {
+        let copy = status(cluster, PRIMARY).sync.copy;
+        copy.scrub.is_some_and(|scrub| scrub.last_ended.is_some())
+    });
+    let copy = status(&cluster, PRIMARY).sync.copy;
+    let found = copy.scrub.unwrap();
+    assert_eq!(
+        (
+            found.differences_total,
+            found.healed_total,
+            found.unproved_blocks
+        ),
+        (2, 2, 0)
+    );
+    let proved = copy.proved.unwrap();
+    assert_ne!(proved.through, "0.0");
+    for side in Side::BOTH {
+        assert!(blocks_of(cluster.disk(side)) == right, "{side:?}");
+    }
+
+    // The next process remembers the proof, and waits for its time.
+    kill(&mut cluster, PRIMARY);
+    cluster.start(PRIMARY);
+    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
+    scrub(&mut cluster);
+    until(&mut cluster, "the record is read", |cluster| {
+        status(cluster, PRIMARY).sync.copy.proved.is_some()
+    });
+    let copy = status(&cluster, PRIMARY).sync.copy;
+    assert_eq!(copy.proved, Some(proved));
+    assert_eq!(copy.scrub.unwrap().began, None);
 }

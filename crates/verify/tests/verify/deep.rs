@@ -10,6 +10,7 @@ use lockstep_resync::{JobProgress, Peer, PeerError, ResyncSource, send_content};
 use lockstep_sums::{BlockSum, SumKey, SumSecret};
 use lockstep_types::{Hash128, Ino};
 use lockstep_verify::kept_blocks::BAD_BLOCKS_DIR;
+use lockstep_verify::own_sums::StoreSums;
 use lockstep_verify::secondary::is_deep;
 use lockstep_verify::{
     DeepCopy, DifferenceKind, OwnSums, RepairError, RepairOutcome, Report, Side, Verdict,
@@ -110,9 +111,12 @@ fn content(seed: u8, length: usize) -> Vec<u8> {
 impl Pair {
     fn new() -> Self {
         let primary = Node::new();
+        let secret = SumSecret::new([6; 32]);
+        primary.store().sums().take_secret(&secret).unwrap();
         let short = primary.file("short", &content(1, SHORT));
         let long = primary.file("long", &content(2, LONG));
         let mut secondary = Node::new();
+        secondary.store().sums().take_secret(&secret).unwrap();
         let peer = LocalPeer::new(&secondary);
         send_namespace(primary.store(), &peer).unwrap();
         let view = primary.store().tree();
@@ -408,4 +412,44 @@ fn a_repair_changes_no_block_without_its_own_look() {
     assert_eq!(pair.kept(Side::There), [""; 0]);
     let outside = copy.heal(pair.short, 1 << 40, &right);
     assert!(outside.is_err());
+}
+
+/// The same with the sums that the stores keep, over a close and an opening of the secondary.
+#[test]
+fn the_sums_that_the_stores_keep_name_the_wrong_side() {
+    let pair = Pair::new();
+    let kept = pair
+        .nodes
+        .each_ref()
+        .map(|node| StoreSums::of(node.store()));
+    let copy = |number: usize| DeepCopy {
+        store: pair.nodes[number].store(),
+        sums: &kept[number],
+    };
+    let compare = |repairs| {
+        let peer = DeepPeer {
+            others: LocalPeer::new(&pair.nodes[1]),
+            copy: copy(1),
+        };
+        compare_deep(copy(0), &peer, &FreeLocks, &JobProgress::default(), repairs).unwrap()
+    };
+    let report = compare(false);
+    assert_eq!((report.total, report.void_blocks), (0, 0), "{report:#?}");
+    pair.flip(Side::Here, pair.short, 5);
+    pair.flip(Side::There, pair.short, 1);
+    pair.flip(Side::Here, pair.long, 40);
+    pair.flip(Side::There, pair.long, 700);
+    let report = compare(true);
+    assert_eq!((report.total, report.healed), (4, 4), "{report:#?}");
+    let report = compare(false);
+    assert_eq!((report.total, report.void_blocks), (0, 0), "{report:#?}");
+    pair.assert_right();
+    let totals = pair
+        .nodes
+        .each_ref()
+        .map(|node| node.store().sums().totals());
+    assert!(
+        totals.iter().all(|totals| totals.mismatches == 0),
+        "no write has met a wrong block"
+    );
 }
