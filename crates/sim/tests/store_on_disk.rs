@@ -13,6 +13,8 @@ mod creation;
 mod directories;
 #[path = "store_on_disk/double_faults.rs"]
 mod double_faults;
+#[path = "store_on_disk/healed.rs"]
+mod healed;
 #[path = "store_on_disk/states.rs"]
 mod states;
 #[path = "store_on_disk/sums.rs"]

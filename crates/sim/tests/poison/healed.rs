@@ -320,14 +320,6 @@ fn a_kill_within_a_repair_leaves_nothing_that_a_sum_vouches_for() {
     }
 }
 
-#[test]
-fn a_repair_that_notes_a_change_is_found() {
-    activate(Some(Mutant::HealAsWrite));
-    let found = (0..20 * SEEDS).find_map(|seed| kill_within_repair(seed).err());
-    activate(None);
-    assert!(found.is_some_and(|what| what.contains("is left as")));
-}
-
 /// A program writes while blocks are healed.
 fn write_beside_repair(seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
