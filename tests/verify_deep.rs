@@ -178,8 +178,21 @@ fn bits_that_have_changed_on_a_disk_are_named_and_healed() {
     ];
 
     // The bytes that programs read are in memory, and right on both nodes.
-    let (code, report) = verify(&nodes.pair, &[]);
-    assert_eq!(code, Some(0), "{report}");
+    for options in [&[][..], &["--fast"]] {
+        let (code, report) = verify(&nodes.pair, options);
+        assert_eq!(code, Some(0), "{report}");
+    }
+    assert!(
+        nodes
+            .pair
+            .primary
+            .status()
+            .unwrap()
+            .sync
+            .copy
+            .proved
+            .is_some()
+    );
     let (code, report) = nodes.deep(&[]);
     assert_eq!((code, &report["healed_total"]), (Some(1), &Value::from(0)));
     assert_eq!(found(&report), expected);
@@ -211,10 +224,14 @@ fn bits_that_have_changed_on_a_disk_are_named_and_healed() {
         );
     }
 
+    let status = nodes.pair.primary.status().unwrap();
+    assert!(status.sync.copy.proved.is_none(), "a difference is left");
     // As the page for operators says: the file is written again from a good source.
     fs::write(nodes.pair.mount().join("lost"), content(FILES[LOST])).unwrap();
     let (code, report) = nodes.deep(&[]);
     assert_eq!(code, Some(0), "{report}");
+    let status = nodes.pair.primary.status().unwrap();
+    assert!(status.verified.unwrap().identical && status.sync.copy.proved.is_some());
     nodes.pair.end();
 }
 

@@ -113,7 +113,8 @@ impl ControlClient {
         let (path, stub) = (&self.path, &mut self.stub);
         let request = proto::VerifyRequest {
             datastore: name.to_owned(),
-            reads_disk: mode != VerifyMode::Memory,
+            reads_disk: matches!(mode, VerifyMode::Disk | VerifyMode::Repair),
+            by_sums: mode == VerifyMode::Sums,
             repairs: mode == VerifyMode::Repair,
         };
         self.runtime.block_on(async {

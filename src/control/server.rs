@@ -133,10 +133,12 @@ impl proto::control_server::Control for ControlHandler {
             datastore: name,
             reads_disk,
             repairs,
+            by_sums,
         } = request.into_inner();
         let mode = match (reads_disk, repairs) {
             (_, true) => VerifyMode::Repair,
             (true, false) => VerifyMode::Disk,
+            (false, false) if by_sums => VerifyMode::Sums,
             (false, false) => VerifyMode::Memory,
         };
         let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);

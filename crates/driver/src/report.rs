@@ -401,6 +401,8 @@ pub struct SpaceStatus {
 /// The way in which both nodes are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyMode {
+    /// By the sums of the files. Content is read, as programs read it, only where the sums differ or say nothing.
+    Sums,
     /// Content is read as programs read it: from memory, if the kernel has it there.
     Memory,
     /// Content is read from the disks, and compared with the sums of each node.

@@ -80,6 +80,9 @@ impl Session {
             session.give_memory_back();
             session.reap_gathered();
             session.jobs.look_at_scrub();
+            session
+                .jobs
+                .look_at_daily_check(session.replication.state());
         }
     }
 

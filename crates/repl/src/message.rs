@@ -230,6 +230,8 @@ pub enum ContentSource {
     Memory,
     /// From the disk, past the memory.
     Disk,
+    /// Not at all: the sums of the files stand for their bytes. A file whose sum says nothing is different from every other one.
+    Sums,
 }
 
 /// The use of a comparison of content.

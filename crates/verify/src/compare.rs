@@ -19,8 +19,8 @@ use lockstep_resync::{JobProgress, Locks, Peer, PeerError, ResyncError};
 use lockstep_types::{Hash128, Ino, NodeKind};
 
 use crate::deep_copy::DeepCopy;
-use crate::digest::{self, BATCH, CONTENT_BYTES_MAX, Digests};
-use crate::own_sums::CheckedView;
+use crate::digest::{self, BATCH, CONTENT_BYTES_MAX, ContentPart, Digests, VOID_HERE};
+use crate::own_sums::{CheckedView, OwnSums};
 use crate::paths;
 use crate::report::Report;
 use crate::second_look::{DeepWork, Suspects};
@@ -38,6 +38,25 @@ pub fn compare(
     let census = view.census(1, u64::MAX)?;
     progress.start(census.inodes, census.bytes);
     Comparer::new(view, peer, locks, progress).report_on([EVERYTHING])
+}
+
+/// Compares both nodes by the sums of their files, and reads the content of a file only if the sums differ or say nothing.
+pub fn compare_fast(
+    copy: DeepCopy<'_>,
+    peer: &dyn Peer,
+    locks: &dyn Locks,
+    progress: &JobProgress,
+) -> Result<Report, ResyncError> {
+    let tree = copy.store.tree();
+    let census = tree.census(1, u64::MAX)?;
+    progress.start(census.inodes, 0);
+    let mut comparer = Comparer::new(&tree, peer, locks, progress);
+    let mut next = EVERYTHING.start;
+    while next < EVERYTHING.end {
+        next = comparer.compare_batch_by_sums(next, copy.sums)?;
+    }
+    paths::add_paths(&tree, &mut comparer.report)?;
+    Ok(comparer.report)
 }
 
 /// Compares the content of the disks of both nodes with the sums of each, and with each other. `repairs`: heals the wrong side
@@ -114,6 +133,10 @@ fn runs(inodes: &BTreeSet<Ino>) -> Vec<Range<u64>> {
     runs
 }
 
+/// Most inodes of a batch at which the comparison looks one by one, if their sums differ. A batch with more is compared by its
+/// content: after a loss of power all sums say nothing.
+const LOOK_ALONE_MAX: usize = 16;
+
 /// The state of a comparison.
 pub(crate) struct Comparer<'a> {
     pub(crate) view: &'a dyn StoreView,
@@ -171,8 +194,46 @@ impl<'a> Comparer<'a> {
 }
 
 impl Comparer<'_> {
+    /// Compares the next inodes by the sums of their files; returns the first inode number of the next batch.
+    fn compare_batch_by_sums(&mut self, from: u64, sums: &dyn OwnSums) -> Result<u64, ResyncError> {
+        let content = ContentPart::Sum {
+            sums,
+            void: VOID_HERE,
+        };
+        let (_, batch) = self.look_at_batch(from, EVERYTHING.end, ContentSource::Sums, content)?;
+        let suspects = differing(&batch);
+        if suspects.len() > LOOK_ALONE_MAX {
+            return self.compare_batch(from, batch.to);
+        }
+        self.explain(suspects.clone())?;
+        for ino in suspects {
+            self.compare_if_long(ino, &batch)?;
+        }
+        self.count_inodes(batch.ours.len() as u64);
+        Ok(batch.to)
+    }
+
     /// Compares the next inodes before number `end`; returns the first inode number of the next batch.
     fn compare_batch(&mut self, from: u64, end: u64) -> Result<u64, ResyncError> {
+        let (inodes, batch) = self.look_at_batch(from, end, self.source(), ContentPart::Bytes)?;
+        self.explain(differing(&batch))?;
+        self.look_at_suspects()?;
+        let kinds = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
+        for (ino, _) in kinds.filter(|(ino, _)| ino.get() < batch.to) {
+            self.compare_if_long(*ino, &batch)?;
+        }
+        self.count_inodes(batch.ours.len() as u64);
+        Ok(batch.to)
+    }
+
+    /// The next inodes before number `end`, and their digests on both nodes, under their locks.
+    fn look_at_batch(
+        &mut self,
+        from: u64,
+        end: u64,
+        source: ContentSource,
+        content: ContentPart<'_>,
+    ) -> Result<(Vec<(Ino, NodeKind)>, DigestBatch), ResyncError> {
         let inodes = self.view.inodes(from, end, BATCH.inodes)?;
         // The peer may have inodes beyond the last inode of this node.
         let to = match inodes.last() {
@@ -184,26 +245,27 @@ impl Comparer<'_> {
         let mut batch = DigestBatch::default();
         self.locks.wait_for_turn();
         self.locks.with_locks(locks, &mut || {
-            batch = self.digest_batch(from, to)?;
+            batch = self.digest_batch(from..to, source, content)?;
             Ok(())
         })?;
-        self.explain(differing(&batch))?;
-        self.look_at_suspects()?;
-        let kinds = inodes.iter().filter(|(_, kind)| *kind == NodeKind::File);
-        for (ino, _) in kinds.filter(|(ino, _)| ino.get() < batch.to) {
-            self.compare_if_long(*ino, &batch)?;
-        }
-        self.count_inodes(batch.ours.len() as u64);
-        Ok(batch.to)
+        Ok((inodes, batch))
     }
 
     /// The digests of the next inodes. Both nodes read at the same time. If one hash says that the digests are equal, the peer sends
     /// none.
-    fn digest_batch(&mut self, from: u64, to: u64) -> Result<DigestBatch, ResyncError> {
-        let source = self.source();
+    fn digest_batch(
+        &mut self,
+        numbers: Range<u64>,
+        source: ContentSource,
+        content: ContentPart<'_>,
+    ) -> Result<DigestBatch, ResyncError> {
+        let Range {
+            start: from,
+            end: to,
+        } = numbers;
         let request = Request::DigestOfBatch { from, to, source };
         let theirs = self.peer.begin(request, &[]);
-        let mut ours = digest::digests(self.view, from, to, BATCH)?;
+        let mut ours = digest::digests_by(self.view, from, to, BATCH, content)?;
         let own_word = self.take_word();
         let Response::DigestOfBatch {
             to: covered,
@@ -225,7 +287,7 @@ impl Comparer<'_> {
                 ours: ours.list,
             });
         }
-        let (theirs, sums) = self.ask_digests(from, ours.to)?;
+        let (theirs, sums) = self.ask_digests(from, ours.to, source)?;
         // The inodes of this node beyond the answer are those of the next batch.
         ours.list.retain(|(number, _)| *number < theirs.to);
         self.note_word(&own_word, &(from..theirs.to));
@@ -242,8 +304,8 @@ impl Comparer<'_> {
         &self,
         from: u64,
         to: u64,
+        source: ContentSource,
     ) -> Result<(Digests, SumsWord), ResyncError> {
-        let source = self.source();
         let answer = self.peer.ask(Request::Digests { from, to, source }, &[])?;
         let what = "digest inodes";
         let Response::Digests {

@@ -13,6 +13,8 @@ use lockstep_resync::limits::HASHED_FILE_BYTES_MAX;
 use lockstep_resync::pieces::whole_file_hash;
 use lockstep_types::{Hash128, Ino};
 
+use crate::own_sums::OwnSums;
+
 /// Longest content that is part of the digest.
 pub const CONTENT_BYTES_MAX: u64 = HASHED_FILE_BYTES_MAX;
 
@@ -57,12 +59,42 @@ impl Digests {
     }
 }
 
+/// What stands for the content of a file in its digest.
+#[derive(Clone, Copy)]
+pub enum ContentPart<'a> {
+    /// Its bytes, if they are few. Longer content is compared range by range.
+    Bytes,
+    /// Its sum, which costs no read of the content.
+    Sum {
+        /// The sums of this node.
+        sums: &'a dyn OwnSums,
+        /// Stands for a sum that says nothing. The other node has another word, so that the digests differ then.
+        void: &'a [u8],
+    },
+}
+
+/// The word of the primary for a sum that says nothing.
+pub(crate) const VOID_HERE: &[u8] = b"void on the primary";
+/// The word of the secondary for a sum that says nothing.
+pub(crate) const VOID_THERE: &[u8] = b"void on the secondary";
+
 /// The digests of the inodes from `from` up to but not including `to`, as many as `limits` allow.
 pub fn digests(
     view: &dyn StoreView,
     from: u64,
     to: u64,
     limits: DigestLimits,
+) -> Result<Digests, OpError> {
+    digests_by(view, from, to, limits, ContentPart::Bytes)
+}
+
+/// The same, with this part for content.
+pub(crate) fn digests_by(
+    view: &dyn StoreView,
+    from: u64,
+    to: u64,
+    limits: DigestLimits,
+    content: ContentPart<'_>,
 ) -> Result<Digests, OpError> {
     let mut found = Digests {
         to,
@@ -77,7 +109,7 @@ pub fn digests(
             found.to = ino.get();
             break;
         }
-        if let Some((digest, bytes)) = digest_and_bytes(view, ino)? {
+        if let Some((digest, bytes)) = digest_and_bytes(view, ino, content)? {
             found.list.push((ino.get(), digest));
             found.bytes = found.bytes.saturating_add(bytes);
         }
@@ -87,10 +119,15 @@ pub fn digests(
 
 /// The digest of one inode; `None` if there is no such inode.
 pub fn digest(view: &dyn StoreView, ino: Ino) -> Result<Option<Hash128>, OpError> {
-    Ok(digest_and_bytes(view, ino)?.map(|(digest, _)| digest))
+    let digest = digest_and_bytes(view, ino, ContentPart::Bytes)?;
+    Ok(digest.map(|(digest, _)| digest))
 }
 
-fn digest_and_bytes(view: &dyn StoreView, ino: Ino) -> Result<Option<(Hash128, u64)>, OpError> {
+fn digest_and_bytes(
+    view: &dyn StoreView,
+    ino: Ino,
+    content: ContentPart<'_>,
+) -> Result<Option<(Hash128, u64)>, OpError> {
     let Some(inode) = view.inode(ino)? else {
         return Ok(None);
     };
@@ -105,7 +142,7 @@ fn digest_and_bytes(view: &dyn StoreView, ino: Ino) -> Result<Option<(Hash128, u
         })?;
     }
     let bytes = match inode.body {
-        Body::File { size } => hasher.add_content(view, ino, size)?,
+        Body::File { size } => hasher.add_content(view, ino, size, content)?,
         _ => 0,
     };
     Ok(Some((hasher.finish(), bytes)))
@@ -121,9 +158,22 @@ impl Hasher {
         self.0.update(part);
     }
 
-    /// Adds length and content; returns the number of bytes of content.
-    fn add_content(&mut self, view: &dyn StoreView, ino: Ino, size: u64) -> Result<u64, OpError> {
+    /// Adds length and content; returns the number of bytes of content that were read.
+    fn add_content(
+        &mut self,
+        view: &dyn StoreView,
+        ino: Ino,
+        size: u64,
+        content: ContentPart<'_>,
+    ) -> Result<u64, OpError> {
         self.add(&view.content_bytes(ino)?.to_le_bytes());
+        if let ContentPart::Sum { sums, void } = content {
+            match sums.file(ino)? {
+                Some(sum) => self.add(&sum.to_bytes()),
+                None => self.add(void),
+            }
+            return Ok(0);
+        }
         if size > CONTENT_BYTES_MAX {
             return Ok(0);
         }

@@ -74,7 +74,8 @@ impl Comparer<'_> {
         let here = digest::digest(self.view, ino)?;
         // The first look has noted what the sums say.
         self.take_word();
-        let (theirs, _) = self.ask_digests(ino.get(), ino.get().saturating_add(1))?;
+        let (theirs, _) =
+            self.ask_digests(ino.get(), ino.get().saturating_add(1), self.source())?;
         let there = theirs.list.first().map(|(_, digest)| *digest);
         Ok(match (here, there) {
             (Some(_), None) => SecondLook::OneSided(Side::Here),

@@ -26,7 +26,7 @@ pub mod secondary;
 pub mod side;
 
 pub use attribution::{BlockEvidence, SumFit, Verdict};
-pub use compare::{compare, compare_deep, compare_deep_from, compare_inodes};
+pub use compare::{compare, compare_deep, compare_deep_from, compare_fast, compare_inodes};
 pub use deep_copy::{DeepCopy, RepairError};
 pub use digest::digest;
 pub use offline::{OfflineCopy, OfflineError, OfflineReport, compare_offline};

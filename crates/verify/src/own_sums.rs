@@ -19,7 +19,7 @@ use lockstep_fs::view::FileTimes;
 use lockstep_fs::view::disk_view::DiskView;
 use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_repl::checked::SumsWord;
-use lockstep_sums::{BlockSum, SumKey, SumSecret};
+use lockstep_sums::{BlockSum, FileSum, SumKey, SumSecret};
 use lockstep_types::Ino;
 use lockstep_types::backing::{BackingFile, BackingStat};
 use lockstep_types::limits::BLOCK_BYTES;
@@ -43,6 +43,12 @@ pub trait OwnSums: Sync {
     /// # Errors
     /// If the sums cannot be read.
     fn blocks(&self, ino: Ino, first: u64, count: u64) -> Result<Vec<Option<BlockSum>>, OpError>;
+
+    /// The sum of a file; `None` if it says nothing.
+    ///
+    /// # Errors
+    /// If the sums cannot be read.
+    fn file(&self, ino: Ino) -> Result<Option<FileSum>, OpError>;
 
     /// Puts the sums of these bytes in place, which the caller has found to be right, whatever the sums were before. `offset` is
     /// a multiple of the size of a block, and `bytes` are whole blocks, or end with the file.
@@ -234,6 +240,10 @@ impl OwnSums for StoreSums<'_> {
 
     fn blocks(&self, ino: Ino, first: u64, count: u64) -> Result<Vec<Option<BlockSum>>, OpError> {
         Ok(self.sums.blocks(ino, first, count)?)
+    }
+
+    fn file(&self, ino: Ino) -> Result<Option<FileSum>, OpError> {
+        Ok(self.sums.file(ino)?.whole())
     }
 
     fn set_right(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), OpError> {

@@ -14,7 +14,7 @@ use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use lockstep_types::{Hash128, Ino};
 
 use crate::deep_copy::{DeepCopy, READ_BLOCKS_MAX, RepairError};
-use crate::digest::{self, DigestLimits, Digests};
+use crate::digest::{self, ContentPart, DigestLimits, Digests, VOID_THERE};
 use crate::own_sums::CheckedView;
 
 /// Most digests in one answer, and most bytes of hashed content.
@@ -30,8 +30,10 @@ const RECORDS_BYTES_MAX: usize = 32 << 10;
 /// `lockstep_resync` answers. The error text is for the primary's operator.
 pub fn answer(view: &dyn StoreView, request: &Request) -> Result<Response, AnswerError> {
     match request {
-        Request::DigestOfBatch { from, to, .. } => digest_of_batch(view, *from..*to),
-        Request::Digests { from, to, .. } => all_digests(view, *from..*to),
+        Request::DigestOfBatch { from, to, .. } => {
+            digest_of_batch(view, *from..*to, ContentPart::Bytes)
+        }
+        Request::Digests { from, to, .. } => all_digests(view, *from..*to, ContentPart::Bytes),
         Request::Inspect { ino } => Ok(inspect(view, *ino)?),
         Request::Records { table, ino, after } => Ok(records(view, *table, *ino, after)?),
         _ => Err(AnswerError::OtherRequest { of: "a comparison" }),
@@ -40,7 +42,6 @@ pub fn answer(view: &dyn StoreView, request: &Request) -> Result<Response, Answe
 
 /// Whether [`answer_deep`] answers a request.
 pub const fn is_deep(request: &Request) -> bool {
-    const DISK: ContentSource = ContentSource::Disk;
     match request {
         Request::InspectBlocks { .. }
         | Request::ReadBlocks { .. }
@@ -48,10 +49,10 @@ pub const fn is_deep(request: &Request) -> bool {
         | Request::RemakeSums { .. }
         | Request::KeepBlocks { .. } => true,
         Request::DigestOfBatch { source, .. } | Request::Digests { source, .. } => {
-            matches!(source, ContentSource::Disk)
+            !matches!(source, ContentSource::Memory)
         }
         Request::CompareBlocks { purpose, .. } | Request::CompareHole { purpose, .. } => {
-            matches!(purpose, ComparePurpose::Verify(DISK))
+            matches!(purpose, ComparePurpose::Verify(ContentSource::Disk))
         }
         _ => false,
     }
@@ -115,7 +116,26 @@ pub fn answer_deep(
 fn compare_with_disk(copy: DeepCopy<'_>, request: &Request) -> Result<Response, AnswerError> {
     let tree = copy.store.tree();
     let view = CheckedView::new(&tree, copy.sums);
+    let by_sums = ContentPart::Sum {
+        sums: copy.sums,
+        void: VOID_THERE,
+    };
+    let source = ContentSource::Sums;
     let mut response = match request {
+        Request::DigestOfBatch {
+            from,
+            to,
+            source: of,
+        } if *of == source => {
+            return digest_of_batch(&tree, *from..*to, by_sums);
+        }
+        Request::Digests {
+            from,
+            to,
+            source: of,
+        } if *of == source => {
+            return all_digests(&tree, *from..*to, by_sums);
+        }
         Request::CompareBlocks {
             ino,
             offset,
@@ -187,8 +207,9 @@ fn check_range(offset: u64, length: u64) -> Result<(), AnswerError> {
 fn digest_of_batch(
     view: &dyn StoreView,
     Range { start, end }: Range<u64>,
+    content: ContentPart<'_>,
 ) -> Result<Response, AnswerError> {
-    let found = digest::digests(view, start, end, digest::BATCH)?;
+    let found = digest::digests_by(view, start, end, digest::BATCH, content)?;
     Ok(Response::DigestOfBatch {
         to: found.to,
         hash: found.hash(),
@@ -199,8 +220,9 @@ fn digest_of_batch(
 fn all_digests(
     view: &dyn StoreView,
     Range { start, end }: Range<u64>,
+    content: ContentPart<'_>,
 ) -> Result<Response, AnswerError> {
-    let found: Digests = digest::digests(view, start, end, LIMITS)?;
+    let found: Digests = digest::digests_by(view, start, end, LIMITS, content)?;
     Ok(Response::Digests {
         to: found.to,
         digests: found.list,

@@ -24,6 +24,9 @@ use crate::cli::terminal::{LiveLines, bytes, count, say, say_json};
 /// content from their disks: bits that have changed there are found although the kernel still has the right
 /// ones in its memory. Each node compares the bytes with its own sums, so Lockstep can say which side is wrong.
 ///
+/// With --fast, the sums that both nodes keep stand for the content, and content is read only where the sums differ
+/// or say nothing. That finds operations that one node lacks, and no bits that have changed on a disk.
+///
 /// With --deep --repair, the right side heals the wrong one, block by block, while programs go on. A block of
 /// which no side is known to be right stays as it is. Both nodes keep the versions of these blocks aside in
 /// .lockstep/bad-blocks in their stores.
@@ -45,6 +48,10 @@ pub(crate) struct VerifyArgs {
     #[arg(long, conflicts_with = "offline")]
     deep: bool,
 
+    /// Compare the sums of files in the place of their content
+    #[arg(long, conflicts_with_all = ["deep", "offline"])]
+    fast: bool,
+
     /// Heal the wrong side where the right one is known
     #[arg(long, requires = "deep")]
     repair: bool,
@@ -61,6 +68,7 @@ pub(crate) struct VerifyArgs {
 const EXAMPLES: &str = "\
 Examples:
   lockstep verify data
+  lockstep verify data --fast
   lockstep verify data --deep
   lockstep verify data --deep --repair
   lockstep verify data --json --control /run/lockstep/a.sock
@@ -99,6 +107,7 @@ fn compare_nodes(args: &VerifyArgs, name: &str) -> Result<VerifyReport> {
     let mode = match (args.deep, args.repair) {
         (_, true) => VerifyMode::Repair,
         (true, false) => VerifyMode::Disk,
+        (false, false) if args.fast => VerifyMode::Sums,
         (false, false) => VerifyMode::Memory,
     };
     Ok(client.verify(name, mode, &mut |step| line.show(&[progress(step)]))?)

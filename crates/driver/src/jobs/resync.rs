@@ -8,6 +8,7 @@
 mod byte_budget;
 mod client_pause;
 mod counted_peer;
+mod daily;
 mod pace;
 mod progress;
 mod scrub;
@@ -41,6 +42,7 @@ use crate::replication::Replication;
 use crate::replication::remote::RemotePeer;
 use crate::report::{CommandFailure, ResyncStatus, VerifyMode, VerifyProgress};
 use counted_peer::CountedPeer;
+use daily::DailyCheck;
 use pace::{PacedJob, ResyncPace};
 use progress::ResyncMeter;
 use scrub::Scrub;
@@ -147,6 +149,7 @@ pub(crate) struct ResyncJobs {
     touched: TouchedInodes,
     pace: ResyncPace,
     scrub: Scrub,
+    daily: DailyCheck,
 }
 
 impl ResyncJobs {
@@ -158,6 +161,7 @@ impl ResyncJobs {
         locks: InternalLocks,
         content: Arc<ContentOps>,
     ) -> Self {
+        let daily = DailyCheck::new(engine.host.now());
         Self {
             pace: ResyncPace::new(Arc::clone(&engine)),
             engine,
@@ -169,6 +173,7 @@ impl ResyncJobs {
             progress: ResyncMeter::default(),
             touched: TouchedInodes::default(),
             scrub: Scrub::default(),
+            daily,
         }
     }
 
@@ -460,6 +465,11 @@ impl ResyncJobs {
             let (store, locks) = (&self.engine.store, self.core_locks(&peer));
             compared = Some(match mode {
                 VerifyMode::Memory => lockstep_verify::compare(&store.tree(), &peer, &locks, &done),
+                VerifyMode::Sums => {
+                    let sums = &StoreSums::of(store);
+                    let copy = DeepCopy { store, sums };
+                    lockstep_verify::compare_fast(copy, &peer, &locks, &done)
+                }
                 VerifyMode::Disk | VerifyMode::Repair => {
                     let sums = &StoreSums::of(store);
                     let copy = DeepCopy { store, sums };

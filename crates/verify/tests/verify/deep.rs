@@ -3,18 +3,19 @@
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_fs::{OpError, StoreView};
-use lockstep_repl::message::{Request, Response};
+use lockstep_repl::message::{ContentSource, Request, Response};
 use lockstep_resync::{JobProgress, Peer, PeerError, ResyncSource, send_content};
-use lockstep_sums::{BlockSum, SumKey, SumSecret};
+use lockstep_sums::{BlockSum, FileSum, SumKey, SumSecret};
 use lockstep_types::{Hash128, Ino};
 use lockstep_verify::kept_blocks::BAD_BLOCKS_DIR;
 use lockstep_verify::own_sums::StoreSums;
 use lockstep_verify::secondary::is_deep;
 use lockstep_verify::{
     DeepCopy, DifferenceKind, OwnSums, RepairError, RepairOutcome, Report, Side, Verdict,
-    answer_deep, compare_deep,
+    answer_deep, compare_deep, compare_fast,
 };
 use parking_lot::Mutex;
 
@@ -63,6 +64,15 @@ impl OwnSums for FakeSums {
         let sums =
             (first..first + count).map(|number| sum(number).unwrap_or(Some(BlockSum::ZEROS)));
         Ok(sums.collect())
+    }
+
+    fn file(&self, ino: Ino) -> Result<Option<FileSum>, OpError> {
+        let blocks = self.blocks.lock();
+        let of_file = blocks.iter().filter(|((of, _), _)| *of == ino);
+        let sums: Option<Vec<_>> = of_file
+            .map(|((_, number), sum)| Some((*number, (*sum)?)))
+            .collect();
+        Ok(sums.map(|sums| FileSum::of(&self.key, sums)))
     }
 
     fn set_right(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), OpError> {
@@ -452,4 +462,86 @@ fn the_sums_that_the_stores_keep_name_the_wrong_side() {
         totals.iter().all(|totals| totals.mismatches == 0),
         "no write has met a wrong block"
     );
+}
+
+/// A peer that counts the bytes on the wire and the questions about content.
+struct CountingPeer<'a> {
+    peer: DeepPeer<'a>,
+    bytes: AtomicU64,
+    of_content: AtomicU64,
+}
+
+impl Peer for CountingPeer<'_> {
+    fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
+        let asked = postcard::to_allocvec(&request).unwrap().len() + payload.len();
+        let reads = match &request {
+            Request::DigestOfBatch { source, .. } | Request::Digests { source, .. } => {
+                *source != ContentSource::Sums
+            }
+            Request::CompareBlocks { .. } | Request::CompareHole { .. } => true,
+            _ => false,
+        };
+        let response = self.peer.ask(request, payload)?;
+        let answered = postcard::to_allocvec(&response).unwrap().len();
+        self.bytes
+            .fetch_add((asked + answered) as u64, Ordering::Relaxed);
+        self.of_content
+            .fetch_add(u64::from(reads), Ordering::Relaxed);
+        Ok(response)
+    }
+}
+
+impl Pair {
+    /// The report of a fast comparison, and the number of questions about content.
+    fn compare_fast(&self) -> (Report, u64) {
+        let peer = CountingPeer {
+            peer: DeepPeer {
+                others: LocalPeer::new(&self.nodes[1]),
+                copy: self.copy(Side::There),
+            },
+            bytes: AtomicU64::new(0),
+            of_content: AtomicU64::new(0),
+        };
+        let progress = JobProgress::default();
+        let report = compare_fast(self.copy(Side::Here), &peer, &FreeLocks, &progress).unwrap();
+        assert!(peer.bytes.into_inner() < 20_000, "little crosses the wire");
+        (report, peer.of_content.into_inner())
+    }
+}
+
+#[test]
+fn a_fast_comparison_reads_no_content_whose_sums_are_equal() {
+    let pair = Pair::new();
+    let (report, asked) = pair.compare_fast();
+    assert_eq!((report.total, report.inodes, asked), (0, 3, 0));
+    // A sum that is void on either node or on both, or wrong, has the content read: that is equal.
+    pair.sums[0].set(pair.short, 1, None);
+    assert_eq!(pair.compare_fast().0.total, 0);
+    assert!(pair.compare_fast().1 > 0);
+    pair.sums[1].set(pair.short, 1, None);
+    pair.sums[1].set(pair.long, 9, None);
+    pair.sums[0].set(pair.long, 9, Some(4));
+    assert_eq!(pair.compare_fast().0.total, 0);
+    // A difference in a file whose sum is void is found, in a short file and in a long one.
+    pair.flip(Side::There, pair.short, 3);
+    pair.flip(Side::Here, pair.long, 500);
+    let (report, _) = pair.compare_fast();
+    assert_eq!(report.total, 2, "{report:#?}");
+}
+
+#[test]
+fn a_fast_comparison_finds_a_write_that_one_node_lacks() {
+    let pair = Pair::new();
+    pair.nodes[0].write(pair.long, 4096, &[9; 4096]);
+    let bytes = pair.bytes(Side::Here, pair.long);
+    pair.sums[0].set_right(pair.long, 0, &bytes).unwrap();
+    let (report, _) = pair.compare_fast();
+    let content = report
+        .differences
+        .iter()
+        .find_map(|found| match found.what {
+            DifferenceKind::Content { offset, length } => Some((found.ino, offset, length)),
+            _ => None,
+        });
+    assert_eq!(content, Some((pair.long.get(), 4096, 4096)), "{report:#?}");
 }
