@@ -231,7 +231,7 @@ pub fn answer(chance: &mut Chance) -> Result<Response, RequestFailure> {
             fits: chance.percent(50),
         })),
         10 => Response::Bytes(random(chance, 9000)),
-        11 => Response::Kept(chance.percent(50)),
+        11 => Response::SetAside(chance.percent(50)),
         7 => Response::Room(room(chance)),
         0 => {
             let text = String::from_utf8_lossy(&random(chance, 1000)).into_owned();

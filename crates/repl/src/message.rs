@@ -529,7 +529,7 @@ pub enum Response {
     Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Blocks were healed, or their sums made anew, or they were kept aside. Says whether the versions of all blocks are
     /// kept aside: the folder may be full.
-    Kept(bool),
+    SetAside(bool),
 }
 
 /// The reason why the secondary did not carry out a request: a text for the primary's operator.

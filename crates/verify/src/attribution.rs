@@ -41,7 +41,7 @@ pub struct BlockEvidence {
 /// The decision about a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum BlockVerdict {
     /// Both copies are right.
     Sound,
     /// The copies are equal, and no sum vouches for them.
@@ -62,40 +62,42 @@ pub enum Verdict {
 
 impl BlockEvidence {
     /// Decides which copy, or which sum, is wrong.
-    pub fn verdict(self) -> Verdict {
+    pub fn verdict(self) -> BlockVerdict {
         match (self.here, self.there) {
             (SumFit::Fits, SumFit::Fits) => match (self.equal_bytes, self.equal_sums) {
-                (true, true) => Verdict::Sound,
-                _ => Verdict::CopiesDiffer,
+                (true, true) => BlockVerdict::Sound,
+                _ => BlockVerdict::CopiesDiffer,
             },
             (SumFit::Misfits, SumFit::Fits) => self.misfit_on(Side::Here),
             (SumFit::Fits, SumFit::Misfits) => self.misfit_on(Side::There),
-            (SumFit::Misfits, SumFit::Misfits) => Verdict::NoneKnownRight,
-            _ if !self.equal_bytes => Verdict::UnknownByVoid,
-            (SumFit::Void, SumFit::Fits) => Verdict::VoidSum(Side::Here),
-            (SumFit::Fits, SumFit::Void) => Verdict::VoidSum(Side::There),
-            (SumFit::Void, SumFit::Void) => Verdict::Unproved,
+            (SumFit::Misfits, SumFit::Misfits) => BlockVerdict::NoneKnownRight,
+            _ if !self.equal_bytes => BlockVerdict::UnknownByVoid,
+            (SumFit::Void, SumFit::Fits) => BlockVerdict::VoidSum(Side::Here),
+            (SumFit::Fits, SumFit::Void) => BlockVerdict::VoidSum(Side::There),
+            (SumFit::Void, SumFit::Void) => BlockVerdict::Unproved,
             (SumFit::Void, SumFit::Misfits) | (SumFit::Misfits, SumFit::Void) => {
-                Verdict::UnknownByVoid
+                BlockVerdict::UnknownByVoid
             }
         }
     }
 
     /// The bytes of `side` do not fit its sum, and those of the other side fit theirs.
-    fn misfit_on(self, side: Side) -> Verdict {
+    fn misfit_on(self, side: Side) -> BlockVerdict {
         match (self.equal_bytes, self.equal_sums) {
-            (false, true) if is_active(Mutant::RepairFromBad) => Verdict::WrongBytes(side.other()),
-            (false, true) => Verdict::WrongBytes(side),
-            (true, false) => Verdict::WrongSum(side),
+            (false, true) if is_active(Mutant::RepairFromBad) => {
+                BlockVerdict::WrongBytes(side.other())
+            }
+            (false, true) => BlockVerdict::WrongBytes(side),
+            (true, false) => BlockVerdict::WrongSum(side),
             // Another sum may be that of other bytes. And equal bytes cannot both fit and not fit the same sum: a disk has
             // returned different bytes for two reads.
-            (false, false) if is_active(Mutant::RepairOtherSum) => Verdict::WrongBytes(side),
-            (false, false) | (true, true) => Verdict::NoneKnownRight,
+            (false, false) if is_active(Mutant::RepairOtherSum) => BlockVerdict::WrongBytes(side),
+            (false, false) | (true, true) => BlockVerdict::NoneKnownRight,
         }
     }
 }
 
-impl Verdict {
+impl BlockVerdict {
     /// Whether nothing of the block is wrong, as far as the nodes can tell.
     pub const fn is_good(self) -> bool {
         matches!(self, Self::Sound | Self::Unproved | Self::VoidSum(_))
@@ -175,24 +177,24 @@ mod tests {
                 Side::There => found.there,
             };
             match found.verdict() {
-                Verdict::WrongBytes(side) => {
+                BlockVerdict::WrongBytes(side) => {
                     wrong += 1;
                     assert_eq!(of(side), SumFit::Misfits, "{found:?}");
                     assert_eq!(of(side.other()), SumFit::Fits, "{found:?}");
                     assert!(found.equal_sums && !found.equal_bytes, "{found:?}");
                 }
-                Verdict::WrongSum(side) => {
+                BlockVerdict::WrongSum(side) => {
                     wrong += 1;
                     assert_eq!(of(side), SumFit::Misfits, "{found:?}");
                     assert_eq!(of(side.other()), SumFit::Fits, "{found:?}");
                     assert!(found.equal_bytes, "{found:?}");
                 }
-                Verdict::VoidSum(side) => {
+                BlockVerdict::VoidSum(side) => {
                     assert_eq!(of(side), SumFit::Void, "{found:?}");
                     assert_eq!(of(side.other()), SumFit::Fits, "{found:?}");
                     assert!(found.equal_bytes, "{found:?}");
                 }
-                Verdict::Sound => {
+                BlockVerdict::Sound => {
                     assert_eq!([found.here, found.there], [SumFit::Fits; 2], "{found:?}");
                     assert!(found.equal_bytes && found.equal_sums, "{found:?}");
                 }
@@ -205,9 +207,9 @@ mod tests {
     #[test]
     fn both_sides_are_treated_alike() {
         let turned = |verdict| match verdict {
-            Verdict::WrongBytes(side) => Verdict::WrongBytes(side.other()),
-            Verdict::WrongSum(side) => Verdict::WrongSum(side.other()),
-            Verdict::VoidSum(side) => Verdict::VoidSum(side.other()),
+            BlockVerdict::WrongBytes(side) => BlockVerdict::WrongBytes(side.other()),
+            BlockVerdict::WrongSum(side) => BlockVerdict::WrongSum(side.other()),
+            BlockVerdict::VoidSum(side) => BlockVerdict::VoidSum(side.other()),
             other => other,
         };
         for found in every_evidence() {
@@ -231,18 +233,22 @@ mod tests {
                     Side::There => (there, here),
                 };
                 match verdict {
-                    Verdict::WrongBytes(side) => {
+                    BlockVerdict::WrongBytes(side) => {
                         let (wrong, right) = of(side);
                         assert_eq!(wrong.sum, Some(right.bytes));
                         assert_ne!(wrong.bytes, right.bytes);
                     }
-                    Verdict::WrongSum(side) | Verdict::VoidSum(side) => {
+                    BlockVerdict::WrongSum(side) | BlockVerdict::VoidSum(side) => {
                         let (wrong, right) = of(side);
                         assert_eq!(right.sum, Some(wrong.bytes));
                         assert_ne!(wrong.sum, right.sum);
                     }
-                    Verdict::Sound | Verdict::Unproved => assert_eq!(here.bytes, there.bytes),
-                    Verdict::CopiesDiffer | Verdict::NoneKnownRight | Verdict::UnknownByVoid => {}
+                    BlockVerdict::Sound | BlockVerdict::Unproved => {
+                        assert_eq!(here.bytes, there.bytes)
+                    }
+                    BlockVerdict::CopiesDiffer
+                    | BlockVerdict::NoneKnownRight
+                    | BlockVerdict::UnknownByVoid => {}
                 }
             }
         }
@@ -261,23 +267,32 @@ mod tests {
             found.verdict()
         };
         let [fits, misfits, void] = FITS;
-        assert_eq!(of(fits, fits, true, true), Verdict::Sound);
-        let wrong = Verdict::WrongBytes(Side::Here);
+        assert_eq!(of(fits, fits, true, true), BlockVerdict::Sound);
+        let wrong = BlockVerdict::WrongBytes(Side::Here);
         assert_eq!(of(misfits, fits, false, true), wrong);
         assert_eq!(
             of(misfits, fits, true, false),
-            Verdict::WrongSum(Side::Here)
+            BlockVerdict::WrongSum(Side::Here)
         );
-        assert_eq!(of(fits, fits, false, false), Verdict::CopiesDiffer);
+        assert_eq!(of(fits, fits, false, false), BlockVerdict::CopiesDiffer);
         for (bytes, sums) in [(true, true), (true, false), (false, true), (false, false)] {
-            assert_eq!(of(misfits, misfits, bytes, sums), Verdict::NoneKnownRight);
+            assert_eq!(
+                of(misfits, misfits, bytes, sums),
+                BlockVerdict::NoneKnownRight
+            );
         }
         for other in FITS {
-            assert_eq!(of(void, other, false, false), Verdict::UnknownByVoid);
+            assert_eq!(of(void, other, false, false), BlockVerdict::UnknownByVoid);
         }
-        assert_eq!(of(void, misfits, true, false), Verdict::UnknownByVoid);
-        assert_eq!(of(void, fits, true, false), Verdict::VoidSum(Side::Here));
-        assert_eq!(of(void, void, true, true), Verdict::Unproved);
-        assert_eq!(of(misfits, fits, false, false), Verdict::NoneKnownRight);
+        assert_eq!(of(void, misfits, true, false), BlockVerdict::UnknownByVoid);
+        assert_eq!(
+            of(void, fits, true, false),
+            BlockVerdict::VoidSum(Side::Here)
+        );
+        assert_eq!(of(void, void, true, true), BlockVerdict::Unproved);
+        assert_eq!(
+            of(misfits, fits, false, false),
+            BlockVerdict::NoneKnownRight
+        );
     }
 }

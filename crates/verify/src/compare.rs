@@ -19,11 +19,11 @@ use lockstep_resync::{JobProgress, Locks, Peer, PeerError, ResyncError};
 use lockstep_types::{Hash128, Ino, NodeKind};
 
 use crate::deep_copy::DeepCopy;
+use crate::deep_work::{DeepWork, Suspects};
 use crate::digest::{self, BATCH, CONTENT_BYTES_MAX, ContentPart, Digests, VOID_HERE};
 use crate::own_sums::{CheckedView, OwnSums};
 use crate::paths;
 use crate::report::Report;
-use crate::second_look::{DeepWork, Suspects};
 
 /// All numbers of inodes.
 const EVERYTHING: Range<u64> = Ino::ROOT.get()..u64::MAX;

@@ -21,7 +21,7 @@ use lockstep_types::{Hash128, Ino};
 use thiserror::Error;
 
 use crate::attribution::SumFit;
-use crate::kept_blocks::{self, Kept};
+use crate::kept_blocks::{self, BlockVersion};
 use crate::own_sums::{OwnSums, fit};
 
 /// The size of a block.
@@ -153,7 +153,7 @@ impl DeepCopy<'_> {
             .flat_map(|block| &block.bytes)
             .copied()
             .collect();
-        let versions = [(Kept::Wrong, &*wrong), (Kept::Right, right)];
+        let versions = [(BlockVersion::Wrong, &*wrong), (BlockVersion::Right, right)];
         let backing = &**self.store.backing();
         let kept = kept_blocks::keep(backing, ino, offset, &versions).map_err(RepairError::Keep)?;
         self.put(ino, offset, right)?;
@@ -276,7 +276,7 @@ impl DeepCopy<'_> {
     pub fn keep(self, ino: Ino, offset: u64, count: usize) -> Result<bool, RepairError> {
         let bytes = self.read(ino, offset, count)?;
         let backing = &**self.store.backing();
-        let version = [(Kept::Undecided, &*bytes)];
+        let version = [(BlockVersion::Undecided, &*bytes)];
         kept_blocks::keep(backing, ino, offset, &version).map_err(RepairError::Keep)
     }
 }

@@ -19,7 +19,7 @@ pub const BLOCKS_MAX: usize = 4096;
 
 /// What a block is that is kept aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum BlockVersion {
     /// It did not fit its sum, and is overwritten.
     Wrong,
     /// It is put in the place of a wrong one.
@@ -28,7 +28,7 @@ pub(crate) enum Kept {
     Undecided,
 }
 
-impl Kept {
+impl BlockVersion {
     const fn word(self) -> &'static str {
         match self {
             Self::Wrong => "wrong",
@@ -46,14 +46,14 @@ pub(crate) fn keep(
     backing: &dyn Backing,
     ino: Ino,
     offset: u64,
-    blocks: &[(Kept, &[u8])],
+    blocks: &[(BlockVersion, &[u8])],
 ) -> io::Result<bool> {
     let mut known = backing.list(BAD_BLOCKS_DIR)?;
     let mut has_all = true;
-    for (kept, bytes) in blocks {
+    for (version, bytes) in blocks {
         for (number, block) in (offset / BLOCK_BYTES as u64..).zip(bytes.chunks(BLOCK_BYTES)) {
             let hash = u128::from_be_bytes(Hash128::of(block).0);
-            let name = format!("{ino}-{number}-{}-{hash:032x}", kept.word());
+            let name = format!("{ino}-{number}-{}-{hash:032x}", version.word());
             if known.contains(&name) {
                 continue;
             }

@@ -12,6 +12,7 @@
 pub mod attribution;
 pub mod compare;
 pub mod deep_copy;
+mod deep_work;
 pub mod digest;
 mod explain;
 pub mod kept_blocks;
@@ -25,7 +26,7 @@ mod second_look;
 pub mod secondary;
 pub mod side;
 
-pub use attribution::{BlockEvidence, SumFit, Verdict};
+pub use attribution::{BlockEvidence, BlockVerdict, SumFit};
 pub use compare::{compare, compare_deep, compare_deep_from, compare_fast, compare_inodes};
 pub use deep_copy::{DeepCopy, RepairError};
 pub use digest::digest;

@@ -7,7 +7,7 @@ use std::fmt;
 use lockstep_types::Ino;
 use serde::Serialize;
 
-use crate::attribution::Verdict;
+use crate::attribution::BlockVerdict;
 use crate::side::Side;
 
 /// Most differences that are listed.
@@ -82,7 +82,7 @@ pub enum DifferenceKind {
         /// Bytes up to the end of the last block, or of the file.
         length: u64,
         /// The wrong side, as far as the nodes know.
-        verdict: Verdict,
+        verdict: BlockVerdict,
         /// The outcome of the repair.
         repair: RepairOutcome,
     },
@@ -263,22 +263,24 @@ impl fmt::Display for InodeDifference {
     }
 }
 
-fn write_verdict(f: &mut fmt::Formatter<'_>, bytes: &str, verdict: Verdict) -> fmt::Result {
+fn write_verdict(f: &mut fmt::Formatter<'_>, bytes: &str, verdict: BlockVerdict) -> fmt::Result {
     match verdict {
-        Verdict::Sound => write!(f, "{bytes} are right"),
-        Verdict::Unproved => write!(f, "no sum says anything of {bytes}"),
-        Verdict::VoidSum(side) => write!(f, "the sums of {side} say nothing of {bytes}"),
-        Verdict::WrongBytes(side) => write!(f, "{bytes} are wrong on the disk of {side}"),
-        Verdict::WrongSum(side) => write!(
+        BlockVerdict::Sound => write!(f, "{bytes} are right"),
+        BlockVerdict::Unproved => write!(f, "no sum says anything of {bytes}"),
+        BlockVerdict::VoidSum(side) => write!(f, "the sums of {side} say nothing of {bytes}"),
+        BlockVerdict::WrongBytes(side) => write!(f, "{bytes} are wrong on the disk of {side}"),
+        BlockVerdict::WrongSum(side) => write!(
             f,
             "the sums of {bytes} are wrong on {side}; the bytes are right"
         ),
-        Verdict::CopiesDiffer => write!(
+        BlockVerdict::CopiesDiffer => write!(
             f,
             "{bytes} differ, and each node has the bytes of its sums: a bug of Lockstep"
         ),
-        Verdict::NoneKnownRight => write!(f, "{bytes} are not known to be right on either node"),
-        Verdict::UnknownByVoid => write!(
+        BlockVerdict::NoneKnownRight => {
+            write!(f, "{bytes} are not known to be right on either node")
+        }
+        BlockVerdict::UnknownByVoid => write!(
             f,
             "{bytes} differ or do not fit a sum, and the sums of a node say nothing of them"
         ),

@@ -7,7 +7,6 @@
 //! Invariant: without an order to repair nothing is changed on either node. A repair changes blocks and sums by
 //! [`DeepCopy`] only, which checks each of them again where it is changed.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use lockstep_fs::OpError;
@@ -19,10 +18,10 @@ use lockstep_resync::{PeerError, ResyncError};
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 use lockstep_types::{Errno, Hash128, Ino};
 
-use crate::attribution::{BlockEvidence, SumFit, Verdict};
+use crate::attribution::{BlockEvidence, BlockVerdict, SumFit};
 use crate::compare::Comparer;
 use crate::deep_copy::{DeepCopy, READ_BLOCKS_MAX, RepairError};
-use crate::own_sums::CheckedView;
+use crate::deep_work::DeepWork;
 use crate::report::{DifferenceKind, RepairOutcome};
 use crate::side::Side;
 
@@ -31,40 +30,12 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Most bytes of a file that are locked at once.
 const RUN_BYTES: u64 = WRITE_BYTES_MAX as u64;
 
-/// What a comparison has that reads the disks.
-#[derive(Clone, Copy)]
-pub(crate) struct DeepWork<'a> {
-    pub copy: DeepCopy<'a>,
-    /// The view through which the comparison reads.
-    pub checked: &'a CheckedView<'a>,
-    /// Whether wrong blocks and sums are repaired.
-    pub repairs: bool,
-}
-
-/// The files and pieces that need a second look.
-#[derive(Default)]
-pub(crate) struct Suspects {
-    /// Files that are compared by one hash.
-    pub inodes: BTreeSet<Ino>,
-    /// Files at which the comparison of different digests has looked again.
-    pub done: BTreeSet<Ino>,
-    /// Ranges of the long file of the moment.
-    pub ranges: Vec<Range<u64>>,
-}
-
 /// Blocks with one verdict, one after the other.
 struct BlockRun {
     offset: u64,
     /// Their hashes on this node.
     hashes: Vec<Hash128>,
-    verdict: Verdict,
-}
-
-impl DeepWork<'_> {
-    /// Whether the word of a node's sums asks for a second look.
-    pub fn is_suspicious(&self, word: &SumsWord) -> bool {
-        !word.misfits.is_empty() || self.repairs && !word.void.is_empty()
-    }
+    verdict: BlockVerdict,
 }
 
 impl Comparer<'_> {
@@ -190,20 +161,20 @@ impl Comparer<'_> {
     ) -> Result<RepairOutcome, ResyncError> {
         let (offset, count) = (run.offset, run.hashes.len());
         let outcome = match run.verdict {
-            Verdict::Sound | Verdict::Unproved => return Ok(RepairOutcome::NotAsked),
-            Verdict::WrongBytes(Side::Here) => {
+            BlockVerdict::Sound | BlockVerdict::Unproved => return Ok(RepairOutcome::NotAsked),
+            BlockVerdict::WrongBytes(Side::Here) => {
                 let right = self.fetch(ino, offset, count)?;
                 of_own(copy.heal(ino, offset, &right))
             }
-            Verdict::WrongBytes(Side::There) => {
+            BlockVerdict::WrongBytes(Side::There) => {
                 let right = copy.read(ino, offset, count).map_err(own_failure)?;
                 self.order(Request::HealBlocks { ino, offset }, &right)?
             }
-            Verdict::WrongSum(Side::Here) | Verdict::VoidSum(Side::Here) => {
+            BlockVerdict::WrongSum(Side::Here) | BlockVerdict::VoidSum(Side::Here) => {
                 let remade = copy.remake(ino, offset, &run.hashes);
                 of_own(remade.map(|()| true))
             }
-            Verdict::WrongSum(Side::There) | Verdict::VoidSum(Side::There) => {
+            BlockVerdict::WrongSum(Side::There) | BlockVerdict::VoidSum(Side::There) => {
                 let hashes = run.hashes.clone();
                 let request = Request::RemakeSums {
                     ino,
@@ -212,7 +183,9 @@ impl Comparer<'_> {
                 };
                 self.order(request, &[])?
             }
-            Verdict::CopiesDiffer | Verdict::NoneKnownRight | Verdict::UnknownByVoid => {
+            BlockVerdict::CopiesDiffer
+            | BlockVerdict::NoneKnownRight
+            | BlockVerdict::UnknownByVoid => {
                 return self.keep(copy, ino, run);
             }
         };
@@ -265,7 +238,7 @@ impl Comparer<'_> {
     /// Has the peer change its copy. A peer that could not do it is no reason to end the comparison.
     fn order(&self, request: Request, payload: &[u8]) -> Result<RepairOutcome, ResyncError> {
         match self.peer.ask(request, payload) {
-            Ok(Response::Kept(kept)) => Ok(RepairOutcome::Done { kept }),
+            Ok(Response::SetAside(kept)) => Ok(RepairOutcome::Done { kept }),
             Ok(_) => Err(unexpected("repair blocks")),
             Err(PeerError::Failed { reason, .. }) => Ok(RepairOutcome::Failed { why: reason.0 }),
             Err(lost) => Err(lost.into()),
@@ -299,7 +272,7 @@ fn runs(offset: u64, ours: &[BlockWord], theirs: &[BlockWord]) -> Vec<BlockRun> 
     let mut runs: Vec<BlockRun> = Vec::new();
     for (number, (ours, theirs)) in (0u64..).zip(ours.iter().zip(theirs)) {
         let (at, verdict) = (offset + number * BLOCK, evidence(ours, theirs).verdict());
-        if verdict == Verdict::Sound {
+        if verdict == BlockVerdict::Sound {
             continue;
         }
         match runs.last_mut() {

@@ -90,7 +90,7 @@ pub fn answer_deep(
         }
         Request::HealBlocks { ino, offset } => {
             let healed = copy.heal(ino, offset, payload);
-            healed.map(Response::Kept).map_err(failed)
+            healed.map(Response::SetAside).map_err(failed)
         }
         Request::RemakeSums {
             ino,
@@ -98,7 +98,7 @@ pub fn answer_deep(
             ref hashes,
         } => {
             let remade = copy.remake(ino, offset, hashes);
-            remade.map(|()| Response::Kept(true)).map_err(failed)
+            remade.map(|()| Response::SetAside(true)).map_err(failed)
         }
         Request::KeepBlocks {
             ino,
@@ -106,7 +106,7 @@ pub fn answer_deep(
             blocks,
         } => {
             let kept = copy.keep(ino, offset, count(blocks));
-            kept.map(Response::Kept).map_err(failed)
+            kept.map(Response::SetAside).map_err(failed)
         }
         _ => Ok(compare_with_disk(copy, request)?),
     }

@@ -9,9 +9,11 @@ mod byte_budget;
 mod client_pause;
 mod counted_peer;
 mod daily;
+mod daily_turn;
 mod pace;
 mod progress;
 mod scrub;
+mod scrub_record;
 mod speed;
 mod touched;
 
@@ -42,10 +44,10 @@ use crate::replication::Replication;
 use crate::replication::remote::RemotePeer;
 use crate::report::{CommandFailure, ResyncStatus, VerifyMode, VerifyProgress};
 use counted_peer::CountedPeer;
-use daily::DailyCheck;
+use daily_turn::DailyCheck;
 use pace::{PacedJob, ResyncPace};
 use progress::ResyncMeter;
-use scrub::Scrub;
+use scrub_record::Scrub;
 use touched::TouchedInodes;
 
 /// The locks of the core, and the pace of a job over one connection.

@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use lockstep_fs::OpError;
 use lockstep_repl::message::{Request, Response};
-use lockstep_resync::Peer;
+use lockstep_resync::{Peer, PeerError};
 use lockstep_types::limits::BLOCK_BYTES;
+use lockstep_types::settings::CheckReads;
 use lockstep_types::{Errno, Ino};
-use lockstep_verify::DeepCopy;
 use lockstep_verify::own_sums::StoreSums;
+use lockstep_verify::{DeepCopy, RepairError};
+use thiserror::Error;
 
 use crate::engine::Engine;
 use crate::peer::requests::PendingRequests;
@@ -24,6 +26,20 @@ use crate::replication::remote::RemotePeer;
 
 /// The size of a block.
 const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// The reason why a block was not healed.
+#[derive(Debug, Error)]
+enum ReadHealError {
+    /// There is nobody to ask.
+    #[error("the disk has other bytes, and no peer is connected")]
+    NoPeer,
+    /// The peer has not answered.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// The block could not be healed.
+    #[error(transparent)]
+    Repair(#[from] RepairError),
+}
 
 /// Bytes that were read, and the blocks that do not fit their sums.
 pub(crate) struct BlockRead {
@@ -52,17 +68,18 @@ pub(crate) struct CheckedReads {
 }
 
 impl CheckedReads {
-    /// The reads of one session.
-    pub const fn new(
-        engine: Arc<Engine>,
-        replication: Arc<Replication>,
-        requests: Arc<PendingRequests>,
-    ) -> Self {
-        Self {
-            engine,
-            replication,
-            requests,
-        }
+    /// The reads of one session, if the configuration wants them compared.
+    pub fn if_wanted(
+        engine: &Arc<Engine>,
+        replication: &Arc<Replication>,
+        requests: &Arc<PendingRequests>,
+    ) -> Option<Self> {
+        let wanted = engine.config.current().policies.check_reads == CheckReads::On;
+        wanted.then(|| Self {
+            engine: Arc::clone(engine),
+            replication: Arc::clone(replication),
+            requests: Arc::clone(requests),
+        })
     }
 
     /// Reads whole blocks, and compares them with their sums.
@@ -106,7 +123,7 @@ impl CheckedReads {
                     datastore,
                     %ino,
                     block,
-                    why,
+                    %why,
                     "a read fails: a block does not fit its sum"
                 ),
             }
@@ -120,18 +137,15 @@ impl CheckedReads {
     }
 
     /// Heals a block. Returns the place that had the right one; otherwise the reason why there is none.
-    fn heal(&self, ino: Ino, block: u64) -> Result<&'static str, String> {
+    fn heal(&self, ino: Ino, block: u64) -> Result<&'static str, ReadHealError> {
         let store = &self.engine.store;
         let sums = &StoreSums::of(store);
         let copy = DeepCopy { store, sums };
-        if copy
-            .refresh(ino, block)
-            .map_err(|error| error.to_string())?
-        {
+        if copy.refresh(ino, block)? {
             return Ok("the disk");
         }
         let connection = self.replication.peer.current();
-        let connection = connection.ok_or("the disk has other bytes, and no peer is connected")?;
+        let connection = connection.ok_or(ReadHealError::NoPeer)?;
         let (replication, requests) = (Arc::clone(&self.replication), Arc::clone(&self.requests));
         let peer = RemotePeer::new(replication, requests, connection);
         let offset = block.saturating_mul(BLOCK);
@@ -140,15 +154,15 @@ impl CheckedReads {
             offset,
             blocks: 1,
         };
-        match peer.ask(request, &[]) {
-            Ok(Response::Bytes(right)) if right.len() == BLOCK_BYTES => {
-                let healed = copy.heal(ino, offset, &right);
-                healed
-                    .map(|_| "the peer")
-                    .map_err(|error| error.to_string())
+        match peer.ask(request, &[])? {
+            Response::Bytes(right) if right.len() == BLOCK_BYTES => {
+                copy.heal(ino, offset, &right)?;
+                Ok("the peer")
             }
-            Ok(_) => Err("the peer gave an answer that does not fit".to_owned()),
-            Err(error) => Err(error.to_string()),
+            _ => {
+                let what = "read blocks";
+                Err(PeerError::Unexpected { what }.into())
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use lockstep_types::settings::Role;
 use lockstep_verify::kept_blocks::BAD_BLOCKS_DIR;
-use lockstep_verify::{DifferenceKind, InodeDifference, RepairOutcome, Report, Side, Verdict};
+use lockstep_verify::{BlockVerdict, DifferenceKind, InodeDifference, RepairOutcome, Report, Side};
 
 use super::{BlocksDifference, Difference, VerifyMode, VerifyReport};
 
@@ -57,22 +57,22 @@ const fn role(side: Side) -> Role {
     }
 }
 
-const fn wrong_side(verdict: Verdict) -> Option<Side> {
+const fn wrong_side(verdict: BlockVerdict) -> Option<Side> {
     match verdict {
-        Verdict::WrongBytes(side) | Verdict::WrongSum(side) => Some(side),
+        BlockVerdict::WrongBytes(side) | BlockVerdict::WrongSum(side) => Some(side),
         _ => None,
     }
 }
 
 /// A verdict in JSON (docs/json.md).
-const fn word(verdict: Verdict) -> &'static str {
+const fn word(verdict: BlockVerdict) -> &'static str {
     match verdict {
-        Verdict::Sound => "sound",
-        Verdict::Unproved | Verdict::VoidSum(_) => "unproved",
-        Verdict::WrongBytes(_) => "wrong_bytes",
-        Verdict::WrongSum(_) => "wrong_sum",
-        Verdict::CopiesDiffer => "copies_differ",
-        Verdict::NoneKnownRight => "none_known_right",
-        Verdict::UnknownByVoid => "unknown",
+        BlockVerdict::Sound => "sound",
+        BlockVerdict::Unproved | BlockVerdict::VoidSum(_) => "unproved",
+        BlockVerdict::WrongBytes(_) => "wrong_bytes",
+        BlockVerdict::WrongSum(_) => "wrong_sum",
+        BlockVerdict::CopiesDiffer => "copies_differ",
+        BlockVerdict::NoneKnownRight => "none_known_right",
+        BlockVerdict::UnknownByVoid => "unknown",
     }
 }

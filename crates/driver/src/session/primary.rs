@@ -18,7 +18,6 @@ use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::{ServiceMode, State, Trigger};
 use lockstep_roles::SessionEvent;
-use lockstep_types::settings::CheckReads;
 use lockstep_types::{Errno, Osn};
 use parking_lot::Mutex;
 
@@ -80,11 +79,6 @@ impl PrimarySession {
                 Arc::clone(&engine.wakes.tick_work),
             ));
             let requests = Arc::new(PendingRequests::default());
-            let policies = engine.config.current().policies;
-            let checks = (policies.check_reads == CheckReads::On).then(|| {
-                let (engine, replication) = (Arc::clone(&engine), Arc::clone(&replication));
-                CheckedReads::new(engine, replication, Arc::clone(&requests))
-            });
             let content = Arc::new(ContentOps::new(
                 Arc::clone(&engine),
                 Arc::clone(&replication),
@@ -92,7 +86,7 @@ impl PrimarySession {
                 PawEntries::new(paw, first_osn),
                 Arc::clone(&berths),
                 Arc::clone(&spill),
-                checks,
+                CheckedReads::if_wanted(&engine, &replication, &requests),
             ));
             let locks = InternalLocks::new(Arc::clone(&replication), Arc::clone(&pending));
             let space = Arc::new(SpaceCheck::new(

@@ -14,7 +14,7 @@ use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::settings::ScrubEvery;
 use lockstep_types::{Hash128, Ino};
 use lockstep_verify::own_sums::StoreSums;
-use lockstep_verify::{DeepCopy, DifferenceKind, Report, Verdict};
+use lockstep_verify::{BlockVerdict, DeepCopy, DifferenceKind, Report};
 
 use super::program::{self, FILE, FIRST, LATER, OTHER, THIRD};
 use super::steps::{kill, run, start_in_sync, status, until};
@@ -99,7 +99,7 @@ fn compare(cluster: &mut ScriptedCluster, repairs: bool) -> Report {
 }
 
 /// The blocks that a comparison names, each with its verdict.
-fn named(report: &Report) -> BTreeMap<usize, Verdict> {
+fn named(report: &Report) -> BTreeMap<usize, BlockVerdict> {
     let mut named = BTreeMap::new();
     for found in &report.differences {
         let DifferenceKind::Blocks {
@@ -118,8 +118,8 @@ fn named(report: &Report) -> BTreeMap<usize, Verdict> {
     named
 }
 
-fn verdict_of(side: Side) -> Verdict {
-    Verdict::WrongBytes(if side == PRIMARY {
+fn verdict_of(side: Side) -> BlockVerdict {
+    BlockVerdict::WrongBytes(if side == PRIMARY {
         lockstep_verify::Side::Here
     } else {
         lockstep_verify::Side::There
@@ -137,8 +137,10 @@ fn rot_and_heal(blocks: u64, seed: u64) -> Result<(), String> {
         .intersection(&flipped[&SECONDARY])
         .copied()
         .collect();
-    let lost = both.iter().map(|block| (*block, Verdict::NoneKnownRight));
-    let lost: BTreeMap<usize, Verdict> = lost.collect();
+    let lost = both
+        .iter()
+        .map(|block| (*block, BlockVerdict::NoneKnownRight));
+    let lost: BTreeMap<usize, BlockVerdict> = lost.collect();
     let mut expected = lost.clone();
     for side in Side::BOTH {
         let healed = flipped[&side].difference(&both);
@@ -214,10 +216,10 @@ fn sums_rot(bytes_too: bool) -> Result<(), String> {
     let mut cluster = in_sync(LONG);
     let disk = cluster.disk(SECONDARY);
     flip_sum(disk, 300);
-    let mut expected = Verdict::WrongSum(lockstep_verify::Side::There);
+    let mut expected = BlockVerdict::WrongSum(lockstep_verify::Side::There);
     if bytes_too {
         flip(disk, 300, &mut Random::new(1));
-        expected = Verdict::NoneKnownRight;
+        expected = BlockVerdict::NoneKnownRight;
     }
     let before = blocks_of(cluster.disk(SECONDARY));
     let expected = BTreeMap::from([(300, expected)]);
@@ -286,8 +288,8 @@ fn kill_within_repair(seed: u64) -> Result<(), String> {
     cluster.settle()?;
     let left = named(&compare(&mut cluster, false));
     for (block, verdict) in &left {
-        let is_lost = both.contains(block) && *verdict == Verdict::NoneKnownRight;
-        let is_healable = !both.contains(block) && matches!(verdict, Verdict::WrongBytes(_));
+        let is_lost = both.contains(block) && *verdict == BlockVerdict::NoneKnownRight;
+        let is_healable = !both.contains(block) && matches!(verdict, BlockVerdict::WrongBytes(_));
         if !is_lost && !is_healable {
             return Err(format!(
                 "block {block} is left as {verdict:?} by a kill of {side:?}"
@@ -295,7 +297,9 @@ fn kill_within_repair(seed: u64) -> Result<(), String> {
         }
     }
     compare(&mut cluster, true);
-    let lost = both.iter().map(|block| (*block, Verdict::NoneKnownRight));
+    let lost = both
+        .iter()
+        .map(|block| (*block, BlockVerdict::NoneKnownRight));
     check(
         "left",
         &named(&compare(&mut cluster, false)),
@@ -340,7 +344,9 @@ fn write_beside_repair(seed: u64) -> Result<(), String> {
     }
     cluster.settle()?;
     compare(&mut cluster, true);
-    let left = lost.iter().map(|block| (*block, Verdict::NoneKnownRight));
+    let left = lost
+        .iter()
+        .map(|block| (*block, BlockVerdict::NoneKnownRight));
     check(
         "left",
         &named(&compare(&mut cluster, false)),

@@ -14,7 +14,7 @@ use lockstep_verify::kept_blocks::BAD_BLOCKS_DIR;
 use lockstep_verify::own_sums::StoreSums;
 use lockstep_verify::secondary::is_deep;
 use lockstep_verify::{
-    DeepCopy, DifferenceKind, OwnSums, RepairError, RepairOutcome, Report, Side, Verdict,
+    BlockVerdict, DeepCopy, DifferenceKind, OwnSums, RepairError, RepairOutcome, Report, Side,
     answer_deep, compare_deep, compare_fast,
 };
 use parking_lot::Mutex;
@@ -165,7 +165,7 @@ impl Pair {
     }
 
     /// The verdicts of a comparison: the number of the first block, the number of blocks, and the verdict.
-    fn verdicts(&self, repairs: bool) -> Vec<(Ino, u64, u64, Verdict)> {
+    fn verdicts(&self, repairs: bool) -> Vec<(Ino, u64, u64, BlockVerdict)> {
         let report = self.compare(repairs);
         assert_eq!(report.total, report.differences.len() as u64);
         let blocks = |found: &lockstep_verify::InodeDifference| {
@@ -269,7 +269,7 @@ fn the_wrong_side_of_each_block_is_named_and_healed() {
         .collect();
     let planted = |&(side, ino, block): &(Side, Ino, usize)| {
         let block = u64::try_from(block).unwrap();
-        (ino, block, Verdict::WrongBytes(side))
+        (ino, block, BlockVerdict::WrongBytes(side))
     };
     assert_eq!(named, flips.iter().map(planted).collect::<Vec<_>>());
     assert!(
@@ -308,7 +308,7 @@ fn a_block_that_is_wrong_on_both_nodes_is_kept_and_not_healed() {
         .write_all_at(b"rot", (300 * BLOCK) as u64)
         .unwrap();
     let there = pair.bytes(Side::There, pair.long);
-    let none = Verdict::NoneKnownRight;
+    let none = BlockVerdict::NoneKnownRight;
     let expected = [(pair.short, 1, 1, none), (pair.long, 300, 1, none)];
     assert_eq!(pair.verdicts(false), expected);
     assert_eq!(pair.kept(Side::Here), [""; 0]);
@@ -336,8 +336,8 @@ fn a_wrong_sum_is_named_and_made_anew() {
     pair.sums[0].set(pair.short, 5, Some(77));
     pair.sums[1].set(pair.long, 700, Some(78));
     let expected = [
-        (pair.short, 5, 1, Verdict::WrongSum(Side::Here)),
-        (pair.long, 700, 1, Verdict::WrongSum(Side::There)),
+        (pair.short, 5, 1, BlockVerdict::WrongSum(Side::Here)),
+        (pair.long, 700, 1, BlockVerdict::WrongSum(Side::There)),
     ];
     assert_eq!(pair.verdicts(false), expected);
     assert_eq!(pair.verdicts(true), expected);
@@ -355,7 +355,7 @@ fn a_void_sum_says_nothing_until_the_copies_are_found_equal() {
     // A bit of another copy than that of the void sum, and of the same one.
     pair.flip(Side::There, pair.short, 1);
     pair.flip(Side::There, pair.long, 9);
-    let unknown = Verdict::UnknownByVoid;
+    let unknown = BlockVerdict::UnknownByVoid;
     let expected = [(pair.short, 1, 1, unknown), (pair.long, 9, 1, unknown)];
     assert_eq!(pair.verdicts(true), expected, "nothing is healed");
     pair.flip(Side::There, pair.short, 1);
@@ -375,12 +375,12 @@ fn bytes_that_have_become_a_hole_are_found_on_one_node_and_on_both() {
         rustix::fs::fallocate(&file, flags, 1 << 20, 1 << 20).unwrap();
     };
     piece(Side::There);
-    let wrong = Verdict::WrongBytes(Side::There);
+    let wrong = BlockVerdict::WrongBytes(Side::There);
     assert_eq!(pair.verdicts(true), [(pair.long, 256, 256, wrong)]);
     pair.assert_right();
     piece(Side::Here);
     piece(Side::There);
-    let none = Verdict::NoneKnownRight;
+    let none = BlockVerdict::NoneKnownRight;
     assert_eq!(pair.verdicts(false), [(pair.long, 256, 256, none)]);
 }
 
@@ -390,7 +390,7 @@ fn copies_that_differ_and_fit_their_sums_stay_as_they_are() {
     pair.flip(Side::There, pair.short, 2);
     let bytes = pair.bytes(Side::There, pair.short);
     pair.sums[1].set_right(pair.short, 0, &bytes).unwrap();
-    let differ = [(pair.short, 2, 1, Verdict::CopiesDiffer)];
+    let differ = [(pair.short, 2, 1, BlockVerdict::CopiesDiffer)];
     assert_eq!(pair.verdicts(true), differ);
     assert_eq!(pair.verdicts(false), differ);
     assert_eq!(

@@ -3,46 +3,12 @@
 //! It changes nothing. Its result is that of `lockstep verify --fast`, for `status` and the log.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use lockstep_repl::state::State;
-use parking_lot::Mutex;
 
 use super::ResyncJobs;
 use crate::report::VerifyMode;
-
-/// Time from the beginning of a session to its first comparison: the start of a node has other work.
-const FIRST_AFTER: Duration = Duration::from_secs(60 * 60);
-/// Time between two comparisons.
-const EVERY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// See the head of this file.
-pub(super) struct DailyCheck {
-    is_running: AtomicBool,
-    /// The moment of the next comparison, by the host's clock.
-    due: Mutex<Duration>,
-}
-
-impl DailyCheck {
-    /// Of a session that begins at `now`.
-    pub fn new(now: Duration) -> Self {
-        Self {
-            is_running: AtomicBool::new(false),
-            due: Mutex::new(now + FIRST_AFTER),
-        }
-    }
-
-    /// Whether a comparison is due. The next one then is a day later.
-    fn take_turn(&self, now: Duration) -> bool {
-        let mut due = self.due.lock();
-        let is_due = now >= *due;
-        if is_due {
-            *due = now + EVERY;
-        }
-        is_due
-    }
-}
 
 impl ResyncJobs {
     /// Begins the comparison of the day on another thread, if it is due and the nodes are in sync. Costs little: each tick asks.
@@ -87,21 +53,5 @@ impl ResyncJobs {
                 );
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_day_has_one_comparison() {
-        let start = Duration::from_secs(5);
-        let daily = DailyCheck::new(start);
-        assert!(!daily.take_turn(start));
-        assert!(daily.take_turn(start + FIRST_AFTER));
-        assert!(!daily.take_turn(start + FIRST_AFTER));
-        assert!(!daily.take_turn(start + EVERY));
-        assert!(daily.take_turn(start + FIRST_AFTER + EVERY));
     }
 }
