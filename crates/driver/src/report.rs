@@ -468,7 +468,7 @@ pub struct BlocksDifference {
     pub offset: u64,
     /// Number of bytes.
     pub length: u64,
-    /// What is wrong, as one word.
+    /// The decision, as one word.
     pub verdict: String,
     /// The node with the wrong bytes or sums, if that is known.
     pub wrong_on: Option<Role>,

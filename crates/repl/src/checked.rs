@@ -1,4 +1,4 @@
-//! What a node says of the content of its disk by its own sums, as a part of the messages of a deep comparison.
+//! The word of a node about the content of its disk by its own sums, as a part of the messages of a deep comparison.
 //!
 //! Invariant: as in [`message`](crate::message), the order of fields is the wire format.
 

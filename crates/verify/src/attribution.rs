@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::side::Side;
 
-/// What the sum of a node says of the bytes on its disk.
+/// The answer of the sum of a node about the bytes on its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SumFit {
     /// The bytes are those of the sum.
@@ -25,7 +25,7 @@ pub enum SumFit {
     Void,
 }
 
-/// What both nodes have found about a block.
+/// The answers of both nodes about a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockEvidence {
     /// The answer of this node's sum.
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Over all copies with three contents: what follows from a verdict makes no copy worse.
+    /// Over all copies with three contents: no repair that follows from a verdict makes a copy worse.
     #[test]
     fn a_verdict_never_spreads_other_bytes_than_those_of_the_sum() {
         for here in CopyOfBlock::all() {

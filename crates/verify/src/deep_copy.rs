@@ -4,8 +4,8 @@
 //! The caller holds the locks of the blocks, on both nodes: no operation changes them meanwhile.
 //!
 //! Invariants:
-//! - A block is overwritten only if its bytes do not fit its sum, and the new bytes fit that sum. So whoever asks for a repair,
-//!   and whatever has been found before: bytes that fit are never replaced, and bytes that do not fit are never put in place.
+//! - A block is overwritten only if its bytes do not fit its sum, and the new bytes fit that sum. The
+//!   node that is changed checks this itself: bytes that fit are never replaced, and bytes that do not fit are never put in place.
 //! - A sum is made anew only of bytes that the disk has returned, and whose hash is that of the other node's bytes.
 //! - The old bytes are kept aside before they are overwritten, as far as the folder has room.
 
@@ -74,7 +74,7 @@ struct OwnBlock {
     bytes: Vec<u8>,
     /// The sum that the node keeps.
     sum: Option<BlockSum>,
-    /// What that sum says of the bytes.
+    /// The answer of that sum about the bytes.
     fit: SumFit,
 }
 
@@ -99,7 +99,7 @@ impl DeepCopy<'_> {
         Ok(bytes)
     }
 
-    /// What this node knows of blocks. To a node with another secret its sums say nothing.
+    /// The hashes and sums of blocks. To a node with another secret its sums say nothing.
     ///
     /// # Errors
     /// If they cannot be read, or are too many.
@@ -140,7 +140,7 @@ impl DeepCopy<'_> {
     /// Overwrites blocks that do not fit their sums with the bytes of the other node, which fit them: kept aside, written,
     /// synced, and read back from the disk. Returns whether the old and the new bytes are kept aside.
     ///
-    /// The bytes are written through memory, so that a program gets them from then on, whatever memory had before.
+    /// The bytes are written through memory, so that a program gets them from then on, also if memory had others before.
     ///
     /// # Errors
     /// If a block fits its sum, or the new bytes do not, nothing is changed.

@@ -1,4 +1,4 @@
-//! What a comparison has and notes while it reads the disks.
+//! The means and the notes of a comparison that reads the disks.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use lockstep_types::Ino;
 use crate::deep_copy::DeepCopy;
 use crate::own_sums::CheckedView;
 
-/// What a comparison has that reads the disks.
+/// The means of a comparison that reads the disks.
 #[derive(Clone, Copy)]
 pub(crate) struct DeepWork<'a> {
     pub copy: DeepCopy<'a>,

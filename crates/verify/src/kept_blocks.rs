@@ -1,8 +1,7 @@
 //! The folder of a store in which a repair keeps blocks aside: those that it is about to overwrite with those that it puts in
 //! place, and those of which no copy is known to be right.
 //!
-//! Each file has the bytes of one block, as the disk has returned them. Its name says inode, number of the block, what the
-//! block is, and the hash of its bytes: a block that is kept twice takes the room of one.
+//! Each file has the bytes of one block, as the disk has returned them. Its name says inode, number of the block, the kind of its version, and the hash of its bytes: a block that is kept twice takes the room of one.
 //!
 //! Invariant: the folder has at most [`BLOCKS_MAX`] files. Nothing is removed from it: that is for an operator.
 
@@ -17,7 +16,7 @@ pub const BAD_BLOCKS_DIR: &str = ".lockstep/bad-blocks";
 /// Most files in the folder: 16 MiB.
 pub const BLOCKS_MAX: usize = 4096;
 
-/// What a block is that is kept aside.
+/// The kind of a block that is kept aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockVersion {
     /// It did not fit its sum, and is overwritten.

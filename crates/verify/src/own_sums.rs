@@ -2,7 +2,7 @@
 //!
 //! [`CheckedView`] is the view of a store from its disk in which each read of content is compared with the sums. A
 //! comparison reads through the view, so that no byte is read twice. A finding is a reason for a second look under the lock of
-//! the blocks, and no more: a file that nobody has locked may change while it is read.
+//! the blocks, and no more: a file without a lock may change while it is read.
 //!
 //! Invariant: nothing here changes a byte or a sum.
 
@@ -50,7 +50,7 @@ pub trait OwnSums: Sync {
     /// If the sums cannot be read.
     fn file(&self, ino: Ino) -> Result<Option<FileSum>, OpError>;
 
-    /// Puts the sums of these bytes in place, which the caller has found to be right, whatever the sums were before. `offset` is
+    /// Puts the sums of these bytes in place, which the caller has found to be right. A sum from before, void or not, is replaced. `offset` is
     /// a multiple of the size of a block, and `bytes` are whole blocks, or end with the file.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ pub trait OwnSums: Sync {
     fn set_right(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), OpError>;
 }
 
-/// What the sums have said since the last [`CheckedView::take`].
+/// The answers of the sums since the last [`CheckedView::take`].
 #[derive(Default)]
 struct Findings {
     misfits: BTreeSet<u64>,
@@ -159,7 +159,7 @@ impl<'a> CheckedView<'a> {
     }
 }
 
-/// What a sum says of bytes that have the sum `of_bytes`.
+/// The answer of a sum about bytes that have the sum `of_bytes`.
 pub(crate) fn fit(sum: Option<BlockSum>, of_bytes: BlockSum) -> SumFit {
     match sum {
         None => SumFit::Void,

@@ -342,7 +342,7 @@ fn a_refused_store_stays_as_it_was() {
     let place = Place::in_sync();
     let format = std::fs::read(place.path("format.json")).unwrap();
     place.tamper("format.json", |bytes| {
-        *bytes = b"{\"lockstep_store\": 4}".to_vec();
+        *bytes = b"{\"lockstep_store\": 5}".to_vec();
     });
     place.refuses("use the newer program");
     place.tamper("format.json", |bytes| *bytes = format);

@@ -1,7 +1,7 @@
 //! Reads whose bytes are compared with the sums of their blocks before a program gets them (`check_reads`).
 //!
 //! A read covers whole blocks for that, so a read of a part of a block reads the rest of it, too. A block that does not fit its sum
-//! is looked at again on the disk: memory may be wrong. If the disk is wrong, the block is healed from the peer. What cannot be
+//! is looked at again on the disk: memory may be wrong. If the disk is wrong, the block is healed from the peer. A block that cannot be
 //! healed is an error of the read, never wrong bytes.
 //!
 //! The caller holds the lock of the read, so no operation changes the blocks on either node. A thread of a client only compares:

@@ -1,6 +1,6 @@
 //! The repair of blocks that a disk has changed by itself: the bytes that their sums speak of are put back.
 //!
-//! What the file should be does not change, so no observer is told: the sums stay as they are, and so do size and times. A
+//! The file keeps the content that it should have, so no observer is told: the sums stay as they are, and so do size and times. A
 //! kill in the middle leaves a block that does not fit its sum, as before. If the sums were told of a write, the next process
 //! would make a sum of the bytes that the kill has left.
 //!

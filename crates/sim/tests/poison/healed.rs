@@ -244,7 +244,7 @@ fn a_repair_by_the_word_of_another_sum_is_found() {
     assert!(found.is_err_and(|what| what.contains("named")));
 }
 
-/// A sum for other bytes than those of the other node would vouch for bytes that nobody has compared.
+/// A sum for other bytes than those of the other node would vouch for bytes that no node has compared.
 fn remakes_uncompared() -> bool {
     let mut cluster = in_sync(SHORT);
     let other = Hash128::of(b"other bytes");
@@ -267,7 +267,7 @@ fn a_sum_is_made_anew_of_bytes_that_both_nodes_have() {
     assert!(made, "the mutant is found");
 }
 
-/// A node is killed while blocks are healed. What is left can still be told and healed: a sum never vouches for bytes that a
+/// A node is killed while blocks are healed. The wrong blocks can still be told and healed: a sum never vouches for bytes that a
 /// disk has changed.
 fn kill_within_repair(seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);

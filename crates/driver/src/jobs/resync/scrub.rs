@@ -1,4 +1,4 @@
-//! The scrub: a comparison of both disks with the sums of their nodes, in the background, with a repair of what can be healed.
+//! The scrub: a comparison of both disks with the sums of their nodes, in the background, with a repair of all blocks that can be healed.
 //!
 //! A primary in sync runs it, as often as `scrub_every` says. It works at most a tenth of the time, keeps to the limits of a
 //! resync, and holds the locks of a batch of files or of a piece of a file at most. Its place outlives the process
@@ -103,7 +103,7 @@ impl ResyncJobs {
         });
     }
 
-    /// What the scrub does, and what its last pass has found; `None` if there is none.
+    /// The work of the scrub, and the result of its last pass; `None` if there is none.
     pub fn scrub_status(&self) -> Option<ScrubStatus> {
         let policies = self.engine.config.current().policies;
         policies.scrub_every.seconds()?;

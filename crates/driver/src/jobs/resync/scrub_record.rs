@@ -1,4 +1,4 @@
-//! The place of a scrub, and what its last pass has found, as they outlive the process.
+//! The place of a scrub, and the result of its last pass, as they outlive the process.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::report::ScrubStatus;
 
 /// The file of the record in the store.
 const RECORD_FILE: &str = "scrub.json";
-/// A pass: its beginning, and what it has found so far.
+/// A pass: its beginning, and its result so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ScrubPass {
     /// In seconds since 1970, by the clock of this machine.
