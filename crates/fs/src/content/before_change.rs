@@ -228,10 +228,10 @@ impl Observers {
         for observer in &self.list {
             observer.before_change(change, content)?;
         }
-        let make = || change.edit.make(content);
+        let new = change.edit.new_bytes();
         let made = self
             .sums
-            .carry_out(change.ino, &change.edit.new_bytes(), content, make);
+            .carry_out(change.ino, &new, content, || change.edit.make(content));
         made.map_err(StoreError::content(change.edit.operation(), change.ino))
     }
 

@@ -16,7 +16,7 @@ use super::slot::SumEra;
 use crate::error::StoreError;
 use crate::paths::{ERA_FILE, SUMS_DIR};
 
-const SLOT_BYTES: u64 = 4096;
+const SLOT_BYTES: usize = 4096;
 const MAGIC: [u8; 8] = *b"lockstE1";
 const RECORD_BYTES: usize = 96;
 const BODY_BYTES: usize = RECORD_BYTES - 16;
@@ -44,9 +44,9 @@ impl EraRecord {
             opened => opened.map_err(StoreError::disk("open", ERA_FILE))?,
         };
         let mut newest = None;
-        for slot in 0..2 {
+        for slot in 0..2_u64 {
             let mut bytes = [0; RECORD_BYTES];
-            let read = file.read_at(slot * SLOT_BYTES, &mut bytes);
+            let read = file.read_at(slot * SLOT_BYTES as u64, &mut bytes);
             read.map_err(StoreError::disk("read", ERA_FILE))?;
             let found = Self::decode(&bytes);
             if found.as_ref().map(|found| found.change) > newest.as_ref().map(|it: &Self| it.change)
@@ -67,10 +67,10 @@ impl EraRecord {
             .map_err(StoreError::disk("open", ERA_FILE))?;
         if is_new {
             // Room for both slots.
-            let made = file.write_at(0, &[0; 2 * SLOT_BYTES as usize]);
+            let made = file.write_at(0, &[0; 2 * SLOT_BYTES]);
             made.map_err(StoreError::disk("write", ERA_FILE))?;
         }
-        let written = file.write_at(self.change % 2 * SLOT_BYTES, &self.encode());
+        let written = file.write_at(self.change % 2 * SLOT_BYTES as u64, &self.encode());
         written
             .and_then(|()| file.sync())
             .map_err(StoreError::disk("write", ERA_FILE))?;

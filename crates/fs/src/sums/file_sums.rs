@@ -32,6 +32,9 @@ pub(super) struct SumPlace<'a> {
     pub era: SumEra,
 }
 
+/// Looks at a run of blocks of a file.
+type EachRun<'a> = dyn FnMut(&mut FileSums, Range<u32>) -> Result<(), StoreError> + 'a;
+
 /// The file with the sums of further blocks.
 enum FurtherSums {
     NotLooked,
@@ -128,7 +131,7 @@ impl FileSums {
         &mut self,
         place: SumPlace<'_>,
         blocks: &Range<u32>,
-        each: &mut dyn FnMut(&mut Self, Range<u32>) -> Result<(), StoreError>,
+        each: &mut EachRun<'_>,
     ) -> Result<(), StoreError> {
         let end = blocks.end.min(self.entries_end(place)?);
         let mut at = blocks.start;

@@ -32,23 +32,23 @@ struct Begun {
 
 /// Changes.
 impl SumKeeper {
-    /// Makes a change of the bytes of a file by `make`, and changes the sums with it. Only `make` fails.
+    /// Makes a change of the bytes of a file by `change`, and changes the sums with it. Only `change` fails.
     pub fn carry_out(
         &self,
         ino: Ino,
         new: &NewBytes<'_>,
         content: &dyn BackingFile,
-        make: impl FnOnce() -> io::Result<()>,
+        change: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let era = self.era.read();
         let Some(era) = era.as_ref().filter(|era| !era.is_over()) else {
-            return make();
+            return change();
         };
         let begun = self.begin(era, ino, new, content).unwrap_or_else(|error| {
             self.give_up(era, ino, &error);
             None
         });
-        let made = make();
+        let made = change();
         if let Some(Begun { entry, states }) = begun {
             let stored = match &made {
                 Ok(()) => self.store(era, ino, new, &states),

@@ -114,6 +114,10 @@ impl TestStore {
         self.store.write(ino, offset, data, osn, time).unwrap();
     }
 
+    pub fn fill(&mut self, ino: Ino, offset: u64, length: usize, byte: u8) {
+        self.write(ino, offset, &vec![byte; length]);
+    }
+
     /// The bytes of a file on the disk.
     pub fn bytes(&self, ino: Ino) -> Vec<u8> {
         let content = self.store.tree().content.open_content(ino).unwrap();
@@ -150,7 +154,7 @@ impl TestStore {
         );
         assert!(
             kept.iter()
-                .skip(blocks as usize)
+                .skip(bytes.len().div_ceil(BLOCK_BYTES))
                 .all(|kept| *kept == Some(BlockSum::ZEROS))
         );
         file.void_blocks

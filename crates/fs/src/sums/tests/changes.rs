@@ -17,7 +17,7 @@ fn flip(test: &TestStore, ino: Ino, offset: u64) {
 fn a_flipped_bit_is_noticed_by_a_write_beside_it() {
     let mut test = TestStore::new();
     let ino = test.make("file");
-    test.write(ino, 0, &[1; 20_000]);
+    test.fill(ino, 0, 20_000, 1);
     flip(&test, ino, 5_000);
     test.write(ino, 6_000, &[2; 10]);
     assert_eq!(test.store.sums().totals().mismatches, 1);
@@ -45,8 +45,8 @@ fn a_flipped_bit_does_not_fit_its_sum() {
 fn two_ways_to_one_content_have_one_sum() {
     let mut test = TestStore::new();
     let (one, other) = (test.make("one"), test.make("other"));
-    test.write(one, 0, &[7; 300_000]);
-    for offset in (0..300_000_u64).step_by(1_000).rev() {
+    test.fill(one, 0, 300_000, 7);
+    for offset in (0..300).map(|number| (299 - number) * 1_000) {
         let length = (300_000 - offset).min(1_000);
         test.write(other, offset, &vec![7; usize::try_from(length).unwrap()]);
     }
@@ -62,7 +62,7 @@ fn two_ways_to_one_content_have_one_sum() {
 fn a_failed_write_makes_its_blocks_void_and_no_others() {
     let mut test = TestStore::new();
     let ino = test.make("file");
-    test.write(ino, 0, &[1; 40_000]);
+    test.fill(ino, 0, 40_000, 1);
     let path: &'static str = Box::leak(crate::paths::content_path(ino).into_boxed_str());
     test.disk.fail_call_on(
         path,
@@ -109,7 +109,7 @@ fn the_cut_of_a_failed_write_takes_sums_along() {
 fn the_sum_of_a_removed_file_is_checked() {
     let mut test = TestStore::new();
     let ino = test.make("file");
-    test.write(ino, 0, &[1; 200_000]);
+    test.fill(ino, 0, 200_000, 1);
     test.kill();
     let path = crate::paths::block_sums_path(ino);
     assert!(test.disk.flip_bit(&path, 16, 1));
@@ -129,7 +129,7 @@ fn the_sum_of_a_removed_file_is_checked() {
 fn the_same_secret_changes_nothing() {
     let mut test = TestStore::new();
     let ino = test.make("file");
-    test.write(ino, 0, &[1; 10_000]);
+    test.fill(ino, 0, 10_000, 1);
     test.store.sums().take_secret(&secret()).unwrap();
     assert_eq!(test.check(ino), 0);
     test.restart();
@@ -147,7 +147,7 @@ fn the_same_secret_changes_nothing() {
 fn a_clean_shutdown_keeps_sums_over_a_restart_of_the_machine() {
     let mut test = TestStore::new();
     let ino = test.make("file");
-    test.write(ino, 0, &[1; 200_000]);
+    test.fill(ino, 0, 200_000, 1);
     test.store.close().unwrap();
     test.lose_power(Survivors::Nothing);
     assert_eq!(test.check(ino), 0);
@@ -161,7 +161,7 @@ fn a_clean_shutdown_keeps_sums_over_a_restart_of_the_machine() {
 fn right_bytes_make_void_sums_known() {
     let mut test = TestStore::new();
     let ino = test.make("file");
-    test.write(ino, 0, &[1; 201_000]);
+    test.fill(ino, 0, 201_000, 1);
     test.lose_power(Survivors::Everything);
     let bytes = test.bytes(ino);
     assert_eq!(test.check(ino), 50);

@@ -159,7 +159,7 @@ fn a_change_does_not_fail_for_want_of_room_for_its_sums() {
     let (base, ino) = base();
     let disk = base.fork();
     let mut test = TestStore::on(disk.clone(), 1);
-    test.write(ino, 0, &[1; 200_000]);
+    test.fill(ino, 0, 200_000, 1);
     disk.observe(Some(std::sync::Arc::new(|call| {
         if call.path.starts_with("sums/") && call.kind != CallKind::Sync && call.length != 256 {
             Verdict::Fail(Errno::NoSpace)
@@ -167,7 +167,7 @@ fn a_change_does_not_fail_for_want_of_room_for_its_sums() {
             Verdict::Go
         }
     })));
-    test.write(ino, 190_000, &[2; 20_000]);
+    test.fill(ino, 190_000, 20_000, 2);
     assert_eq!(test.check(ino), 52);
     assert_eq!(test.store.sums().totals().given_up, 1);
     disk.observe(None);
@@ -181,7 +181,7 @@ fn sums_that_cannot_be_made_void_end_their_era() {
     let (base, ino) = base();
     let disk = base.fork();
     let mut test = TestStore::on(disk.clone(), 1);
-    test.write(ino, 0, &[1; 200_000]);
+    test.fill(ino, 0, 200_000, 1);
     assert_eq!(test.check(ino), 0);
     disk.observe(Some(std::sync::Arc::new(|call| {
         if call.path.starts_with("sums/") {
