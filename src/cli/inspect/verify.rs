@@ -36,6 +36,7 @@ use crate::cli::terminal::{LiveLines, bytes, count, say, say_json};
 /// machine. A store whose copy may be incomplete or old is compared too, with a warning.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[allow(clippy::struct_excessive_bools)] // each is an option of its own
 pub(crate) struct VerifyArgs {
     /// Name of the datastore
     #[arg(required_unless_present = "offline")]

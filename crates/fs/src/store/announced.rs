@@ -357,7 +357,7 @@ const CALLS: [&str; 5] = [
 ];
 
 /// The files of the product that may make such calls, and their objects.
-const CALLERS: [(&str, &str); 11] = [
+const CALLERS: [(&str, &str); 12] = [
     ("backing", "below the store"),
     ("content/before_change.rs", "the one place"),
     ("content/freed.rs", "a copy of freed content"),

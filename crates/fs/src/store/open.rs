@@ -153,12 +153,7 @@ fn open_on(
     open_sums: impl FnOnce(Arc<dyn Backing>, LastRun) -> Result<SumKeeper, StoreError>,
 ) -> Result<Opened, StoreError> {
     let (namespace, checkpoint) = Namespace::open(backing.as_ref())?;
-    let last_run = LastRun {
-        boot: options.boot,
-        last_boot: checkpoint.boot,
-        epoch: checkpoint.epoch,
-    };
-    let sums = Arc::new(open_sums(Arc::clone(&backing), last_run)?);
+    let sums = open_sums(Arc::clone(&backing), last_run(&checkpoint, options))?;
     let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
     let was_killed = checkpoint.boot == Some(options.boot);
     check_table(backing.as_ref(), &checkpoint, options)?;
@@ -173,13 +168,7 @@ fn open_on(
         StoreDisk::new(backing),
         unflushed,
         was_killed,
-        Observers::new(
-            vec![
-                Arc::clone(&delta) as Arc<dyn ByteObserver>,
-                Arc::clone(&lost_found) as Arc<dyn ByteObserver>,
-            ],
-            sums,
-        ),
+        observers(&delta, &lost_found, sums),
     );
     // Unless the previous process of this run of the machine was killed, the table is of some earlier moment: it would
     // put older times over newer ones that were synced.
@@ -216,6 +205,23 @@ fn open_on(
         start_use(&store, &checkpoint, options, &leftover)?;
     }
     Ok(Opened { store, power_lost })
+}
+
+fn last_run(checkpoint: &Checkpoint, options: &OpenOptions) -> LastRun {
+    LastRun {
+        boot: options.boot,
+        last_boot: checkpoint.boot,
+        epoch: checkpoint.epoch,
+    }
+}
+
+/// All that changes with the bytes of files.
+fn observers(delta: &Arc<DeltaTracker>, lost_found: &Arc<LostFound>, sums: SumKeeper) -> Observers {
+    let list: Vec<Arc<dyn ByteObserver>> = vec![
+        Arc::clone(delta) as Arc<dyn ByteObserver>,
+        Arc::clone(lost_found) as Arc<dyn ByteObserver>,
+    ];
+    Observers::new(list, Arc::new(sums))
 }
 
 /// The delta, as the last process has left it. Recovery notes the content that it changes again.

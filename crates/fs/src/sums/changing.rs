@@ -45,7 +45,7 @@ pub(super) struct ChangingTable {
 
 /// The entries that the last process has left.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct LeftChanges {
+pub(super) struct InterruptedChanges {
     pub changes: Vec<ChangingBlocks>,
     /// No sum of this era counts.
     pub is_era_over: bool,
@@ -53,7 +53,7 @@ pub(super) struct LeftChanges {
 
 impl ChangingTable {
     /// Opens the table, and reads what the last process has left.
-    pub fn open(backing: &dyn Backing) -> Result<(Self, LeftChanges), StoreError> {
+    pub fn open(backing: &dyn Backing) -> Result<(Self, InterruptedChanges), StoreError> {
         let table = backing.open_table(CHANGING_FILE, TABLE_BYTES);
         let table = table.map_err(StoreError::disk("open", CHANGING_FILE))?;
         let mut bytes = [0; TABLE_BYTES];
@@ -62,7 +62,7 @@ impl ChangingTable {
         let is_era_over = entries
             .get(END_OF_ERA)
             .is_some_and(|entry| *entry != [0; ENTRY_BYTES]);
-        let left = LeftChanges {
+        let left = InterruptedChanges {
             changes: entries.iter().filter_map(decode).collect(),
             is_era_over,
         };

@@ -16,7 +16,7 @@ use super::era::EraRecord;
 use super::file_sums::SumPlace;
 use super::repair::repair;
 use super::slot::SumEra;
-use super::stripe::Stripe;
+use super::stripe::SumStripe;
 use super::sum_files::SumFiles;
 use crate::error::StoreError;
 
@@ -50,7 +50,7 @@ pub struct SumKeeper {
     /// `None` as long as the store has no secret, and in a store opened for reading only.
     pub(super) era: RwLock<Option<KeptEra>>,
     last_run: LastRun,
-    stripes: Vec<Mutex<Stripe>>,
+    stripes: Vec<Mutex<SumStripe>>,
     pub(super) counts: SumCounts,
 }
 
@@ -220,7 +220,7 @@ impl SumKeeper {
     }
 
     #[allow(clippy::indexing_slicing)] // the remainder is below the length
-    pub(super) fn stripe(&self, ino: Ino) -> &Mutex<Stripe> {
+    pub(super) fn stripe(&self, ino: Ino) -> &Mutex<SumStripe> {
         &self.stripes[usize::try_from(ino.get() % STRIPES as u64).unwrap_or(0)]
     }
 }

@@ -16,9 +16,9 @@ const STRIPE_FILES_MAX: usize = 16;
 
 /// See the head of this file.
 #[derive(Default)]
-pub(super) struct Stripe(HashMap<Ino, FileSums>);
+pub(super) struct SumStripe(HashMap<Ino, FileSums>);
 
-impl Stripe {
+impl SumStripe {
     /// The sums of a file, if it has any in this era.
     pub fn get(
         &mut self,

@@ -3,7 +3,6 @@
 
 use lockstep_fs::StoreView;
 use lockstep_paw_saw::InFlightEntry;
-use lockstep_repl::message::ContentSource;
 use lockstep_resync::{JobProgress, ResyncSource, recover_ranges, send_content};
 use lockstep_types::{Ino, MetaRequest};
 use lockstep_verify::compare;
