@@ -114,6 +114,7 @@ const SHORT_DELTA: &[&str] = &[
 ];
 
 /// Returns the messages that may report a mutant. The first message depends on the order of events.
+#[allow(clippy::too_many_lines)] // one arm for each kind of mutant
 const fn finders(mutant: Mutant) -> &'static [&'static str] {
     match mutant {
         Mutant::NoPawEntry | Mutant::NoSawEntry | Mutant::WatermarkTooHigh => &[TABLES, IDENTICAL],

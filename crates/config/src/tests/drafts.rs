@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use lockstep_driver::config::{DiskStallLimit, FlapWait, ResyncLimits};
+use lockstep_types::settings::{CheckReads, ScrubEvery};
 use lockstep_witness::WitnessConfig;
 
 use super::*;
@@ -41,6 +42,8 @@ fn every_setting_of_a_draft_is_read_back() {
                 bytes_per_second: NonZeroU64::new(1 << 20),
                 pause_above: Some(Duration::from_millis(20)),
             },
+            scrub_every: ScrubEvery::Week,
+            check_reads: CheckReads::On,
         },
         pause_limit: Duration::from_millis(1),
         peer_timeout: Duration::from_millis(201),

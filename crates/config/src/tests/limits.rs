@@ -4,6 +4,8 @@ use std::num::NonZeroU64;
 
 use lockstep_driver::config::ResyncLimits;
 
+use lockstep_types::settings::CheckReads;
+
 use super::*;
 
 #[test]
@@ -36,5 +38,20 @@ fn the_watch_over_the_disk_has_a_limit_or_is_off() {
         let config = read(&good().replace("pause_limit_ms = 10000", &line)).unwrap();
         let limit = config.datastore("alpha").unwrap().policies.disk_stall_limit;
         assert_eq!(limit.get(), expected);
+    }
+}
+
+#[test]
+fn check_reads_is_a_word_or_a_truth_value() {
+    for (value, expected) in [
+        ("true", CheckReads::On),
+        ("false", CheckReads::Off),
+        ("\"on\"", CheckReads::On),
+        ("\"off\"", CheckReads::Off),
+    ] {
+        let line = format!("check_reads = {value}");
+        let config = read(&good().replace("pause_limit_ms = 10000", &line)).unwrap();
+        let policies = config.datastore("alpha").unwrap().policies;
+        assert_eq!(policies.check_reads, expected);
     }
 }
