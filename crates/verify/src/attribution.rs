@@ -244,7 +244,7 @@ mod tests {
                         assert_ne!(wrong.sum, right.sum);
                     }
                     BlockVerdict::Sound | BlockVerdict::Unproved => {
-                        assert_eq!(here.bytes, there.bytes)
+                        assert_eq!(here.bytes, there.bytes);
                     }
                     BlockVerdict::CopiesDiffer
                     | BlockVerdict::NoneKnownRight
