@@ -337,6 +337,17 @@ impl DeltaTracker {
     }
 }
 
+/// The questions of a resync since a barrier.
+impl DeltaTracker {
+    /// The changed records, whether the other copy has the namespace of the resync or not; `None` without a delta.
+    pub fn adopted_records(&self) -> Option<ChangedRecords> {
+        match &self.delta.lock().delta {
+            Delta::Alone(alone) => Some(alone.resync.with_sent(&alone.records)),
+            Delta::Off | Delta::Following(_) => None,
+        }
+    }
+}
+
 /// The delta, if it says how a copy differs that was equal in generation `base` and has `applied` now.
 fn alone_since(delta: &mut Delta, base: Generation, applied: Osn) -> Option<&mut Alone> {
     let Delta::Alone(alone) = delta else {

@@ -6,6 +6,7 @@
 //! Invariant: the order of fields and variants is the wire format. A change of the order needs a new
 //! [`PROTOCOL_VERSION`]; names are free.
 
+pub use lockstep_delta::{BarrierMessage, BarrierName, Interval};
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_roles::RoleOffer;
 use lockstep_types::backing::Room;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 13;
+pub const PROTOCOL_VERSION: u32 = 14;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -129,6 +130,9 @@ pub enum Message {
     RoleOffer(RoleOffer),
     /// The secondary stops: the primary need not wait for it (rule R1). The primary closes the connection.
     Stopping,
+    /// A word about a barrier, of either node. The word belongs to no connection: it counts whenever it arrives, also twice
+    /// (docs/protocol/delta.md).
+    Barrier(BarrierMessage),
 }
 
 impl Message {
@@ -184,6 +188,8 @@ pub struct Welcome {
     pub waiting: Vec<InFlightEntry>,
     /// The room for clients on the secondary's disk (rule P20).
     pub room: Room,
+    /// The barriers that the secondary's copy has reached, as far as the secondary knows: [`BarrierName::KNOWN_MAX`] at most.
+    pub barriers: Vec<BarrierName>,
 }
 
 /// A write without its bytes.
@@ -256,9 +262,8 @@ pub enum Request {
     BeginResync {
         /// Identity of the resync (rule P17).
         sync: SyncId,
-        /// Whether everything is compared. Otherwise only what has changed since the secondary's base
-        /// ([`Welcome::base`]) is sent.
-        whole: bool,
+        /// The places that the resync looks at.
+        scope: ResyncScope,
     },
     /// The next run of records of the namespace; the payload is an encoded chunk.
     ImageChunk,
@@ -404,6 +409,25 @@ impl Request {
                     ..
                 }
         )
+    }
+}
+
+/// The places that a resync looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ResyncScope {
+    /// Everything.
+    Everything,
+    /// The changes since the secondary's base ([`Welcome::base`]).
+    Changes,
+    /// The changes since a barrier that the secondary knows ([`Welcome::barriers`]). The secondary's copy has a base once the
+    /// namespace has arrived, as after a resync of everything.
+    SinceBarrier(BarrierName),
+}
+
+impl ResyncScope {
+    /// Whether everything is compared.
+    pub const fn is_whole(self) -> bool {
+        matches!(self, Self::Everything)
     }
 }
 

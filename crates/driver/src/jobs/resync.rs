@@ -22,7 +22,7 @@ use lockstep_repl::message::{ContentSource, Request};
 use lockstep_repl::state::{State, Trigger};
 use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
-    ResyncSource,
+    ResyncSource, ResyncStart,
 };
 use parking_lot::Mutex;
 
@@ -330,7 +330,7 @@ impl ResyncJobs {
         let resync = NewResync {
             sync,
             generation: self.replication.generation(),
-            base: peer.connection.copy.base,
+            start: self.start_of(peer),
         };
         let view = store.tree();
         let source = ResyncSource::new(&view, store);
@@ -389,6 +389,14 @@ impl ResyncJobs {
         self.touched.add(touched);
         self.content.paw.remove_old();
         Ok(Event::Trigger(Trigger::ContentDone))
+    }
+
+    /// The places that a resync looks at.
+    fn start_of(&self, peer: &RemotePeer) -> ResyncStart {
+        let delta = self.engine.store.delta();
+        let base = peer.connection.copy.base;
+        let base = base.filter(|base| base.has_delta(delta));
+        base.map_or(ResyncStart::Everything, ResyncStart::Changes)
     }
 
     /// The base of the secondary's copy, whose namespace is equal now. A resync of everything has given it one (rule P24).

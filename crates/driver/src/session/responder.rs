@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_repl::core::Event;
-use lockstep_repl::message::{Request, RequestFailure, Response};
+use lockstep_repl::message::{Request, RequestFailure, Response, ResyncScope};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::api::AnswerError;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -111,8 +111,8 @@ impl Responder {
                 Ok(response)
             }
             Request::InSync { verifier } => self.mark_in_sync(*verifier),
-            Request::BeginResync { sync, whole } => {
-                self.begin_resync(*sync, *whole)?;
+            Request::BeginResync { sync, scope } => {
+                self.begin_resync(*sync, *scope)?;
                 Ok(lockstep_resync::answer(store, request, payload)?)
             }
             Request::DigestOfBatch { .. }
@@ -137,7 +137,8 @@ impl Responder {
     }
 
     /// Marks the copy before anything is changed (rules P10, P17).
-    fn begin_resync(&self, sync: SyncId, whole: bool) -> Result<(), ResponseError> {
+    fn begin_resync(&self, sync: SyncId, scope: ResyncScope) -> Result<(), ResponseError> {
+        let whole = scope.is_whole();
         let Engine {
             role_file, store, ..
         } = &*self.replication.engine;

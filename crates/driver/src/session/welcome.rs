@@ -80,6 +80,7 @@ impl StandbySession {
             applied: self.engine.store.applied(),
             waiting: self.base.waiting(),
             room: self.room(),
+            barriers: Vec::new(),
         };
         self.answer(sender, Message::Welcome(welcome));
         let up = Event::LinkUp {

@@ -76,6 +76,14 @@ impl DeltaAccess<'_> {
     }
 }
 
+/// A resync since a barrier.
+impl DeltaAccess<'_> {
+    /// The records that may differ, whether the other copy has the namespace of the resync or not; `None` without a delta.
+    pub fn adopted_records(self) -> Option<ChangedRecords> {
+        self.delta.adopted_records()
+    }
+}
+
 /// The progress of a resync, which goes on from there when it has lost its connection.
 impl DeltaAccess<'_> {
     /// A resync begins to send the namespace: of everything, or of the changes.
