@@ -16,7 +16,7 @@ use lockstep_fs::boot::boot_id;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::poison::{FencedBacking, MarkerStore, Poison, PoisonMarkers};
 use lockstep_fs::reserve::{Reserve, Reserved};
-use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
+use lockstep_fs::store::{Access, Checked, MarkTableSizes, OpenOptions, Opened};
 use lockstep_intentlog::LogOptions;
 use lockstep_paw_saw::SyncCounter;
 use lockstep_roles::{RoleRecord, ServicePart};
@@ -469,6 +469,7 @@ pub(crate) fn open_options(config: &DatastoreConfig, boot: BootId) -> OpenOption
         boot,
         access: Access::Write,
         log: LogOptions::default(),
+        marks: MarkTableSizes::default(),
     }
 }
 

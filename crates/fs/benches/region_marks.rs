@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use lockstep_fs::Store;
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
@@ -35,6 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         boot: BootId::from_bytes([1; 16]),
         access: Access::Write,
         log: LogOptions::default(),
+        marks: MarkTableSizes::default(),
     };
     let store = Store::open(backing, &options)?.store;
     let ino = store.next_ino()?;

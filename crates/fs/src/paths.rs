@@ -16,6 +16,10 @@ pub const TABLES_DIR: &str = "tables";
 pub const TIMES_FILE: &str = "tables/times";
 /// The table of the changes since both copies were equal.
 pub const DELTA_FILE: &str = "tables/delta";
+/// The tables of the region marks of mirrored intervals, one for each column.
+pub const MARK_FILES: [&str; 2] = ["tables/marks.0", "tables/marks.1"];
+/// The names of the barriers that this node has reached.
+pub const BARRIER_FILE: &str = "tables/barrier";
 /// The directory above all content.
 pub const CONTENT_DIR: &str = "content";
 /// The directory above everything that was set aside before a resync overwrote it. A directory `lost+found` in the store

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockstep_fs::Store;
 use lockstep_fs::keys::REPLICATED;
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, ImageChunk, OpenOptions, make_delta_table};
+use lockstep_fs::store::{Access, ImageChunk, MarkTableSizes, OpenOptions, make_delta_table};
 use lockstep_intentlog::LogOptions;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
@@ -68,6 +68,7 @@ impl Node {
             boot: BootId::from_bytes([1; 16]),
             access: Access::Write,
             log: log_options(),
+            marks: MarkTableSizes::of(64),
         };
         self.store = Some(Store::open(backing, &options).unwrap().store);
     }
