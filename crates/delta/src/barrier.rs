@@ -80,8 +80,11 @@ impl BarrierMachine {
     /// barrier under way are gone. The name of an attempt that this node has not reached is gone, too.
     pub fn of_process(names: BarrierNames, columns: MarkColumns) -> Self {
         let machine = Self::after_power_loss(names);
-        let marked = Column::BOTH.map(|column| columns.youngest(column));
-        let open = marked.into_iter().flatten().fold(machine.open, Ord::max);
+        // An interval that a barrier has ended takes no mark: a base would leave the mark out.
+        let over = machine.known().map(|name| name.through.next());
+        let marked = Column::BOTH.into_iter();
+        let marked = marked.filter_map(|column| columns.youngest(column));
+        let open = over.chain(marked).fold(machine.open, Ord::max);
         Self {
             open,
             columns,
@@ -581,6 +584,19 @@ mod tests {
         let mut leader = leader();
         leader.handle(BarrierEvent::MirroringEnded);
         assert_eq!(leader.handle(BarrierEvent::Due { nonce: NONCE }), []);
+    }
+
+    #[test]
+    fn a_process_that_starts_marks_no_interval_that_a_barrier_has_ended() {
+        let (mut leader, mut other) = (leader(), secondary());
+        let name = whole(&mut leader, &mut other);
+        let columns = *leader.columns();
+        let after = BarrierMachine::of_process(leader.names(), columns);
+        assert!(after.open() > name.through);
+        let column = leader.mark(Interval::new(9));
+        let after = BarrierMachine::of_process(leader.names(), *leader.columns());
+        assert_eq!(after.open(), Interval::new(9));
+        assert_eq!(after.columns().youngest(column), Some(Interval::new(9)));
     }
 
     #[test]

@@ -55,6 +55,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockstep_delta::Interval;
 use lockstep_types::backing::{Backing, BackingFile};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Generation, Ino, Osn};
@@ -104,8 +105,8 @@ struct Alone {
     lead: Lead,
     records: ChangedRecords,
     resync: ResyncPart,
-    /// The time of mirroring in which the open column has got the whole rest, and gets what is added ([`rest`]).
-    is_in_columns: Option<u64>,
+    /// The time of mirroring, and the interval, in which the open column has got the whole rest, and gets what is added ([`rest`]).
+    is_in_columns: Option<(u64, Interval)>,
 }
 
 impl Alone {
@@ -388,25 +389,27 @@ impl ByteObserver for DeltaTracker {
         change: &ByteChange<'_>,
         _: &dyn BackingFile,
     ) -> Result<(), StoreError> {
+        let is_forgotten =
+            matches!(change.edit, ByteEdit::Write { .. }) && is_active(Mutant::DeltaForgetsWrites);
+        self.note_change(change.ino, &change.edit.range(), !is_forgotten);
+        Ok(())
+    }
+}
+
+impl DeltaTracker {
+    /// Notes bytes that are about to change. `in_rest`: also in the rest of a node that is alone.
+    fn note_change(&self, ino: Ino, bytes: &Range<u64>, in_rest: bool) {
         if self.intervals.is_stale() {
             self.settle();
         }
-        let is_forgotten = || {
-            matches!(change.edit, ByteEdit::Write { .. }) && is_active(Mutant::DeltaForgetsWrites)
-        };
-        let (ino, bytes) = (change.ino, change.edit.range());
         let is_alone = self.notes_bytes.load(Ordering::Acquire);
-        if is_alone
-            && !is_forgotten()
-            && (self.requests.are_waiting() || !self.notes.cover(ino, &bytes))
-        {
-            self.add_bytes(ino, &bytes);
+        if is_alone && in_rest && (self.requests.are_waiting() || !self.notes.cover(ino, bytes)) {
+            self.add_bytes(ino, bytes);
         }
         // After the rest: a rest that goes into the column meanwhile has the bytes.
         if self.intervals.notes_changes(is_alone) {
-            self.intervals.mark_bytes(ino, &bytes);
+            self.intervals.mark_bytes(ino, bytes);
         }
-        Ok(())
     }
 }
 

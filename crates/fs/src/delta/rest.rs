@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use lockstep_delta::BarrierName;
+use lockstep_delta::{BarrierName, Interval};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Generation, Ino, Osn};
 use parking_lot::MutexGuard;
@@ -52,7 +52,7 @@ impl DeltaTracker {
                 state.kept.begun(lead);
                 let alone = Alone {
                     // Nothing is in the rest, and what comes is in both.
-                    is_in_columns: self.present_mirroring(),
+                    is_in_columns: self.present_column(),
                     ..Alone::of(lead)
                 };
                 self.note_alone(state, alone);
@@ -66,9 +66,11 @@ impl DeltaTracker {
         self.requests.publish(is_alone, &self.notes_bytes);
     }
 
-    /// The present time of mirroring.
-    fn present_mirroring(&self) -> Option<u64> {
-        Some(self.intervals.mirroring()).filter(|count| count % 2 == 1)
+    /// The present time of mirroring, and the open interval; `None` while a change of a node with a rest is in the rest only.
+    fn present_column(&self) -> Option<(u64, Interval)> {
+        let count = self.intervals.mirroring();
+        let is_noted = self.intervals.notes_changes(true);
+        is_noted.then(|| (count, self.intervals.open_interval()))
     }
 }
 
@@ -77,23 +79,19 @@ impl DeltaTracker {
     /// Notes the whole rest in the open column, unless the column has it. From now on, each change is noted there, too.
     pub fn keep_in_columns(&self) {
         self.intervals.set_mirroring(true);
-        let mut state = self.state();
-        self.keep_rest(&mut state);
-        let present = self.present_mirroring();
-        if let Delta::Alone(alone) = &mut state.delta {
-            alone.is_in_columns = present;
-        }
+        self.keep_rest(&mut self.state());
     }
 
     /// Notes the whole rest in the open column, unless the column has it.
     pub(super) fn keep_rest(&self, state: &mut DeltaState) {
         let DeltaState { delta, kept, .. } = state;
         let Delta::Alone(alone) = delta else { return };
-        let present = self.present_mirroring();
+        let present = self.present_column();
         let is_there = present.is_some() && alone.is_in_columns == present;
         if is_there || !self.intervals.is_live() || is_active(Mutant::ColumnsLackRest) {
             return;
         }
+        alone.is_in_columns = present;
         let records = alone.resync.with_sent(&alone.records);
         self.intervals.mark(|column| {
             if let Some(number) = kept.files_from() {

@@ -6,6 +6,8 @@ use super::barrier_file::BarrierFile;
 use super::table::MarkTable;
 use super::*;
 
+mod column_crashes;
+mod columns;
 mod crashes;
 mod kept;
 
