@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `put_back.rs`,
-/// `restarted.rs` and `touched.rs` in `poison`.
-const SCRIPTED: [Mutant; 12] = [
+/// `restarted.rs` and `touched.rs` in `poison`. `tests/barrier_marks.rs` finds those of the marks of mirrored intervals.
+const SCRIPTED: [Mutant; 18] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -33,6 +33,12 @@ const SCRIPTED: [Mutant; 12] = [
     Mutant::RollBackExecuted,
     Mutant::FinishedOfOtherCopy,
     Mutant::SilenceFromLook,
+    Mutant::BarrierDropsNewMarks,
+    Mutant::BarrierBeforeSync,
+    Mutant::AdoptForgetsColumn,
+    Mutant::ColumnsLackRest,
+    Mutant::MarksOfOldCopy,
+    Mutant::KeysNotInColumns,
 ];
 
 /// A block differs and is not in PAW or SAW.
@@ -224,6 +230,12 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::ForgetNumbers
         | Mutant::MarkAfterWord
         | Mutant::RollBackExecuted
+        | Mutant::BarrierDropsNewMarks
+        | Mutant::BarrierBeforeSync
+        | Mutant::AdoptForgetsColumn
+        | Mutant::ColumnsLackRest
+        | Mutant::MarksOfOldCopy
+        | Mutant::KeysNotInColumns
         | Mutant::TrustOldWord => &[],
     }
 }
