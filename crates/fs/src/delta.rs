@@ -29,7 +29,7 @@
 //! carried out at once. A process that is killed in between leaves the table of before. That is sound if the driver settles before
 //! it makes the mark "out of sync" durable:
 //!
-//! - A process that starts with the mark "in sync" begins another delta, whatever the table says.
+//! - A process that starts with the mark "in sync" begins another delta, without a look at the table.
 //! - A process that starts with the mark "out of sync" finds a table that was settled before that mark. So the begin is in the
 //!   table with every change since: a change settles, too. And an end that came after that mark comes with the mark "in sync", or
 //!   is of a failure after which no change was made.
@@ -264,7 +264,7 @@ impl DeltaTracker {
 
     /// The delta says nothing about the other copy any more, nor do the marks of mirrored intervals. Changes memory only.
     pub fn end(&self) {
-        // At once, so that nobody takes a base meanwhile.
+        // At once, so that no thread takes a base meanwhile.
         self.intervals.lose_coverage();
         self.ask(DeltaRequest::End(RestEnd::Lost));
     }
@@ -317,6 +317,9 @@ impl DeltaTracker {
     /// An operation is about to change records, and perhaps content.
     pub fn note_operation(&self, osn: Osn, plan: &Plan) {
         let mut state = self.state();
+        if self.intervals.is_stale() {
+            self.intervals.settle();
+        }
         let DeltaState { delta, kept, .. } = &mut *state;
         match delta {
             Delta::Off => {}

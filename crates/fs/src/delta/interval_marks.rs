@@ -1,4 +1,4 @@
-//! The marks of the mirrored intervals: what the secondary may lose by a loss of power, since the barriers that both nodes know
+//! The marks of the mirrored intervals: the places that the secondary may lose with its power, since the barriers that both nodes know
 //! (rules P27 and P29, as far as they are in force).
 //!
 //! [`IntervalMarks`] owns the barriers' machine, the two columns of marks in their tables, the coverage and the names. While the
@@ -9,9 +9,10 @@
 //! - A mark is in the table before the operation is sent, in the interval that is open when the mark is made. The operation was
 //!   numbered before, so its own interval is that one or an earlier one, and its column is not dropped before it is over.
 //! - The header of a column names the youngest interval before the column has a mark of it, and less coverage before marks go.
-//! - A column that the machine has given free is emptied before the next mark is made in it ([`PendingClears`]): by whoever comes
-//!   first, the thread that marks or the barrier's worker, under the lock of the tables. Until then no thread takes an old mark for
-//!   one of the open interval, since only the lock's holder says which column the open interval has.
+//! - A column that the machine has given free is emptied before the next mark is made in it ([`PendingClears`]), under the lock of the
+//!   tables: by the thread that marks, or by the barrier's worker, if the worker comes first. Until then no thread takes an old mark
+//!   for one of the open interval: the holder of that lock says which column the open interval has (`marked`), once the column is
+//!   empty.
 //! - Coverage that is lost is gone in memory at once. Its headers are void before the next change of the store: the thread that
 //!   changes settles the tables first. So no process that starts counts marks that lack a change.
 //! - The machine's lock is never held across a call of a table or a disk, so a disk that hangs stops no status.

@@ -51,7 +51,7 @@ impl DeltaTracker {
                 self.end_in(state, RestEnd::Equal);
                 state.kept.begun(lead);
                 let alone = Alone {
-                    // Nothing is in the rest, and what comes is in both.
+                    // The rest is empty, and each later change is in both.
                     is_in_columns: self.present_column(),
                     ..Alone::of(lead)
                 };

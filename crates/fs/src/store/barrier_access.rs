@@ -91,7 +91,7 @@ impl BarrierAccess<'_> {
 
 /// Marks. These may wait for the disk, but for bytes that are marked already.
 impl BarrierAccess<'_> {
-    /// Marks a write in the open interval. The core has numbered the write, and nobody has sent it.
+    /// Marks a write in the open interval. The core has numbered the write, and it is not sent yet.
     pub fn mark_write(self, ino: Ino, offset: u64, length: u64) {
         let end = offset.saturating_add(length);
         self.delta.barriers().mark_bytes(ino, &(offset..end));

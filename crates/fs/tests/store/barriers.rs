@@ -210,3 +210,20 @@ fn a_kill_keeps_the_marks_of_a_store_and_a_loss_of_power_takes_them() {
     node.lose_power();
     assert_eq!(node.store.barriers().base_with(&[base]), None);
 }
+
+/// The copy of a node that follows changes without a mark.
+#[test]
+fn the_first_operation_of_a_node_that_follows_ends_the_coverage_for_each_later_process() {
+    let (disk, ino) = with_file();
+    let store = open(&disk);
+    begin(&store);
+    write(&store, 11, ino, 0, b"first").unwrap();
+    let base = barrier(&store, 1, || Ok(())).unwrap();
+    assert_eq!(open(&disk.fork()).barriers().base_with(&[base]), Some(base));
+    let from = Interval::new(9);
+    store
+        .barriers()
+        .handle(BarrierEvent::FollowingBegun { from });
+    create(&store, 12, "followed").unwrap();
+    assert_eq!(open(&disk.fork()).barriers().base_with(&[base]), None);
+}

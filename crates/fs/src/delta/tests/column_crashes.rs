@@ -55,7 +55,7 @@ enum Place {
     Key(Vec<u8>),
 }
 
-/// What must be named.
+/// The places that must be named.
 #[derive(Clone, Debug, Default)]
 struct Model {
     now: u64,
@@ -184,7 +184,7 @@ impl Run {
         }
     }
 
-    /// A resync has made places equal. What has changed since its begin stays in the rest, so only places of before may leave.
+    /// A resync has made places equal. Later changes stay in the rest, so only places of before may leave.
     fn equal(&mut self, is_equal: impl Fn(&Place) -> bool) {
         let walk = self.walk.as_ref().map(|walk| walk.content.clone());
         let content = walk.unwrap_or_default();
