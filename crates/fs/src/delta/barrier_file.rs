@@ -34,11 +34,18 @@ struct BarrierNote {
     reached: Option<NoteOfName>,
 }
 
+/// The state of the file.
+struct FileState {
+    /// The number of the last change.
+    number: u64,
+    /// There is no file, and no attempt to make one.
+    is_missing: bool,
+}
+
 /// See the head of this file.
 pub(super) struct BarrierFile {
     backing: Arc<dyn Backing>,
-    /// The number of the last change.
-    last: Mutex<u64>,
+    state: Mutex<FileState>,
 }
 
 impl BarrierFile {
@@ -52,15 +59,19 @@ impl BarrierFile {
             complete: note.complete.map(name_of),
             reached: note.reached.map(name_of),
         });
-        let last = Mutex::new(newest.map_or(0, |note| note.number));
-        Ok((Self { backing, last }, names))
+        let state = FileState {
+            number: newest.map_or(0, |note| note.number),
+            is_missing: newest.is_none() && !exists(backing.as_ref())?,
+        };
+        let state = Mutex::new(state);
+        Ok((Self { backing, state }, names))
     }
 
     /// Keeps every other change of the file away.
     pub fn lock(&self) -> BarrierChange<'_> {
         BarrierChange {
             backing: self.backing.as_ref(),
-            last: self.last.lock(),
+            state: self.state.lock(),
         }
     }
 }
@@ -68,7 +79,7 @@ impl BarrierFile {
 /// The right to change the file.
 pub(super) struct BarrierChange<'a> {
     backing: &'a dyn Backing,
-    last: MutexGuard<'a, u64>,
+    state: MutexGuard<'a, FileState>,
 }
 
 impl BarrierChange<'_> {
@@ -77,7 +88,11 @@ impl BarrierChange<'_> {
     /// # Errors
     /// If the disk fails or is full. Then the file may have the names or those of before.
     pub fn write(mut self, names: BarrierNames) -> Result<(), StoreError> {
-        let number = *self.last + 1;
+        if self.state.is_missing && names == BarrierNames::default() {
+            return Ok(());
+        }
+        self.state.is_missing = false;
+        let number = self.state.number + 1;
         let note = BarrierNote {
             version: VERSION,
             number,
@@ -86,15 +101,24 @@ impl BarrierChange<'_> {
         };
         let bytes = seal(&postcard::to_allocvec(&note).unwrap_or_default());
         let written = self.backing.open_or_create(BARRIER_FILE).and_then(|file| {
+            // Both slots at once: names can be forgotten on a full disk.
+            if file.stat()?.length < 2 * SLOT_BYTES {
+                file.allocate(0, 2 * SLOT_BYTES, false)?;
+            }
             file.write_at(number % 2 * SLOT_BYTES, &bytes)?;
             file.sync()
         });
         written.map_err(StoreError::disk("write", BARRIER_FILE))?;
-        let named = self.backing.sync_dir(TABLES_DIR);
-        named.map_err(StoreError::disk("sync the names in", TABLES_DIR))?;
-        *self.last = number;
+        let synced = self.backing.sync_dir(TABLES_DIR);
+        synced.map_err(StoreError::disk("sync the names in", TABLES_DIR))?;
+        self.state.number = number;
         Ok(())
     }
+}
+
+fn exists(backing: &dyn Backing) -> Result<bool, StoreError> {
+    let found = backing.exists(BARRIER_FILE);
+    found.map_err(StoreError::disk("look for", BARRIER_FILE))
 }
 
 fn read_slots(backing: &dyn Backing) -> Result<Option<BarrierNote>, StoreError> {

@@ -196,9 +196,9 @@ impl IntervalMarks {
         state.live_after = None;
         state.coverage = MarkCoverage::after_power_loss(None);
         state.machine.forget_marks();
-        Column::BOTH
-            .into_iter()
-            .for_each(|column| self.pending.note(column));
+        for column in Column::BOTH {
+            self.pending.note(column);
+        }
         self.marked.store(NO_COLUMN, Ordering::Release);
         // A thread that finds no coverage finds the tables stale.
         self.is_stale.store(true, Ordering::Release);

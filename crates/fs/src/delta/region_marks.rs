@@ -366,7 +366,9 @@ impl RegionMarks {
                 files.map(|(ino, file)| (*ino, file.runs())).collect()
             };
             for (ino, runs) in runs {
-                runs.iter().for_each(|run| each(ino, run));
+                for run in &runs {
+                    each(ino, run);
+                }
             }
         }
     }

@@ -134,7 +134,7 @@ impl DeltaTracker {
         if self.base_with(&[name]) != Some(name) {
             return false;
         }
-        let lead = Lead {
+        let taken = Lead {
             led,
             base: led,
             applied,
@@ -144,17 +144,17 @@ impl DeltaTracker {
             Delta::Alone(alone) => alone,
             Delta::Off | Delta::Following(_) => {
                 kept.begin();
-                Alone::of(lead)
+                Alone::of(taken)
             }
         };
         let is_base = self
             .intervals
             .since(name, |column| adopt(kept, &mut alone, column));
-        alone.lead = lead;
+        alone.lead = taken;
         alone.resync.begin_without_namespace();
         alone.is_in_columns = None;
         if is_base {
-            kept.begun_without_namespace(lead);
+            kept.begun_without_namespace(taken);
         }
         self.note_alone(&mut state, alone);
         is_base

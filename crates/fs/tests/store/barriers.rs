@@ -188,6 +188,21 @@ fn a_full_disk_notes_no_name() {
     assert!(store.barriers().is_due(), "the marks are there");
 }
 
+/// A copy that is about to be overwritten forgets its names also on a full disk.
+#[test]
+fn a_full_disk_forgets_names() {
+    let (disk, _) = with_file();
+    let store = open(&disk);
+    store.barriers().forget().unwrap();
+    assert!(!disk.mount().exists("tables/barrier").unwrap());
+    begin(&store);
+    barrier(&store, 1, || Ok(())).unwrap();
+    disk.fill();
+    store.barriers().forget().unwrap();
+    let lost = disk.after_power_loss(Survivors::Nothing, 0);
+    assert_eq!(known(&open(&lost)), [0_u8; 0]);
+}
+
 #[test]
 fn a_kill_keeps_the_marks_of_a_store_and_a_loss_of_power_takes_them() {
     let (disk, ino) = with_file();
