@@ -21,6 +21,7 @@ use lockstep_repl::core::Event;
 use lockstep_repl::state::Trigger;
 
 use crate::host::ThreadKind;
+use crate::jobs::barriers::Barriers;
 use crate::replication::Replication;
 use primary::PrimarySession;
 use standby::StandbySession;
@@ -43,6 +44,14 @@ impl Session {
         match self {
             Self::Primary(session) => &session.replication,
             Self::Undecided(session) | Self::Secondary(session) => &session.replication,
+        }
+    }
+
+    /// The barriers.
+    pub fn barriers(&self) -> &Arc<Barriers> {
+        match self {
+            Self::Primary(session) => &session.jobs.barriers,
+            Self::Undecided(session) | Self::Secondary(session) => &session.barriers,
         }
     }
 
@@ -78,6 +87,7 @@ impl Session {
             session.spill.room.look_again();
             session.give_memory_back();
             session.reap_gathered();
+            session.jobs.barriers.tick();
         }
     }
 

@@ -29,6 +29,7 @@ use parking_lot::Mutex;
 use crate::durable::tables::{add_writes_to_delta, ranges_of};
 use crate::engine::Engine;
 use crate::host::oneshot::{Promise, promise};
+use crate::jobs::barriers::Barriers;
 use crate::ops::content::ContentOps;
 use crate::ops::locks::{HeldLocks, InternalLocks};
 use crate::peer::connection::ActiveConnection;
@@ -134,6 +135,7 @@ pub(crate) struct ResyncJobs {
     requests: Arc<PendingRequests>,
     pub locks: InternalLocks,
     content: Arc<ContentOps>,
+    pub barriers: Arc<Barriers>,
     /// The resync that waits until no metadata operation is in flight, and its connection.
     tail: Mutex<Option<(ConnectionId, Promise<()>)>>,
     /// Progress of the resync of content.
@@ -154,6 +156,7 @@ impl ResyncJobs {
     ) -> Self {
         Self {
             pace: ResyncPace::new(Arc::clone(&engine)),
+            barriers: Barriers::begin(&engine, &replication),
             engine,
             replication,
             requests,
@@ -298,6 +301,9 @@ impl ResyncJobs {
             &peer.connection.copy.waiting,
         );
         let store = &self.engine.store;
+        for (ino, offset, length) in ranges_of(&old).chain(ranges_of(waiting)) {
+            store.barriers().mark_write(ino, offset, length);
+        }
         let recovered = lockstep_resync::recover_ranges(&store.tree(), peer, &old, waiting)?;
         if self.engine.is_always_durable() {
             // Clients see the bytes from now on, and either copy stays complete over a loss of power (rule P8).
@@ -330,7 +336,7 @@ impl ResyncJobs {
         let resync = NewResync {
             sync,
             generation: self.replication.generation(),
-            start: self.start_of(peer),
+            start: self.start_of(peer)?,
         };
         let view = store.tree();
         let source = ResyncSource::new(&view, store);
@@ -391,12 +397,27 @@ impl ResyncJobs {
         Ok(Event::Trigger(Trigger::ContentDone))
     }
 
-    /// The places that a resync looks at.
-    fn start_of(&self, peer: &RemotePeer) -> ResyncStart {
-        let delta = self.engine.store.delta();
-        let base = peer.connection.copy.base;
-        let base = base.filter(|base| base.has_delta(delta));
-        base.map_or(ResyncStart::Everything, ResyncStart::Changes)
+    /// The places that a resync looks at. From here on the marks of this node hold all of them, and all that changes: the secondary
+    /// may lose any of them with its power, also one that the resync is over with (rules P27, P29).
+    fn start_of(&self, peer: &RemotePeer) -> Result<ResyncStart, StoreError> {
+        let (delta, barriers) = (self.engine.store.delta(), self.engine.store.barriers());
+        let copy = &peer.connection.copy;
+        let start = match copy.base.filter(|base| base.has_delta(delta)) {
+            Some(base) => ResyncStart::Changes(base),
+            None => match barriers.base_with(&copy.barriers) {
+                Some(name) if delta.adopt_base(name, self.replication.generation()) => {
+                    ResyncStart::SinceBarrier(name)
+                }
+                _ => ResyncStart::Everything,
+            },
+        };
+        if start == ResyncStart::Everything {
+            self.barriers.forget()?;
+        } else {
+            barriers.note_keys_in_columns(true);
+            delta.keep_in_columns();
+        }
+        Ok(start)
     }
 
     /// The base of the secondary's copy, whose namespace is equal now. A resync of everything has given it one (rule P24).
