@@ -309,6 +309,7 @@ mod tests {
                 as_of: None,
             },
             since_ms: 3_600_000,
+            barrier_since_ms: None,
             reason: None,
             started: true,
             disk_stall: None,

@@ -148,6 +148,7 @@ fn add_role(
             status.work.osn = last.to_string();
             status.work.paw = in_flight;
             status.resync = session.jobs.status(state);
+            status.sync.barrier_since_ms = session.jobs.barriers.since_complete().map(millis);
         }
         Session::Undecided(session) | Session::Secondary(session) => {
             status.resync = session.told_resync(state);
