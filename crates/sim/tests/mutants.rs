@@ -20,7 +20,7 @@ const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `put_back.rs`,
 /// `restarted.rs` and `touched.rs` in `poison`. `tests/barrier_marks.rs` finds those of the marks of mirrored intervals.
-const SCRIPTED: [Mutant; 19] = [
+const SCRIPTED: [Mutant; 18] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -39,7 +39,6 @@ const SCRIPTED: [Mutant; 19] = [
     Mutant::ColumnsLackRest,
     Mutant::MarksOfOldCopy,
     Mutant::KeysNotInColumns,
-    Mutant::BarrierSkipsDrain,
 ];
 
 /// A block differs and is not in PAW or SAW.
@@ -233,7 +232,6 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::RollBackExecuted
         | Mutant::BarrierDropsNewMarks
         | Mutant::BarrierBeforeSync
-        | Mutant::BarrierSkipsDrain
         | Mutant::AdoptForgetsColumn
         | Mutant::ColumnsLackRest
         | Mutant::MarksOfOldCopy

@@ -132,8 +132,6 @@ mutants! {
     RejoinWithoutPaw,
     /// A deposed node that lost power, or had served alone, is brought up to date like one that was in sync (P21).
     RejoinFromAnyCopy,
-    /// A barrier does not wait for the operations of its intervals.
-    BarrierSkipsDrain,
     /// A primary that starts serves at once, although its peer may have been promoted (R11).
     ServeUndecided,
     /// The gate lets programs in while this node does not serve.

@@ -33,7 +33,6 @@ use lockstep_repl::core::{ConnectionId, Core};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::State;
 use lockstep_types::Osn;
-use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
@@ -205,12 +204,9 @@ impl Barriers {
         let barriers = self.engine.store.barriers();
         let through = barriers.open();
         state.turned = Some(self.engine.host.now());
-        let mut effects = Vec::new();
-        if !is_active(Mutant::BarrierSkipsDrain) {
-            effects = barriers.handle(BarrierEvent::Begun(through));
-            let end = core.next_osn();
-            state.draining = Some(Turn { through, end });
-        }
+        let mut effects = barriers.handle(BarrierEvent::Begun(through));
+        let end = core.next_osn();
+        state.draining = Some(Turn { through, end });
         let nonce = self.engine.host.random_id();
         effects.extend(barriers.handle(BarrierEvent::Due { nonce }));
         effects

@@ -232,7 +232,6 @@ impl ContentOps {
         match self.bytes_of(op, caller, &mut loaded) {
             Ok(data) if data.len() == length => {
                 self.mark(&message, length);
-                self.engine.host.step();
                 let delivery = Delivery::Coalesce(waiting);
                 self.replication
                     .send(connection, Message::Write(message), data, delivery);

@@ -68,12 +68,7 @@ impl ScriptedCluster {
     /// Returns two nodes without clients. The test starts and stops the nodes, may exchange disks,
     /// and makes the checks.
     pub fn manual(settings: &Settings) -> Self {
-        Self::manual_with_steps(settings, 0)
-    }
-
-    /// Returns the same. A step of a thread lets other threads go first in `step_percent` percent of the cases.
-    pub fn manual_with_steps(settings: &Settings, step_percent: u64) -> Self {
-        let mut scripted = Self::new(settings, Users::none(), step_percent, Random::new(1));
+        let mut scripted = Self::new(settings, Users::none(), 0, Random::new(1));
         scripted.leave_to_test();
         scripted
     }

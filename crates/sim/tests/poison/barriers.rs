@@ -5,11 +5,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use lockstep_repl::state::State;
-use lockstep_sim::op::{Op, WriteOp};
-use lockstep_sim::scenario::{Fault, HeldThread, PRIMARY, SECONDARY, ScriptedCluster, Settings};
-use lockstep_sim::world::{Hang, Side, ThreadRole};
-use lockstep_types::Ino;
-use lockstep_types::mutants::{Mutant, activate};
+use lockstep_sim::scenario::{Fault, PRIMARY, SECONDARY, ScriptedCluster, Settings};
+use lockstep_sim::world::{Hang, Side};
 use lockstep_types::settings::Role;
 
 use super::program::{self, FILE, FIRST, LATER};
@@ -24,12 +21,6 @@ const PARTS: u64 = 12;
 const COMPARED_MAX: u64 = 3 * PART;
 /// A barrier begins within this time, if something is marked.
 const BARRIER_WITHIN: Duration = Duration::from_secs(2);
-/// The unit of a mark.
-const REGION_PART: u64 = 64 << 10;
-/// The courier pauses in one of ten.
-const ATTEMPTS: u64 = 100;
-/// Two requests stand still for this time, and then come together.
-const SOON: Duration = Duration::from_millis(100);
 /// A store makes a checkpoint within this time.
 const CHECKPOINT_WITHIN: Duration = Duration::from_secs(25);
 
@@ -49,7 +40,8 @@ fn until_barrier(cluster: &mut ScriptedCluster) {
 }
 
 /// Two nodes in sync with a long file, all of which is behind a barrier.
-fn with_base_of(mut cluster: ScriptedCluster) -> ScriptedCluster {
+fn with_base() -> ScriptedCluster {
+    let mut cluster = ScriptedCluster::manual(&SETTINGS);
     start_in_sync(&mut cluster);
     let made = run(&mut cluster, |mount| {
         program::create(mount, FILE)?;
@@ -58,10 +50,6 @@ fn with_base_of(mut cluster: ScriptedCluster) -> ScriptedCluster {
     assert_eq!(made, Ok(()));
     until_barrier(&mut cluster);
     cluster
-}
-
-fn with_base() -> ScriptedCluster {
-    with_base_of(ScriptedCluster::manual(&SETTINGS))
 }
 
 fn change(cluster: &mut ScriptedCluster, name: &'static str, part: u64) {
@@ -300,57 +288,4 @@ fn a_resync_of_everything_leaves_no_barrier() {
     until_state(&mut cluster, State::OutOfSync);
     cluster.start(SECONDARY);
     lose_power_unsynced(&mut cluster, SECONDARY);
-}
-
-/// Two writes of one place. The second one waits for the first one, and the courier is to send it.
-fn write_twice(cluster: &mut ScriptedCluster, ino: Ino, attempt: u64) {
-    let offset = attempt % PARTS * PART + attempt / PARTS * REGION_PART;
-    for mark in [FIRST, LATER] {
-        let write = Op::Write(WriteOp {
-            ino,
-            mark,
-            offset,
-            length: 4096,
-            durable: false,
-        });
-        cluster.leave(1, write, SOON).unwrap();
-    }
-}
-
-/// The courier stands still between the mark of a write and its message, when it pauses there by chance. Meanwhile a barrier is due.
-fn is_identical_after_drain() -> bool {
-    let mut cluster = with_base_of(ScriptedCluster::manual_with_steps(&SETTINGS, 100));
-    let ino = run(&mut cluster, program::file).unwrap();
-    for attempt in 0..ATTEMPTS {
-        write_twice(&mut cluster, ino, attempt);
-        for _ in 0..2 * SOON.as_millis() * 10 {
-            cluster.run_for(Duration::from_micros(100)).unwrap();
-            cluster.hold_thread(HeldThread {
-                role: Role::Primary,
-                thread: Some(ThreadRole::Courier),
-                time: BARRIER_WITHIN,
-            });
-        }
-        if status(&cluster, PRIMARY).work.paw > 0 {
-            until(&mut cluster, "written", |cluster| {
-                status(cluster, PRIMARY).work.paw == 0
-            });
-            lose_power(&mut cluster);
-            return is_identical(&mut cluster);
-        }
-    }
-    panic!("the courier never stood still");
-}
-
-#[test]
-fn a_barrier_waits_for_the_operations_of_its_intervals() {
-    assert!(is_identical_after_drain());
-}
-
-#[test]
-fn a_barrier_that_does_not_wait_is_found() {
-    activate(Some(Mutant::BarrierSkipsDrain));
-    let is_identical = is_identical_after_drain();
-    activate(None);
-    assert!(!is_identical);
 }
