@@ -99,6 +99,7 @@ fn status() -> NodeStatus {
             service_since_ms: 0,
             restart_within_ms: Some(900),
             since_ms: 0,
+            barrier_since_ms: Some(12_000),
             reason: None,
             started: true,
             disk_stall: Some(DiskStallStatus {

@@ -117,6 +117,7 @@ fn fake_status() -> NodeStatus {
             service_since_ms: 0,
             restart_within_ms: Some(900),
             since_ms: 1234,
+            barrier_since_ms: Some(12_000),
             reason: Some("the peer does not answer".to_owned()),
             started: false,
             disk_stall: Some(DiskStallStatus {

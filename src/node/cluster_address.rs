@@ -309,6 +309,7 @@ mod tests {
                 ..CopyStatus::default()
             },
             since_ms: 3_600_000,
+            barrier_since_ms: None,
             reason: None,
             started: true,
             disk_stall: None,

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use lockstep_link::{Payload, ReceiveFrames, Receiver, SendFrames, Sender};
-use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Request};
+use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Request, ResyncScope};
 use lockstep_sums::SumSecret;
 use lockstep_testbed::chance::Chance;
 use lockstep_types::settings::Role;
@@ -149,13 +149,14 @@ impl Conversation<'_> {
     fn flood(&mut self) -> Result<(), Ended> {
         let sync = messages::sync_sent(&self.known);
         let ask = |request| Message::Request { id: 1, request };
+        let begin = |scope| ask(Request::BeginResync { sync, scope });
         // Requests that take a disk some time.
         let floods = [
             ask(Request::InSync {
                 verifier: WriteVerifier::NONE,
             }),
-            ask(Request::BeginResync { sync, whole: true }),
-            ask(Request::BeginResync { sync, whole: false }),
+            begin(ResyncScope::Everything),
+            begin(ResyncScope::Changes),
             Message::Sync {
                 id: 1,
                 ino: Ino::ROOT,
@@ -190,7 +191,7 @@ impl Conversation<'_> {
         };
         let begin = Request::BeginResync {
             sync: messages::sync_sent(&self.known),
-            whole: true,
+            scope: ResyncScope::Everything,
         };
         for request in [begin, end] {
             self.send(Message::Request { id: 1, request })?;

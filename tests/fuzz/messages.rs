@@ -4,8 +4,9 @@
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::checked::{BlockWord, SumsWord};
 use lockstep_repl::message::{
-    ComparePurpose, ContentSource, Envelope, Message, PROTOCOL_VERSION, Request, RequestFailure,
-    Response, Welcome, WireContent, WireFileTimes, WriteMessage,
+    BarrierMessage, BarrierName, ComparePurpose, ContentSource, Envelope, Interval, Message,
+    PROTOCOL_VERSION, Request, RequestFailure, Response, ResyncScope, Welcome, WireContent,
+    WireFileTimes, WriteMessage,
 };
 use lockstep_roles::{RoleOffer, RoleRecord};
 use lockstep_testbed::chance::Chance;
@@ -120,6 +121,7 @@ pub fn of_primary(chance: &mut Chance, known: &PeerState) -> Message {
             disk_silent_ms: number(chance),
             resync: chance.percent(50).then(|| resync_status::random(chance)),
         },
+        14 => Message::Barrier(barrier(chance)),
         _ => Message::Request {
             id: number(chance),
             request: request(chance, known),
@@ -151,6 +153,7 @@ pub fn of_secondary(chance: &mut Chance, known: &PeerState) -> Message {
             disk_silent_ms: number(chance),
         },
         6 => Message::Alive,
+        7 if chance.percent(50) => Message::Barrier(barrier(chance)),
         7 => Message::RoleOffer(meet(chance, known, Role::Secondary, None)),
         _ => Message::Response {
             id: number(chance),
@@ -204,6 +207,31 @@ pub fn welcome(chance: &mut Chance, known: &PeerState) -> Welcome {
         },
         waiting: (0..waiting).map(|_| entry(chance, known)).collect(),
         room: room(chance),
+        barriers: (0..chance.within(0..6))
+            .map(|_| barrier_name(chance))
+            .collect(),
+    }
+}
+
+/// The name of a barrier, often the same one.
+fn barrier_name(chance: &mut Chance) -> BarrierName {
+    BarrierName {
+        through: Interval::new(chance.within(0..4)),
+        nonce: [u8::from(chance.percent(20)); 16],
+    }
+}
+
+/// A word about a barrier.
+fn barrier(chance: &mut Chance) -> BarrierMessage {
+    let name = barrier_name(chance);
+    match chance.within(0..4) {
+        0 => BarrierMessage::Barrier {
+            name,
+            complete: chance.percent(50).then(|| barrier_name(chance)),
+        },
+        1 => BarrierMessage::Reached(name),
+        2 => BarrierMessage::Unreached(name),
+        _ => BarrierMessage::Complete(name),
     }
 }
 
@@ -331,7 +359,11 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
         },
         2 => Request::BeginResync {
             sync: sync_sent(known),
-            whole: chance.within(0..2) == 0,
+            scope: match chance.within(0..3) {
+                0 => ResyncScope::Everything,
+                1 => ResyncScope::Changes,
+                _ => ResyncScope::SinceBarrier(barrier_name(chance)),
+            },
         },
         3 if chance.percent(50) => Request::CompareRecords {
             table: *chance.pick(b"idcxogmz"),

@@ -76,6 +76,22 @@ impl BarrierMachine {
         }
     }
 
+    /// The machine of a process that starts without a loss of power: the marks of the last process are there, the operations and the
+    /// barrier under way are gone. The name of an attempt that this node has not reached is gone, too.
+    pub fn of_process(names: BarrierNames, columns: MarkColumns) -> Self {
+        let machine = Self::after_power_loss(names);
+        // An interval that a barrier has ended takes no mark: a base would leave the mark out.
+        let over = machine.known().map(|name| name.through.next());
+        let marked = Column::BOTH.into_iter();
+        let marked = marked.filter_map(|column| columns.youngest(column));
+        let open = over.chain(marked).fold(machine.open, Ord::max);
+        Self {
+            open,
+            columns,
+            ..machine
+        }
+    }
+
     /// The machine of the next process, or of the next role of the node, with the names of its stable storage: the operations and
     /// the barrier under way are gone, the marks are not. A sync that ran is over.
     #[must_use]
@@ -93,6 +109,11 @@ impl BarrierMachine {
     /// The interval to which a new operation belongs.
     pub const fn open(&self) -> Interval {
         self.open
+    }
+
+    /// The names on stable storage.
+    pub const fn names(&self) -> BarrierNames {
+        self.names
     }
 
     /// The columns with marks.
@@ -113,11 +134,19 @@ impl BarrierMachine {
             .flatten()
     }
 
-    /// The copy has no base any more: a resync of everything begins. The caller has removed the names from stable storage.
+    /// The copy has no base any more: a resync of everything begins. The caller has removed the names from stable storage. The
+    /// barrier under way ends, and the names of a sync that runs are not noted.
     pub fn forget_names(&mut self) {
         self.names = BarrierNames::default();
         self.complete = None;
         self.heard = None;
+        self.step = BarrierStep::Idle;
+        self.syncing = None;
+    }
+
+    /// The marks of every interval are gone, with the coverage that counts on them.
+    pub fn forget_marks(&mut self) {
+        self.columns = MarkColumns::default();
     }
 
     /// The column for a mark of this interval.
@@ -555,6 +584,19 @@ mod tests {
         let mut leader = leader();
         leader.handle(BarrierEvent::MirroringEnded);
         assert_eq!(leader.handle(BarrierEvent::Due { nonce: NONCE }), []);
+    }
+
+    #[test]
+    fn a_process_that_starts_marks_no_interval_that_a_barrier_has_ended() {
+        let (mut leader, mut other) = (leader(), secondary());
+        let name = whole(&mut leader, &mut other);
+        let columns = *leader.columns();
+        let after = BarrierMachine::of_process(leader.names(), columns);
+        assert!(after.open() > name.through);
+        let column = leader.mark(Interval::new(9));
+        let after = BarrierMachine::of_process(leader.names(), *leader.columns());
+        assert_eq!(after.open(), Interval::new(9));
+        assert_eq!(after.columns().youngest(column), Some(Interval::new(9)));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! The messages, events and effects of the barrier's machine.
 
+use serde::{Deserialize, Serialize};
+
 use crate::columns::Column;
 use crate::interval::{BarrierName, BarrierNames, Interval};
 
 /// A message about barriers. It belongs to no connection: it counts whenever it arrives, also twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BarrierMessage {
     /// The primary: make everything stable, and note this name. The barrier `complete` came before and is over.
     Barrier {

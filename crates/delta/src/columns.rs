@@ -31,6 +31,16 @@ pub struct MarkColumns {
 }
 
 impl MarkColumns {
+    /// The columns that an earlier process has left: the youngest interval of each.
+    pub const fn left(first: Option<Interval>, second: Option<Interval>) -> Self {
+        Self { first, second }
+    }
+
+    /// Whether no column has marks.
+    pub const fn are_empty(&self) -> bool {
+        self.first.is_none() && self.second.is_none()
+    }
+
     /// The youngest interval of a column; `None` for an empty one.
     pub const fn youngest(&self, column: Column) -> Option<Interval> {
         match column {

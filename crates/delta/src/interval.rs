@@ -3,9 +3,11 @@
 //! Invariants: the primary gives out the numbers, and each session begins above every number that either node has heard of. So a
 //! number that an intact node knows never comes again for another interval. A name is never drawn twice.
 
+use serde::{Deserialize, Serialize};
+
 /// The number of an interval: the time between two barriers. Each write, each metadata operation and each request of a recovery
 /// or a resync names the interval to which it belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Interval(u64);
 
 impl Interval {
@@ -48,12 +50,17 @@ impl Interval {
 
 /// The name of a barrier: the interval that the barrier ends, and sixteen random bytes. Two histories may count to the same
 /// number, and only one of them has the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BarrierName {
     /// The youngest interval of which everything is stable.
     pub through: Interval,
     /// Random bytes, drawn for this barrier.
     pub nonce: [u8; 16],
+}
+
+impl BarrierName {
+    /// Most names that a node knows at once: two on stable storage, and two in memory.
+    pub const KNOWN_MAX: usize = 4;
 }
 
 /// The barriers that a node notes on stable storage. An attempt that only one node has reached never takes the place of the

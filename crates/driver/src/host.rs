@@ -20,10 +20,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_fs::reserve::Withheld;
+use lockstep_fs::store::MarkTableSizes;
 use lockstep_types::backing::Room;
 use lockstep_types::{Timestamp, limits};
 
 pub use os::OsHost;
+
+/// Time between two barriers, in which a loss of power of the secondary costs a comparison of what was written.
+const BARRIER_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A job for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -124,6 +128,16 @@ pub trait Host: Send + Sync {
                 files: limits::AMPLE_FILES,
             },
         }
+    }
+
+    /// The sizes of the tables of marks of a store that has none.
+    fn mark_tables(&self) -> MarkTableSizes {
+        MarkTableSizes::default()
+    }
+
+    /// Time between two barriers.
+    fn barrier_interval(&self) -> Duration {
+        BARRIER_INTERVAL
     }
 
     /// Notes whether the calling thread reads from a peer. Such a thread must not wait for the peer, for a disk flush,

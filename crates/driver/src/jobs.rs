@@ -1,6 +1,7 @@
-//! Work that no client has asked for: recovery, resync and comparison, the mark whether the nodes are in sync, and the look at the
-//! place of the store.
+//! Work that no client has asked for: recovery, resync and comparison, barriers, the mark whether the nodes are in sync, and the look
+//! at the place of the store.
 
+pub(crate) mod barriers;
 pub(crate) mod resync;
 pub(crate) mod store_place;
 pub(crate) mod sync_mark;

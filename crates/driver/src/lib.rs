@@ -11,7 +11,7 @@
 //! | `ops` | operations of clients on the primary |
 //! | `peer` | the connection, and the requests over it |
 //! | `role` | the keeper of the role: the session, and everything that changes the role |
-//! | `jobs` | work that no client has asked for: the resync and the comparison, the mark of the sync |
+//! | `jobs` | work that no client has asked for: the resync and the comparison, barriers, the mark of the sync |
 //! | `maintenance` | periodic work |
 //! | `open` | opening a store: checks and recovery, a repaired disk |
 //! | `host` | time and threads |

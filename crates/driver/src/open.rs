@@ -16,7 +16,7 @@ use lockstep_fs::boot::boot_id;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::poison::{FencedBacking, MarkerStore, Poison, PoisonMarkers};
 use lockstep_fs::reserve::{Reserve, Reserved};
-use lockstep_fs::store::{Access, Checked, OpenOptions, Opened};
+use lockstep_fs::store::{Access, Checked, MarkTableSizes, OpenOptions, Opened};
 use lockstep_intentlog::LogOptions;
 use lockstep_paw_saw::SyncCounter;
 use lockstep_roles::{RoleRecord, ServicePart};
@@ -189,7 +189,11 @@ fn look(
     place: &Place,
 ) -> Result<FoundStore, DatastoreError> {
     let boot = place.boot;
-    let (options, backing) = (open_options(config, boot), &disk.backing);
+    let options = OpenOptions {
+        marks: place.host.mark_tables(),
+        ..open_options(config, boot)
+    };
+    let backing = &disk.backing;
     let checked = Store::check(Arc::clone(backing), &options).map_err(refused(config))?;
     let role = read_role(config, backing.as_ref(), SlotChoice::Last)?;
     let lost = found_loss(config, backing.as_ref(), role, place)?;
@@ -252,9 +256,7 @@ fn found_loss(
     }
     let lost = CopyLoss::of(role, backing, boot).map_err(table_refused(config))?;
     // Only an operator knows whether the newer store of a primary comes back: the nodes tell when they meet (rule P17).
-    let machine = place.machine_count.as_deref();
-    let is_older = |machine| machine_count::shows_older(machine, &role, backing);
-    let is_older = !role.record.is_primary() && machine.is_some_and(is_older);
+    let is_older = !role.record.is_primary() && is_older_copy(place, &role, backing);
     let lost = lost.or_else(|| is_older.then_some(CopyLoss::Older));
     if let Some(lost) = lost {
         let datastore = &config.name;
@@ -268,6 +270,12 @@ fn found_loss(
         }
     }
     Ok(lost)
+}
+
+/// Whether this machine has answered operations that the store lacks.
+fn is_older_copy(place: &Place, role: &RoleState, backing: &dyn Backing) -> bool {
+    let machine = place.machine_count.as_deref();
+    machine.is_some_and(|machine| machine_count::shows_older(machine, role, backing))
 }
 
 fn keeps_complete(role: RoleState, lost: CopyLoss) -> bool {
@@ -349,6 +357,7 @@ impl Prepared {
             lost,
         } = *found;
         let Disk { backing, reserve } = disk;
+        let is_older = is_older_copy(&place, &role, backing.as_ref());
         let draw = || place.host.random_id();
         let role = role.named(|| StoreId::from_bytes(draw()));
         let role = role.verified(place.boot, record, draw);
@@ -368,6 +377,10 @@ impl Prepared {
             None => count,
         };
         let opened = checked.open().map_err(refused(&config))?;
+        if is_older {
+            // The marks lack the later changes. A secondary that has lost its power cannot tell that (rule P29).
+            opened.store.delta().end();
+        }
         spill::remove_left(backing.as_ref()).map_err(failed(&config))?;
         // The previous process may have used some of the reserve. A disk without room is no reason not to start.
         if let Err(error) = reserve.fill() {
@@ -380,14 +393,22 @@ impl Prepared {
             poison,
             reserve,
         };
-        let engine = engine(config, parts, place.host);
-        if let Some(lost @ CopyLoss::Older) = lost {
-            engine.notes.set_reason(&lost.to_string());
-        }
-        let part = engine.config.current().first_part(record);
-        let session = build::session(&engine, part)?;
-        Ok(Arc::new(Datastore::new(engine, session, part)))
+        begin(engine(config, parts, place.host), record, lost)
     }
+}
+
+/// Begins the first session of a datastore.
+fn begin(
+    engine: Arc<Engine>,
+    record: RoleRecord,
+    lost: Option<CopyLoss>,
+) -> Result<Arc<Datastore>, DatastoreError> {
+    if let Some(lost @ CopyLoss::Older) = lost {
+        engine.notes.set_reason(&lost.to_string());
+    }
+    let part = engine.config.current().first_part(record);
+    let session = build::session(&engine, part)?;
+    Ok(Arc::new(Datastore::new(engine, session, part)))
 }
 
 /// The count of a store, which the machine keeps beside the store from now on (rule P17).
@@ -469,6 +490,7 @@ pub(crate) fn open_options(config: &DatastoreConfig, boot: BootId) -> OpenOption
         boot,
         access: Access::Write,
         log: LogOptions::default(),
+        marks: MarkTableSizes::default(),
     }
 }
 

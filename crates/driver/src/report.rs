@@ -63,6 +63,10 @@ pub struct SyncStatus {
     pub copy: CopyStatus,
     /// Time in this state, in milliseconds.
     pub since_ms: u64,
+    /// Time since the last barrier, in milliseconds: after a loss of power of the secondary, a resync compares what was written since
+    /// then, and what this node has done alone. `None`: everything is compared, as far as this process knows; and on a secondary.
+    #[serde(default)]
+    pub barrier_since_ms: Option<u64>,
     /// Why the nodes are not in sync, as far as known; and the trouble that an operator has to mend, although
     /// programs notice nothing.
     pub reason: Option<String>,
@@ -248,6 +252,7 @@ impl DatastoreStatus {
                 in_sync: false,
                 copy: CopyStatus::default(),
                 since_ms: 0,
+                barrier_since_ms: None,
                 reason: None,
                 started: true,
                 disk_stall: None,

@@ -22,6 +22,7 @@ use lockstep_repl::core::Event;
 use lockstep_repl::state::Trigger;
 
 use crate::host::ThreadKind;
+use crate::jobs::barriers::Barriers;
 use crate::replication::Replication;
 use primary::PrimarySession;
 use standby::StandbySession;
@@ -44,6 +45,14 @@ impl Session {
         match self {
             Self::Primary(session) => &session.replication,
             Self::Undecided(session) | Self::Secondary(session) => &session.replication,
+        }
+    }
+
+    /// The barriers.
+    pub fn barriers(&self) -> &Arc<Barriers> {
+        match self {
+            Self::Primary(session) => &session.jobs.barriers,
+            Self::Undecided(session) | Self::Secondary(session) => &session.barriers,
         }
     }
 
@@ -83,6 +92,7 @@ impl Session {
             session
                 .jobs
                 .look_at_daily_check(session.replication.state());
+            session.jobs.barriers.tick();
         }
     }
 

@@ -149,6 +149,7 @@ fn add_role(
             status.work.paw = in_flight;
             status.resync = session.jobs.status(state);
             status.sync.copy.scrub = session.jobs.scrub_status();
+            status.sync.barrier_since_ms = session.jobs.barriers.since_complete().map(millis);
         }
         Session::Undecided(session) | Session::Secondary(session) => {
             status.resync = session.told_resync(state);

@@ -1,7 +1,8 @@
-//! The cost of a region mark for each write of 8 KiB of a node that is alone. `cargo bench -p lockstep-fs --bench region_marks`.
+//! The cost of a region mark for each write of 8 KiB: of a node that is alone, and of a primary that mirrors.
+//! `cargo bench -p lockstep-fs --bench region_marks`.
 //!
 //! Rounds of each kind take turns in one run: without a delta; alone, in parts that are marked; alone, in parts without a mark,
-//! each written once.
+//! each written once; and the same two in sync, after a barrier. The last line has the mark of a mirrored write alone.
 
 // A benchmark measures real time.
 #![allow(clippy::disallowed_methods)]
@@ -10,9 +11,10 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
+use lockstep_delta::BarrierEvent;
 use lockstep_fs::Store;
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
@@ -35,6 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         boot: BootId::from_bytes([1; 16]),
         access: Access::Write,
         log: LogOptions::default(),
+        marks: MarkTableSizes::default(),
     };
     let store = Store::open(backing, &options)?.store;
     let ino = store.next_ino()?;
@@ -49,17 +52,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     writer.round_us()?;
     let (mut without, mut marked, mut first) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut mirrored, mut mirrored_first, mut mark) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         store.delta().end();
         without.push(writer.round_us()?);
         store.delta().begin_alone(Generation::FIRST);
         first.push(writer.round_us()?);
         marked.push(writer.round_us()?);
+        store.delta().end();
+        let from = store.barriers().open();
+        let begin = BarrierEvent::MirroringBegun { from };
+        store.barriers().handle(begin);
+        mirrored_first.push(writer.round_us()?);
+        mirrored.push(writer.round_us()?);
+        mark.push(writer.mark_us()?);
+        store.barriers().handle(BarrierEvent::MirroringEnded);
     }
     println!("µs for one write of 8 KiB, median of {ROUNDS} rounds of {WRITES}");
     println!("without a delta    {:6.2}", median(without));
     println!("alone, marked      {:6.2}", median(marked));
     println!("alone, first mark  {:6.2}", median(first));
+    println!("in sync, marked    {:6.2}", median(mirrored));
+    println!("in sync, first     {:6.2}", median(mirrored_first));
+    println!("a mark by itself   {:6.3}", median(mark));
     Ok(())
 }
 
@@ -77,7 +92,19 @@ impl Writer<'_> {
             self.count += 1;
             let (osn, time) = stamp(self.count);
             let offset = part * PART_BYTES;
+            let barriers = self.store.barriers();
+            barriers.mark_write(self.ino, offset, WRITE_BYTES);
             self.store.write(self.ino, offset, &data, osn, time)?;
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(WRITES)?))
+    }
+
+    /// Marks without their writes.
+    fn mark_us(&self) -> Result<f64, Box<dyn Error>> {
+        let start = Instant::now();
+        for part in 0..WRITES {
+            let barriers = self.store.barriers();
+            barriers.mark_write(self.ino, part * PART_BYTES, WRITE_BYTES);
         }
         Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(WRITES)?))
     }

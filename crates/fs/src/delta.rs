@@ -10,6 +10,10 @@
 //!   noted, from the moment at which the connection was lost. This delta outlives the process ([`kept`]): a node that leads
 //!   again in the same generation goes on with it.
 //!
+//! The marks of mirrored operations are in the columns ([`interval_marks`]); the delta of a node that is alone is its *rest*. While
+//! the coverage of the columns lasts, each change is in the rest or in the columns, and a rest that is dropped goes into the columns
+//! first. So a base by a barrier needs both.
+//!
 //! A delta over its limits becomes coarser: "all records", "everything of this file from here on", "all files from this number
 //! on". It never ends for its length.
 //!
@@ -18,11 +22,30 @@
 //!
 //! Invariants: a change is noted before it is made. A place that a delta lacks is equal in both copies, unless the other copy has
 //! changed it; the other copy names its own writes in flight.
+//!
+//! *A begin or an end that must wait for no disk* ([`DeltaTracker::begin_alone`], [`DeltaTracker::end`],
+//! [`DeltaTracker::end_equal`]) is a request in memory. The table hears of the requests from the next thread that changes or asks
+//! anything, before anything else, or from [`DeltaTracker::settle`]. So every thread sees the delta as if the request had been
+//! carried out at once. A process that is killed in between leaves the table of before. That is sound if the driver settles before
+//! it makes the mark "out of sync" durable:
+//!
+//! - A process that starts with the mark "in sync" begins another delta, without a look at the table.
+//! - A process that starts with the mark "out of sync" finds a table that was settled before that mark. So the begin is in the
+//!   table with every change since: a change settles, too. And an end that came after that mark comes with the mark "in sync", or
+//!   is of a failure after which no change was made.
+//! - Until that mark no operation is answered that the secondary lacks (P1), and PAW and the log have those under way.
 
+mod barrier_file;
 mod changes;
 mod form;
+mod interval_marks;
 mod kept;
+mod kept_column;
+mod kept_marks;
+mod mark_tables;
 mod region_marks;
+mod requests;
+mod rest;
 mod resync_part;
 mod table;
 #[cfg(test)]
@@ -32,6 +55,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockstep_delta::Interval;
 use lockstep_types::backing::{Backing, BackingFile};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Generation, Ino, Osn};
@@ -42,11 +66,15 @@ use crate::error::StoreError;
 use crate::namespace::plan::Plan;
 pub use changes::{ChangedContent, ChangedRegions};
 use changes::{Changes, changed_bytes, replicated_keys};
-use kept::{KeptDelta, Lead};
+pub(crate) use interval_marks::IntervalMarks;
+use kept::{DeltaWords, KeptDelta, Lead};
+pub use mark_tables::MarkTables;
 use region_marks::RegionNotes;
+use requests::{DeltaRequest, RequestQueue, RestEnd};
 use resync_part::ResyncPart;
 pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles};
-pub use table::{DeltaTable, LastUse, make_table};
+use table::sync_tables;
+pub use table::{LastUse, MarkTableSizes, make_table};
 
 /// The operations that the primary may not have applied.
 struct Following {
@@ -77,6 +105,8 @@ struct Alone {
     lead: Lead,
     records: ChangedRecords,
     resync: ResyncPart,
+    /// The time of mirroring, and the interval, in which the open column has got the whole rest, and gets what is added ([`rest`]).
+    is_in_columns: Option<(u64, Interval)>,
 }
 
 impl Alone {
@@ -85,6 +115,7 @@ impl Alone {
             lead,
             records: ChangedRecords::default(),
             resync: ResyncPart::default(),
+            is_in_columns: None,
         }
     }
 }
@@ -98,13 +129,16 @@ enum Delta {
     Alone(Alone),
 }
 
-/// The delta of a store.
+/// The delta of a store, and its marks of mirrored intervals.
 pub struct DeltaTracker {
     /// Whether changes of bytes are noted, for threads that must not wait for the lock.
     notes_bytes: AtomicBool,
     /// The noted bytes, for the same threads.
     notes: Arc<RegionNotes>,
+    /// Begins and ends of which the table has not heard. Locked after the delta.
+    requests: RequestQueue,
     delta: Mutex<DeltaState>,
+    intervals: IntervalMarks,
 }
 
 /// The delta, and the job of a resync that may take from it.
@@ -117,9 +151,10 @@ struct DeltaState {
 
 /// Begin and end.
 impl DeltaTracker {
-    /// The delta in this table, as the last process has left it.
-    pub fn open(table: DeltaTable) -> Self {
-        let (kept, left) = KeptDelta::open(table);
+    /// The delta and the columns in these tables, as the last process has left them.
+    pub fn open(tables: MarkTables) -> Self {
+        let has_rest = tables.delta.has_kept_words::<DeltaWords>();
+        let (kept, left) = KeptDelta::open(tables.delta);
         let delta = left.map_or(Delta::Off, |left| {
             Delta::Alone(Alone {
                 lead: left.lead,
@@ -128,23 +163,32 @@ impl DeltaTracker {
                     all: left.all_records,
                 },
                 resync: ResyncPart::left(left.rest, left.lacks_namespace),
+                is_in_columns: None,
             })
         });
         Self {
             notes_bytes: AtomicBool::new(matches!(delta, Delta::Alone(_))),
             notes: Arc::clone(kept.notes()),
+            requests: RequestQueue::default(),
             delta: Mutex::new(DeltaState {
                 delta,
                 kept,
                 job: 0,
             }),
+            intervals: IntervalMarks::open(tables.columns, tables.names, has_rest),
         }
+    }
+
+    /// The store has noted that this is the opening `epoch`.
+    pub fn opened(&self, epoch: u32) {
+        self.state().kept.kept.opened(epoch);
+        self.intervals.opened(epoch);
     }
 
     /// A secondary in sync begins to follow, in generation `base`. `applied`: its last operation.
     pub fn follow(&self, base: Generation, applied: Osn) {
-        let mut state = self.delta.lock();
-        self.end_in(&mut state);
+        let mut state = self.state();
+        self.end_in(&mut state, RestEnd::Lost);
         state.delta = Delta::Following(Following {
             base,
             applied: None,
@@ -154,28 +198,26 @@ impl DeltaTracker {
         });
     }
 
-    /// A primary has lost the connection with its secondary, with which it was in sync. `applied`: its last operation.
+    /// A primary has lost the connection with its secondary, with which it was in sync. `applied`: its last operation. Changes
+    /// memory only.
     pub fn begin_alone(&self, base: Generation, applied: Osn) {
-        let mut state = self.delta.lock();
-        self.end_in(&mut state);
         let lead = Lead {
             led: base,
             base,
             applied,
         };
-        state.kept.begun(lead);
-        self.note_alone(&mut state, Alone::of(lead));
+        self.ask(DeltaRequest::BeginAlone(lead));
     }
 
     /// This node leads in generation `led`, without the other node. A secondary goes on from the operations that it followed; a
     /// node that led in this generation before it was stopped goes on with its delta. A delta that does not know yet which
     /// operations the old primary has applied ends.
     pub fn lead_alone(&self, led: Generation) {
-        let mut state = self.delta.lock();
+        let mut state = self.state();
         match std::mem::take(&mut state.delta) {
             Delta::Alone(alone) if alone.lead.led == led => state.delta = Delta::Alone(alone),
             Delta::Following(following) => {
-                self.end_in(&mut state);
+                self.end_in(&mut state, RestEnd::Lost);
                 if let Some(applied) = following.applied {
                     let taken = Lead {
                         led,
@@ -185,24 +227,26 @@ impl DeltaTracker {
                     self.go_on_alone(&mut state, taken, following.changes());
                 }
             }
-            Delta::Off | Delta::Alone(_) => self.end_in(&mut state),
+            Delta::Off => self.end_in(&mut state, RestEnd::Contained),
+            Delta::Alone(_) => self.end_in(&mut state, RestEnd::Lost),
         }
     }
 
     /// Begins a delta with changes. The table has them before it has a delta.
     fn go_on_alone(&self, state: &mut DeltaState, lead: Lead, changes: Changes) {
         let DeltaState { kept, .. } = state;
+        let marks = &mut kept.kept;
         for (ino, regions) in &changes.content {
             for run in regions.iter() {
-                kept.note_bytes(*ino, &run);
+                marks.note_bytes(*ino, &run);
             }
         }
         if changes.all_content {
-            kept.note_files_from(1);
+            marks.note_files_from(1);
         }
-        let all = changes.all_records || !kept.note_keys(&changes.records);
+        let all = changes.all_records || !marks.note_keys(&changes.records);
         if all {
-            kept.note_all_records();
+            marks.note_all_records();
         }
         kept.begun(lead);
         let records = ChangedRecords {
@@ -218,27 +262,53 @@ impl DeltaTracker {
         );
     }
 
-    /// The copies are equal again, or the delta says nothing about the other copy any more.
+    /// The delta says nothing about the other copy any more, nor do the marks of mirrored intervals. Changes memory only.
     pub fn end(&self) {
-        self.end_in(&mut self.delta.lock());
+        // At once, so that no thread takes a base meanwhile.
+        self.intervals.lose_coverage();
+        self.ask(DeltaRequest::End(RestEnd::Lost));
+    }
+
+    /// The copies are equal again. Changes memory only.
+    pub fn end_equal(&self) {
+        self.ask(DeltaRequest::End(RestEnd::Equal));
     }
 
     /// No job of a resync that began before takes anything from the next delta.
-    fn end_in(&self, state: &mut DeltaState) {
+    fn end_in(&self, state: &mut DeltaState, rest: RestEnd) {
+        match rest {
+            RestEnd::Equal => self.keep_rest(state),
+            RestEnd::Lost => {
+                self.intervals.lose_coverage();
+                self.intervals.settle();
+            }
+            RestEnd::Contained => {}
+        }
         state.delta = Delta::Off;
         state.job += 1;
-        self.notes_bytes.store(false, Ordering::Release);
         state.kept.begin();
+        self.publish(state);
     }
 
     fn note_alone(&self, state: &mut DeltaState, alone: Alone) {
         state.delta = Delta::Alone(alone);
-        self.notes_bytes.store(true, Ordering::Release);
+        self.publish(state);
     }
 
-    /// Puts the delta on stable storage, before the opening `epoch` of the store ends cleanly.
-    pub fn close(&self, backing: &dyn Backing, epoch: u32) -> Result<(), StoreError> {
-        self.delta.lock().kept.close(backing, epoch)
+    /// Puts the delta and the columns on stable storage, before the present opening of the store ends cleanly.
+    pub fn close(&self, backing: &dyn Backing) -> Result<(), StoreError> {
+        let mut state = self.state();
+        state.kept.kept.close();
+        self.intervals.close();
+        sync_tables(backing)
+    }
+}
+
+/// Barriers.
+impl DeltaTracker {
+    /// The marks of mirrored intervals, and the barriers.
+    pub(crate) const fn barriers(&self) -> &IntervalMarks {
+        &self.intervals
     }
 }
 
@@ -246,7 +316,10 @@ impl DeltaTracker {
 impl DeltaTracker {
     /// An operation is about to change records, and perhaps content.
     pub fn note_operation(&self, osn: Osn, plan: &Plan) {
-        let mut state = self.delta.lock();
+        let mut state = self.state();
+        if self.intervals.is_stale() {
+            self.intervals.settle();
+        }
         let DeltaState { delta, kept, .. } = &mut *state;
         match delta {
             Delta::Off => {}
@@ -254,23 +327,32 @@ impl DeltaTracker {
             Delta::Alone(alone) => {
                 alone.note_keys(kept, replicated_keys(plan));
                 if let Some((ino, bytes)) = changed_bytes(plan) {
-                    kept.note_bytes(ino, &bytes);
+                    kept.kept.note_bytes(ino, &bytes);
                 }
             }
+        }
+        let is_alone = matches!(delta, Delta::Alone(_));
+        if self.intervals.notes_changes(is_alone) {
+            self.intervals.mark(|column| {
+                column.note_keys(replicated_keys(plan));
+                if let Some((ino, bytes)) = changed_bytes(plan) {
+                    column.note_bytes(ino, &bytes);
+                }
+            });
         }
     }
 
     /// Adds bytes that may differ. A node that is not alone notes none.
     pub fn add_bytes(&self, ino: Ino, bytes: &Range<u64>) {
-        let mut state = self.delta.lock();
+        let mut state = self.state();
         if let Delta::Alone(_) = &state.delta {
-            state.kept.note_bytes(ino, bytes);
+            state.kept.kept.note_bytes(ino, bytes);
         }
     }
 
     /// The primary has done every operation below `below`. Operations that it has applied need no delta.
     pub fn note_done_below(&self, below: Osn) {
-        let mut state = self.delta.lock();
+        let mut state = self.state();
         if let Delta::Following(following) = &mut state.delta
             && below > following.split
         {
@@ -293,32 +375,44 @@ impl Alone {
         let new: Vec<&Vec<u8>> = keys.filter(|key| !records.contains(*key)).collect();
         let unsent = new.iter().copied();
         let unsent = unsent.filter(|key| !self.resync.has_sent(key));
-        self.records.all = !kept.note_keys(unsent);
+        self.records.all = !kept.kept.note_keys(unsent);
         self.records.keys.extend(new.into_iter().cloned());
         if self.records.limit() {
-            kept.note_all_records();
+            kept.kept.note_all_records();
         }
     }
 }
 
-/// Of a node that is alone, every change of bytes. The bytes of a metadata operation are noted with its records as well: a
-/// follower has to tell the operations apart. Bytes that are noted already need no lock of the delta.
+/// Of a node that is alone, every change of bytes; of one that mirrors, too, in the open column. The bytes of a metadata operation
+/// are noted with its records as well: a follower has to tell the operations apart. Bytes that are noted already need no lock of
+/// the delta.
 impl ByteObserver for DeltaTracker {
     fn before_change(
         &self,
         change: &ByteChange<'_>,
         _: &dyn BackingFile,
     ) -> Result<(), StoreError> {
-        let is_forgotten = || {
-            matches!(change.edit, ByteEdit::Write { .. }) && is_active(Mutant::DeltaForgetsWrites)
-        };
-        if self.notes_bytes.load(Ordering::Acquire) && !is_forgotten() {
-            let (ino, bytes) = (change.ino, change.edit.range());
-            if !self.notes.cover(ino, &bytes) {
-                self.add_bytes(ino, &bytes);
-            }
-        }
+        let is_forgotten =
+            matches!(change.edit, ByteEdit::Write { .. }) && is_active(Mutant::DeltaForgetsWrites);
+        self.note_change(change.ino, &change.edit.range(), !is_forgotten);
         Ok(())
+    }
+}
+
+impl DeltaTracker {
+    /// Notes bytes that are about to change. `in_rest`: also in the rest of a node that is alone.
+    fn note_change(&self, ino: Ino, bytes: &Range<u64>, in_rest: bool) {
+        if self.intervals.is_stale() {
+            self.settle();
+        }
+        let is_alone = self.notes_bytes.load(Ordering::Acquire);
+        if is_alone && in_rest && (self.requests.are_waiting() || !self.notes.cover(ino, bytes)) {
+            self.add_bytes(ino, bytes);
+        }
+        // After the rest: a rest that goes into the column meanwhile has the bytes.
+        if self.intervals.notes_changes(is_alone) {
+            self.intervals.mark_bytes(ino, bytes);
+        }
     }
 }
 
@@ -326,14 +420,25 @@ impl ByteObserver for DeltaTracker {
 impl DeltaTracker {
     /// Whether the delta says how a copy differs that was equal in generation `base` and has `applied` now.
     pub fn covers(&self, base: Generation, applied: Osn) -> bool {
-        alone_since(&mut self.delta.lock().delta, base, applied).is_some()
+        alone_since(&mut self.state().delta, base, applied).is_some()
     }
 
     /// The changed records, if the delta says how a copy differs that was equal in generation `base` and has `applied` now.
     pub fn records(&self, base: Generation, applied: Osn) -> Option<ChangedRecords> {
-        let mut state = self.delta.lock();
+        let mut state = self.state();
         let alone = alone_since(&mut state.delta, base, applied)?;
         Some(alone.resync.with_sent(&alone.records))
+    }
+}
+
+/// The questions of a resync since a barrier.
+impl DeltaTracker {
+    /// The changed records, whether the other copy has the namespace of the resync or not; `None` without a delta.
+    pub fn adopted_records(&self) -> Option<ChangedRecords> {
+        match &self.state().delta {
+            Delta::Alone(alone) => Some(alone.resync.with_sent(&alone.records)),
+            Delta::Off | Delta::Following(_) => None,
+        }
     }
 }
 
@@ -351,9 +456,9 @@ impl DeltaTracker {
     /// A resync begins to send the namespace. `whole`: the copies may differ in anything, and a delta from before says
     /// nothing.
     pub fn begin_image(&self, whole: bool) -> DeltaJob {
-        let mut state = self.delta.lock();
+        let mut state = self.state();
         if whole {
-            self.end_in(&mut state);
+            self.end_in(&mut state, RestEnd::Lost);
         }
         begin_job(&mut state)
     }
@@ -361,7 +466,7 @@ impl DeltaTracker {
     /// No metadata operation is under way, and every record that may differ is about to be sent. `whole`: the generation of a
     /// resync of everything. From here on its delta notes what changes; `applied`: the last operation.
     pub fn image_held(&self, job: DeltaJob, whole: Option<Generation>, applied: Osn) {
-        let mut state = self.delta.lock();
+        let mut state = self.state();
         if job.0 != state.job {
             return;
         }
@@ -371,7 +476,8 @@ impl DeltaTracker {
                 base,
                 applied,
             };
-            self.end_in(&mut state);
+            // The next one names everything.
+            self.end_in(&mut state, RestEnd::Contained);
             state.kept.begun_whole(lead);
             let alone = Alone {
                 resync: ResyncPart::of_everything(),
@@ -389,6 +495,7 @@ impl DeltaTracker {
     /// The secondary has every record that was sent before.
     pub fn image_arrived(&self, job: DeltaJob) {
         self.with_job(job, |alone, kept| {
+            self.keep_sent(alone.resync.sent());
             alone.resync.arrived();
             kept.arrived();
         });
@@ -397,7 +504,7 @@ impl DeltaTracker {
     /// A resync begins to make the content equal of a copy that was equal in generation `base` and has `applied` now; `None`
     /// if the delta does not say how it differs.
     pub fn begin_walk(&self, base: Generation, applied: Osn) -> Option<DeltaWalk> {
-        let mut state = self.delta.lock();
+        let mut state = self.state();
         let job = begin_job(&mut state);
         let DeltaState { delta, kept, .. } = &mut *state;
         let alone = alone_since(delta, base, applied)?;
@@ -419,6 +526,7 @@ impl DeltaTracker {
     /// These bytes are equal on both nodes, and no write to them is under way.
     pub fn compared(&self, job: DeltaJob, ino: Ino, bytes: &Range<u64>) {
         self.with_job(job, |alone, kept| {
+            self.keep_equal(ino, bytes);
             if let Some(left) = alone.resync.compared(ino, bytes) {
                 kept.set_open(ino, bytes, left);
             }
@@ -428,13 +536,16 @@ impl DeltaTracker {
     /// The walk is over with a file.
     pub fn file_done(&self, job: DeltaJob, ino: Ino) {
         self.with_job(job, |alone, kept| {
+            for run in alone.resync.open_of(ino) {
+                self.keep_equal(ino, &run);
+            }
             alone.resync.file_done(ino);
             kept.set_open(ino, &(0..u64::MAX), &ChangedRegions::default());
         });
     }
 
     fn with_job(&self, job: DeltaJob, change: impl FnOnce(&mut Alone, &mut KeptDelta)) {
-        let mut state = self.delta.lock();
+        let mut state = self.state();
         if job.0 != state.job {
             return;
         }

@@ -34,7 +34,7 @@ pub use manifest::HEADER;
 use crate::backing::os_backing::OsBacking;
 use crate::boot::boot_id;
 use crate::error::StoreError;
-use crate::store::{Access, OpenOptions, Store};
+use crate::store::{Access, MarkTableSizes, OpenOptions, Store};
 use crate::text::{escaped, hex};
 use crate::view::StoreView;
 use content_reader::{ContentPiece, ContentReader, PIECE_BYTES};
@@ -107,6 +107,7 @@ fn open_store(dir: &Path) -> Result<Store, ExportError> {
         boot: boot_id(),
         access: Access::Read,
         log: LogOptions::default(),
+        marks: MarkTableSizes::default(),
     };
     let opened = Store::open(backing, &options).map_err(ExportError::store(dir))?;
     Ok(opened.store)

@@ -415,7 +415,9 @@ impl MetadataLog {
         }
         let limit = tree.namespace.numbers().below();
         let _alone = self.checkpointing.lock();
-        self.checkpoint_alone(tree, limit.saturating_add(INO_RESERVE))
+        self.checkpoint_alone(tree, limit.saturating_add(INO_RESERVE))?;
+        self.delta.opened(self.applying.lock().epoch);
+        Ok(())
     }
 
     /// Makes everything durable, and notes a clean shutdown. The content of freed inodes is gone.
@@ -425,8 +427,7 @@ impl MetadataLog {
         tree.content.sync().sync_removals(tree.disk())?;
         // The log too: an intent that waits for the peer's answer is in no other place.
         self.sync_all_logged(tree.disk())?;
-        let epoch = self.applying.lock().epoch;
-        let delta = self.delta.close(tree.disk().backing().as_ref(), epoch);
+        let delta = self.delta.close(tree.disk().backing().as_ref());
         tree.disk().poison_on_error(delta)?;
         // A killed process of this run of the machine may have left unsynced content that this process does not know:
         // a power loss must still be noticed. And if the other node has not answered a write, the content may be longer

@@ -22,6 +22,10 @@ pub const CHANGING_FILE: &str = "tables/sums";
 pub const SUMS_DIR: &str = "sums";
 /// The secret of the sums, and the era.
 pub const ERA_FILE: &str = "sums/era";
+/// The tables of the region marks of mirrored intervals, one for each column.
+pub const MARK_FILES: [&str; 2] = ["tables/marks.0", "tables/marks.1"];
+/// The names of the barriers that this node has reached.
+pub const BARRIER_FILE: &str = "tables/barrier";
 /// The directory above all content.
 pub const CONTENT_DIR: &str = "content";
 /// The directory above everything that was set aside before a resync overwrote it. A directory `lost+found` in the store

@@ -10,7 +10,7 @@
 //! bytes by `content` (`content/before_change.rs`): the store has no rule for them. [`Tree`] is namespace and content
 //! together, and the [view](crate::view) of the present. Each kind of caller besides clients has functions of its own,
 //! over the parts that it needs: [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`],
-//! [`DeltaAccess`], [`SumsAccess`].
+//! [`DeltaAccess`], [`BarrierAccess`], [`SumsAccess`].
 //!
 //! Invariants:
 //! - The namespace in memory is the last checkpoint plus the log since; a checkpoint is atomic.
@@ -19,6 +19,7 @@
 
 #[cfg(test)]
 mod announced;
+mod barrier_access;
 mod capacity;
 mod create;
 mod delta_access;
@@ -34,14 +35,15 @@ mod sums_access;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
 pub use crate::delta::{
-    ChangedContent, ChangedRecords, ChangedRegions, DeltaJob, DeltaWalk, RestOfFiles,
-    make_table as make_delta_table,
+    ChangedContent, ChangedRecords, ChangedRegions, DeltaJob, DeltaWalk, MarkTableSizes,
+    RestOfFiles, make_table as make_delta_table,
 };
 pub use crate::lost_found::{OwnBytes, PreservedTotals};
 pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent, Intents};
 pub use crate::sums::{KeptSum, SumTotals};
 pub use crate::tree::Tree;
 pub use crate::view::{Census, FileTimes, WholeContent};
+pub use barrier_access::BarrierAccess;
 pub use capacity::Capacity;
 pub use delta_access::DeltaAccess;
 pub use facade::Store;

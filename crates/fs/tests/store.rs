@@ -11,6 +11,8 @@
 
 #[path = "store/bad_input.rs"]
 mod bad_input;
+#[path = "store/barriers.rs"]
+mod barriers;
 #[path = "store/creation.rs"]
 mod creation;
 #[path = "store/delta.rs"]

@@ -200,6 +200,13 @@ impl Core {
         self.writes.oldest().unwrap_or(self.next_osn)
     }
 
+    /// Whether each mirrored operation with a number below this one is over on both nodes, in any way: done, refused or given up.
+    /// Once this is so, it stays so, for numbers that were given out.
+    pub fn is_over_below(&self, end: Osn) -> bool {
+        let oldest = [self.writes.oldest(), self.metas.oldest()];
+        oldest.into_iter().flatten().all(|osn| osn >= end)
+    }
+
     /// The OSN of the next operation.
     pub const fn next_osn(&self) -> Osn {
         self.next_osn
@@ -258,8 +265,8 @@ impl Core {
             }
             Event::MetaAcked(osn, outcome) => self.meta_acked(osn, outcome, effects),
             Event::SyncAcked(op, failed) => self.peer_done(op, failed, effects),
-            Event::Applied(_) => {
-                self.metas.applied();
+            Event::Applied(osn) => {
+                self.metas.applied(osn);
                 self.commit_ready(effects);
             }
             Event::LinkUp {

@@ -6,6 +6,7 @@
 //! Invariant: the order of fields and variants is the wire format. A change of the order needs a new
 //! [`PROTOCOL_VERSION`]; names are free.
 
+pub use lockstep_delta::{BarrierMessage, BarrierName, Interval};
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_roles::RoleOffer;
 use lockstep_sums::SumSecret;
@@ -132,6 +133,9 @@ pub enum Message {
     RoleOffer(RoleOffer),
     /// The secondary stops: the primary need not wait for it (rule R1). The primary closes the connection.
     Stopping,
+    /// A word about a barrier, of either node. The word belongs to no connection: it counts whenever it arrives, also twice
+    /// (docs/protocol/delta.md).
+    Barrier(BarrierMessage),
 }
 
 impl Message {
@@ -192,6 +196,8 @@ pub struct Welcome {
     pub waiting: Vec<InFlightEntry>,
     /// The room for clients on the secondary's disk (rule P20).
     pub room: Room,
+    /// The barriers that the secondary's copy has reached, as far as the secondary knows: [`BarrierName::KNOWN_MAX`] at most.
+    pub barriers: Vec<BarrierName>,
 }
 
 /// A write without its bytes.
@@ -266,9 +272,8 @@ pub enum Request {
     BeginResync {
         /// Identity of the resync (rule P17).
         sync: SyncId,
-        /// Whether everything is compared. Otherwise only what has changed since the secondary's base
-        /// ([`Welcome::base`]) is sent.
-        whole: bool,
+        /// The places that the resync looks at.
+        scope: ResyncScope,
     },
     /// The next run of records of the namespace; the payload is an encoded chunk.
     ImageChunk,
@@ -459,6 +464,25 @@ impl Request {
                     ..
                 }
         )
+    }
+}
+
+/// The places that a resync looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ResyncScope {
+    /// Everything.
+    Everything,
+    /// The changes since the secondary's base ([`Welcome::base`]).
+    Changes,
+    /// The changes since a barrier that the secondary knows ([`Welcome::barriers`]). The secondary's copy has a base once the
+    /// namespace has arrived, as after a resync of everything.
+    SinceBarrier(BarrierName),
+}
+
+impl ResyncScope {
+    /// Whether everything is compared.
+    pub const fn is_whole(self) -> bool {
+        matches!(self, Self::Everything)
     }
 }
 

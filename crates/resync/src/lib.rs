@@ -27,7 +27,7 @@ pub use api::{
     ResyncError,
 };
 pub use content::send_content;
-pub use namespace::{NewResync, SentImage, send_image, send_tail};
+pub use namespace::{NewResync, ResyncStart, SentImage, send_image, send_tail};
 pub use progress::{Counter, JobProgress};
 pub use recovery::recover_ranges;
 pub use secondary::answer;

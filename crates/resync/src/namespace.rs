@@ -20,7 +20,7 @@ pub(crate) mod record_runs;
 use lockstep_fs::StoreView;
 use lockstep_fs::keys::REPLICATED;
 use lockstep_fs::store::{ChangeFeed, ChangedRecords, DeltaJob, ImageChunk};
-use lockstep_repl::message::Request;
+use lockstep_repl::message::{BarrierName, Request, ResyncScope};
 use lockstep_types::{Generation, SyncId};
 
 use crate::api::{Operations, Peer, PeerBase, ResyncError, execute};
@@ -55,8 +55,29 @@ pub struct NewResync {
     pub sync: SyncId,
     /// The generation of the primary.
     pub generation: Generation,
-    /// The base of the secondary's copy.
-    pub base: Option<PeerBase>,
+    /// The places that it looks at.
+    pub start: ResyncStart,
+}
+
+/// The places that a resync looks at, from its begin on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResyncStart {
+    /// Everything.
+    Everything,
+    /// The changes since the base of the secondary's copy, which the delta has.
+    Changes(PeerBase),
+    /// The changes since a barrier that both nodes know. The delta has taken over the marks since then.
+    SinceBarrier(BarrierName),
+}
+
+impl ResyncStart {
+    const fn scope(self) -> ResyncScope {
+        match self {
+            Self::Everything => ResyncScope::Everything,
+            Self::Changes(_) => ResyncScope::Changes,
+            Self::SinceBarrier(name) => ResyncScope::SinceBarrier(name),
+        }
+    }
 }
 
 /// A namespace that was sent, except for the last changes.
@@ -68,7 +89,7 @@ pub struct SentImage<'a> {
     whole: Option<Generation>,
 }
 
-/// Carries the namespace over, except for the last changes: all of it, or the records of the delta since the base. The rest is
+/// Carries the namespace over, except for the last changes: all of it, or the records of the delta. The rest is
 /// for [`send_tail`].
 pub fn send_image<'a>(
     source: ResyncSource<'a>,
@@ -76,12 +97,12 @@ pub fn send_image<'a>(
     resync: NewResync,
     operations: &dyn Operations,
 ) -> Result<SentImage<'a>, ResyncError> {
-    let base = resync.base.filter(|base| base.has_delta(source.delta));
-    let whole = base.is_none();
+    let scope = resync.start.scope();
+    let whole = scope.is_whole();
     let job = source.delta.begin_image(whole);
     let begin = Request::BeginResync {
         sync: resync.sync,
-        whole,
+        scope,
     };
     execute(peer, "begin a resync", begin, &[])?;
     // Before the first record is read: no change may be missed.
@@ -94,10 +115,12 @@ pub fn send_image<'a>(
         requests: RequestPipeline::new(peer),
         runs: RecordRuns::new(peer),
     };
-    let of_delta = match base {
-        Some(base) => base.records(source.delta).ok_or(ResyncError::DeltaEnded)?,
-        None => ChangedRecords::any(),
+    let of_delta = match resync.start {
+        ResyncStart::Everything => Some(ChangedRecords::any()),
+        ResyncStart::Changes(base) => base.records(source.delta),
+        ResyncStart::SinceBarrier(_) => source.delta.adopted_records(),
     };
+    let of_delta = of_delta.ok_or(ResyncError::DeltaEnded)?;
     if of_delta.all {
         source.image.settle_records()?;
         for table in REPLICATED {

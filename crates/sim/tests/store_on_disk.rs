@@ -26,7 +26,7 @@ mod workload;
 
 use std::sync::Arc;
 
-use lockstep_fs::store::{Access, OpenOptions, Opened};
+use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions, Opened};
 use lockstep_fs::{Store, StoreError};
 use lockstep_intentlog::LogOptions;
 use lockstep_sim::disk::{CallKind, Disk, DiskOptions, Verdict};
@@ -106,6 +106,7 @@ fn open_on(backing: Arc<dyn Backing>, boot: u8) -> Result<Opened, StoreError> {
         boot: BootId::from_bytes([boot; 16]),
         access: Access::Write,
         log: log_options(),
+        marks: MarkTableSizes::of(64),
     };
     Store::open(backing, &options)
 }

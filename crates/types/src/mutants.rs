@@ -218,6 +218,18 @@ mutants! {
     RemakeUncompared,
     /// A repair tells the observers of changes of the bytes that it puts back.
     HealAsWrite,
+    /// A complete barrier drops the marks of later intervals, too (P27).
+    BarrierDropsNewMarks,
+    /// A node notes the name of a barrier before its store is on stable storage (P27).
+    BarrierBeforeSync,
+    /// A primary that takes a barrier as the base of a resync takes the marks of the youngest column alone (P29).
+    AdoptForgetsColumn,
+    /// The columns lack what a resync has finished (P27).
+    ColumnsLackRest,
+    /// The marks beside an older copy of the store count (P29).
+    MarksOfOldCopy,
+    /// The keys of mirrored operations are not in the columns (P27).
+    KeysNotInColumns,
 }
 
 #[cfg(feature = "mutants")]

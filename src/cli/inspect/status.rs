@@ -224,6 +224,7 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
     rows.extend(resync.map(|resync| ("resync", resync)));
     rows.extend(resync_text::limits(store).map(|limits| ("limits", limits)));
     rows.extend(store.peer.as_ref().map(|peer| ("peer", peer_text(peer))));
+    rows.extend(barrier_text(store).map(|barrier| ("barrier", barrier)));
     rows.extend(witness_text::row(store).map(|witness| ("witness", witness)));
     rows.extend(cluster_text::row(store).map(|address| ("address", address)));
     rows.extend(
@@ -306,6 +307,15 @@ fn operations_text(store: &DatastoreStatus) -> String {
         count(store.work.paw),
         count(store.work.saw)
     )
+}
+
+/// Says what a loss of power of the secondary costs.
+fn barrier_text(store: &DatastoreStatus) -> Option<String> {
+    let since = Duration::from_millis(store.sync.barrier_since_ms?);
+    let since = duration(since);
+    Some(format!(
+        "{since} ago; a loss of power of the secondary costs a comparison of what was written since"
+    ))
 }
 
 /// The metadata operation that takes long, if there is one.

@@ -27,7 +27,7 @@ use lockstep_repl::message::Request;
 use lockstep_repl::state::{State, Trigger};
 use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
-    ResyncSource,
+    ResyncSource, ResyncStart,
 };
 use lockstep_types::Osn;
 use lockstep_verify::DeepCopy;
@@ -37,6 +37,7 @@ use parking_lot::Mutex;
 use crate::durable::tables::{add_writes_to_delta, ranges_of};
 use crate::engine::Engine;
 use crate::host::oneshot::{Promise, promise};
+use crate::jobs::barriers::Barriers;
 use crate::ops::content::ContentOps;
 use crate::ops::locks::{HeldLocks, InternalLocks};
 use crate::peer::connection::ActiveConnection;
@@ -144,6 +145,7 @@ pub(crate) struct ResyncJobs {
     requests: Arc<PendingRequests>,
     pub locks: InternalLocks,
     content: Arc<ContentOps>,
+    pub barriers: Arc<Barriers>,
     /// The resync that waits until no metadata operation is in flight, and its connection.
     tail: Mutex<Option<(ConnectionId, Promise<()>)>>,
     /// Progress of the resync of content.
@@ -167,6 +169,7 @@ impl ResyncJobs {
         let daily = DailyCheck::new(engine.host.now());
         Self {
             pace: ResyncPace::new(Arc::clone(&engine)),
+            barriers: Barriers::begin(&engine, &replication),
             engine,
             replication,
             requests,
@@ -313,6 +316,9 @@ impl ResyncJobs {
             &peer.connection.copy.waiting,
         );
         let store = &self.engine.store;
+        for (ino, offset, length) in ranges_of(&old).chain(ranges_of(waiting)) {
+            store.barriers().mark_write(ino, offset, length);
+        }
         let recovered = lockstep_resync::recover_ranges(&store.tree(), peer, &old, waiting)?;
         if self.engine.is_always_durable() {
             // Clients see the bytes from now on, and either copy stays complete over a loss of power (rule P8).
@@ -345,7 +351,7 @@ impl ResyncJobs {
         let resync = NewResync {
             sync,
             generation: self.replication.generation(),
-            base: peer.connection.copy.base,
+            start: self.start_of(peer)?,
         };
         let view = store.tree();
         let source = ResyncSource::new(&view, store);
@@ -404,6 +410,29 @@ impl ResyncJobs {
         self.touched.add(touched);
         self.content.paw.remove_old();
         Ok(Event::Trigger(Trigger::ContentDone))
+    }
+
+    /// The places that a resync looks at. From here on the marks of this node hold all of them, and all that changes: the secondary
+    /// may lose any of them with its power, also one that the resync is over with (rules P27, P29).
+    fn start_of(&self, peer: &RemotePeer) -> Result<ResyncStart, StoreError> {
+        let (delta, barriers) = (self.engine.store.delta(), self.engine.store.barriers());
+        let copy = &peer.connection.copy;
+        let start = match copy.base.filter(|base| base.has_delta(delta)) {
+            Some(base) => ResyncStart::Changes(base),
+            None => match barriers.base_with(&copy.barriers) {
+                Some(name) if delta.adopt_base(name, self.replication.generation()) => {
+                    ResyncStart::SinceBarrier(name)
+                }
+                _ => ResyncStart::Everything,
+            },
+        };
+        if start == ResyncStart::Everything {
+            self.barriers.forget()?;
+        } else {
+            barriers.note_keys_in_columns(true);
+            delta.keep_in_columns();
+        }
+        Ok(start)
     }
 
     /// The base of the secondary's copy, whose namespace is equal now. A resync of everything has given it one (rule P24).

@@ -60,8 +60,12 @@ fn make(replication: &Replication, in_sync: bool, copy: MarkedCopy) -> bool {
         return false;
     }
     let is_primary = copy == MarkedCopy::Peer;
-    if is_primary && !in_sync && !wait_for_permit(replication) {
-        return false;
+    if is_primary && !in_sync {
+        if !wait_for_permit(replication) {
+            return false;
+        }
+        // The table of the delta hears of its begin before a process can start with this mark.
+        engine.store.delta().settle();
     }
     let needs_lease = is_primary && engine.role.has_witness();
     if needs_lease && in_sync {

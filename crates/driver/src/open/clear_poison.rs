@@ -184,6 +184,7 @@ fn recover(
     tables::open_count(store.backing().as_ref(), false).map_err(table_refused(config))?;
     // Failed syncs may have dropped changes of which the delta says nothing.
     store.delta().end();
+    store.barriers().forget().map_err(refused(config))?;
     store.sync_everything().map_err(refused(config))?;
     store.close().map_err(refused(config))?;
     role.closed().map_err(failed(config))

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use lockstep_fs::{OpError, StoreView};
 use lockstep_paw_saw::Full;
 use lockstep_repl::core::{ConnectionId, Event, OpId};
-use lockstep_repl::message::Message;
+use lockstep_repl::message::{Message, WriteMessage};
 use lockstep_repl::state::Trigger;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Osn};
@@ -272,6 +272,7 @@ impl ContentOps {
         let mut loaded = None;
         match self.bytes_of(op, caller, &mut loaded) {
             Ok(data) if data.len() == length => {
+                self.mark(&message, length);
                 let delivery = Delivery::Coalesce(waiting);
                 self.replication
                     .send(connection, Message::Write(message), data, delivery);
@@ -285,6 +286,12 @@ impl ContentOps {
                 Some(Event::Refused(op, errno))
             }
         }
+    }
+
+    /// Marks the bytes of a write, which the secondary is about to get: it may lose them with its power (rule P27).
+    fn mark(&self, write: &WriteMessage, length: usize) {
+        let barriers = self.engine.store.barriers();
+        barriers.mark_write(write.ino, write.offset, length as u64);
     }
 
     /// Removes the PAW entry of a write that neither node has begun.
@@ -317,6 +324,7 @@ impl ContentOps {
             .read_raw(message.ino, message.offset, &mut data);
         match read {
             Ok(()) => {
+                self.mark(message, write.length);
                 let message = Message::Write(*message);
                 let delivery = Delivery::Coalesce(None);
                 self.replication.send(connection, message, &data, delivery);

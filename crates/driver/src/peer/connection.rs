@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockstep_link::{LinkError, Payload, SendFrames};
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::ConnectionId;
-use lockstep_repl::message::{Envelope, MessageError};
+use lockstep_repl::message::{BarrierName, Envelope, MessageError};
 use lockstep_resync::PeerBase;
 use lockstep_types::SyncId;
 use parking_lot::RwLock;
@@ -89,6 +89,8 @@ pub(crate) struct PeerCopy {
     pub base: Option<PeerBase>,
     /// Primary: the name of its sync, if the copy has a base.
     pub sync: Option<SyncId>,
+    /// Primary: the barriers that the peer knows, [`BarrierName::KNOWN_MAX`] at most.
+    pub barriers: Vec<BarrierName>,
 }
 
 /// One connection, established and greeted.
@@ -146,6 +148,11 @@ impl ActiveConnection {
         let now = u64::try_from(now.as_nanos()).unwrap_or(0);
         self.pinged_ns.store(now, Ordering::Release);
         false
+    }
+
+    /// Whether the secondary has said over this connection that its copy is complete.
+    pub fn has_complete_peer(&self) -> bool {
+        self.has_complete_peer.load(Ordering::Acquire)
     }
 
     /// Notes that the secondary has said over this connection that its copy is complete.
@@ -230,7 +237,7 @@ impl PeerConnection {
         let current = self.current.read();
         current
             .as_ref()
-            .is_some_and(|found| found.has_complete_peer.load(Ordering::Acquire))
+            .is_some_and(|found| found.has_complete_peer())
     }
 
     /// Ends the connection of the moment.

@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use lockstep_fs::StoreError;
 use lockstep_repl::state::ServiceMode;
 use lockstep_roles::{RoleChange, RoleRecord, ServicePart, SessionEvent};
 use lockstep_types::mutants::{Mutant, is_active};
@@ -72,8 +73,9 @@ impl CurrentRole {
         } else {
             Ok(())
         };
-        let left_out = left_out.map_err(std::io::Error::other);
-        let written = left_out.and_then(|()| role_file.replace(change, drawn));
+        let forgotten = left_out.and_then(|()| self.forget_barriers(change));
+        let forgotten = forgotten.map_err(std::io::Error::other);
+        let written = forgotten.and_then(|()| role_file.replace(change, drawn));
         if let Err(error) = &written {
             let datastore = self.engine.name();
             tracing::error!(datastore, %error, "the role cannot be written");
@@ -83,6 +85,17 @@ impl CurrentRole {
             self.engine.role.promise.give(&**host);
         }
         written.unwrap_or(false)
+    }
+
+    /// A node that leads in another generation has no marks of the intervals before. So its copy has no barrier in common with another
+    /// one, from before the node leads.
+    fn forget_barriers(&self, change: RoleChange) -> Result<(), StoreError> {
+        let (from, to) = (change.from, change.to);
+        let begins_to_lead = to.is_primary() && from.generation != to.generation;
+        if begins_to_lead {
+            self.session().barriers().forget()?;
+        }
+        Ok(())
     }
 
     /// A node that is about to lead keeps its standing: a restarted primary was undecided, and the caches of its kernel

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use lockstep_link::{LinkError, ReceiveFrames, SendFrames};
 use lockstep_repl::core::{Event, OpId};
-use lockstep_repl::message::{Envelope, Hello, Message, MessageError, PROTOCOL_VERSION, Welcome};
+use lockstep_repl::message::{
+    BarrierName, Envelope, Hello, Message, MessageError, PROTOCOL_VERSION, Welcome,
+};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::PeerBase;
 use lockstep_roles::SessionEvent;
@@ -292,10 +294,13 @@ impl<'a, M: RolePeer> Connector<'a, M> {
             generation,
             applied: welcome.applied,
         });
+        let mut barriers = welcome.barriers;
+        barriers.truncate(BarrierName::KNOWN_MAX);
         let copy = PeerCopy {
             waiting: welcome.waiting,
             base,
             sync: welcome.sync.filter(|_| base.is_some()),
+            barriers,
         };
         let connection = replication.peer.open(id, Arc::clone(&sender), copy);
         if in_sync {
@@ -452,6 +457,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
                 let host = &*session.engine.host;
                 return session.requests.complete(host, id, response);
             }
+            Message::Barrier(message) => return session.jobs.barriers.receive(message),
             Message::Refuse { reason } => return notes.set_reason(&reason),
             _ => {
                 let peer = &session.replication.peer;

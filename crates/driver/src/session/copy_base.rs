@@ -3,8 +3,9 @@
 //!
 //! A copy has a base while it differs from a copy that was in sync with it only in the writes that this node names, and in
 //! the changes of the primary since. A copy in sync has its present generation as base; a deposed primary that was in
-//! sync has the generation in which it last led. A resync of everything ends the base, and gives the copy another one with its
-//! namespace; a resync of the changes keeps it, so that an interrupted one can be begun again.
+//! sync has the generation in which it last led. A resync of everything, or since a barrier, ends the base, and gives the copy
+//! another one with its namespace; a resync of the changes keeps it, so that an interrupted one can be begun again. The barriers
+//! of a copy are another kind of base, which a loss of power leaves (docs/protocol/delta.md).
 //!
 //! Invariant: a base is in `role.json` before the primary hears of it, and as long as it may be told again (rule P24).
 
@@ -76,10 +77,10 @@ impl CopyBase {
         self.saw.remove_below(below);
     }
 
-    /// A resync begins, of everything or of the changes.
-    pub fn begin_resync(&self, whole: bool) {
+    /// A resync begins. `keeps_base`: one of the changes since the base. Another one gives the copy a base with its namespace.
+    pub fn begin_resync(&self, keeps_base: bool) {
         self.saw.clear();
-        if whole {
+        if !keeps_base {
             self.forget();
             self.forget_own_writes();
         }

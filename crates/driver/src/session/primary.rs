@@ -43,9 +43,6 @@ use crate::service_gate::VisibilityHold;
 use crate::session::memory_return::MemoryReturn;
 use crate::session::usage::SessionUsage;
 
-/// A primary whose disk has not answered for so long begins no delta, in milliseconds.
-const SILENT_DISK_MS: u64 = 2000;
-
 /// See the head of this file.
 pub(crate) struct PrimarySession {
     pub engine: Arc<Engine>,
@@ -346,23 +343,25 @@ impl PrimarySession {
         }
     }
 
-    /// Begins the delta of a primary without its secondary, unless the next session has begun its own. The table of the delta is
-    /// on the disk of this node: while that disk does not answer, a write to the table could wait for the disk, and so would status
-    /// and all other users of the core. Without a delta a resync compares everything.
+    /// Begins the delta of a primary without its secondary, unless the next session has begun its own. In memory: the disk may hang.
     fn begin_delta(&self) {
-        if self.engine.disk.watch.silent_ms() >= SILENT_DISK_MS {
-            return;
-        }
         if let Some(_working) = self.replication.begin_work() {
             let delta = self.engine.store.delta();
             delta.begin_alone(self.replication.generation());
         }
     }
 
-    /// Ends the delta, unless the next session has begun its own.
-    fn end_delta(&self) {
-        if let Some(_working) = self.replication.begin_work() {
-            self.engine.store.delta().end();
+    /// Ends the delta, unless the next session has begun its own. In memory. `are_equal`: the copies are equal now. Otherwise they may
+    /// differ in anything.
+    fn end_delta(&self, are_equal: bool) {
+        let Some(_working) = self.replication.begin_work() else {
+            return;
+        };
+        let delta = self.engine.store.delta();
+        if are_equal {
+            delta.end_equal();
+        } else {
+            delta.end();
         }
     }
 
@@ -395,7 +394,7 @@ impl CoreDriver for PrimarySession {
     fn step_locked(&self, core: &mut Core, event: Event) -> Effects {
         let mut effects = Effects::new();
         if shows_difference(&event) {
-            self.end_delta();
+            self.end_delta(false);
         }
         let is_sign_of_life = event.is_sign_of_life();
         core.handle(self.engine.now_ms(), event, &mut effects);
@@ -405,6 +404,9 @@ impl CoreDriver for PrimarySession {
             self.engine.wakes.changes.raise();
         }
         for effect in &effects {
+            if let Effect::Entered(state) = effect {
+                self.jobs.barriers.entered(*state);
+            }
             match effect {
                 // Acknowledgements wait from now on.
                 Effect::Entered(State::Paused) => {
@@ -416,7 +418,7 @@ impl CoreDriver for PrimarySession {
                 Effect::Commit { osn, op } => self.pipeline.queue(*osn, *op),
                 // Here, because the secondary hears of that only later: it may become complete then.
                 Effect::Entered(State::Synced) => {
-                    self.end_delta();
+                    self.end_delta(true);
                     self.engine.role.note_session(SessionEvent::EntersSync);
                 }
                 // The secondary has begun to follow a resync, so its own record says that it is not complete.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_repl::core::Event;
-use lockstep_repl::message::{Request, RequestFailure, Response};
+use lockstep_repl::message::{Request, RequestFailure, Response, ResyncScope};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::api::AnswerError;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -24,6 +24,7 @@ use thiserror::Error;
 use crate::durable::role_file::Greeted;
 use crate::engine::Engine;
 use crate::host::ThreadKind;
+use crate::jobs::barriers::Barriers;
 use crate::replication::Replication;
 use crate::session::copy_base::CopyBase;
 
@@ -36,6 +37,11 @@ enum ResponseError {
     /// The primary takes this copy for one that was in sync with it.
     #[error("it was asked to take over what has changed, but its copy may differ in anything")]
     NoBase,
+    /// The primary takes this copy for one that has reached a barrier.
+    #[error(
+        "it was asked to take over what has changed since a barrier that its copy does not know"
+    )]
+    UnknownBarrier,
     /// Only a copy out of sync enters a sync.
     #[error("it was told to be in sync, which it is")]
     AlreadyInSync,
@@ -63,16 +69,22 @@ enum ResponseError {
 pub(crate) struct Responder {
     replication: Arc<Replication>,
     base: Arc<CopyBase>,
+    barriers: Arc<Barriers>,
     /// The greeting of the connection of the moment.
     greeted: Mutex<Greeted>,
 }
 
 impl Responder {
     /// The responder of one session.
-    pub fn new(replication: Arc<Replication>, base: Arc<CopyBase>) -> Self {
+    pub fn new(
+        replication: Arc<Replication>,
+        base: Arc<CopyBase>,
+        barriers: Arc<Barriers>,
+    ) -> Self {
         Self {
             replication,
             base,
+            barriers,
             greeted: Mutex::default(),
         }
     }
@@ -118,8 +130,8 @@ impl Responder {
                 Ok(response)
             }
             Request::InSync { verifier } => self.mark_in_sync(*verifier),
-            Request::BeginResync { sync, whole } => {
-                self.begin_resync(*sync, *whole)?;
+            Request::BeginResync { sync, scope } => {
+                self.begin_resync(*sync, *scope)?;
                 Ok(lockstep_resync::answer(store, request, payload)?)
             }
             request if lockstep_verify::secondary::is_deep(request) => {
@@ -149,23 +161,31 @@ impl Responder {
     }
 
     /// Marks the copy before anything is changed (rules P10, P17).
-    fn begin_resync(&self, sync: SyncId, whole: bool) -> Result<(), ResponseError> {
+    fn begin_resync(&self, sync: SyncId, scope: ResyncScope) -> Result<(), ResponseError> {
         let Engine {
             role_file, store, ..
         } = &*self.replication.engine;
-        if !whole && self.base.generation().is_none() {
-            return Err(ResponseError::NoBase);
-        }
-        let base = self.base.generation().filter(|_| !whole);
+        let base = match scope {
+            ResyncScope::Everything => {
+                self.barriers.forget()?;
+                None
+            }
+            ResyncScope::SinceBarrier(name) if store.barriers().known().contains(&name) => None,
+            ResyncScope::SinceBarrier(_) => return Err(ResponseError::UnknownBarrier),
+            ResyncScope::Changes => {
+                let base = self.base.generation();
+                Some(base.ok_or(ResponseError::NoBase)?)
+            }
+        };
         if !is_active(Mutant::ResyncUnmarked) {
             role_file.take_over(self.replication.generation(), sync, base)?;
         }
         self.replication.engine.disk.count.begin(sync);
         store.delta().end();
         let own = self.base.own_bytes();
-        self.base.begin_resync(whole);
+        self.base.begin_resync(base.is_some());
         self.happened(Trigger::MarkedOutOfSync);
-        let goes_on = !whole && store.lost_found().is_preserving();
+        let goes_on = base.is_some() && store.lost_found().is_preserving();
         if let Some(generation) = role_file.state().lineage.deposed.filter(|_| !goes_on) {
             // A base of a later generation comes from a resync of everything, which has not compared all content yet.
             let knows_own = base == Some(generation);

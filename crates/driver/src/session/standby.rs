@@ -26,6 +26,7 @@ use crate::host::exclusive::{Exclusive, ExclusiveGuard};
 use crate::host::oneshot::promise;
 use crate::host::signal::wait_until;
 use crate::host::{Reading, ThreadKind};
+use crate::jobs::barriers::Barriers;
 use crate::jobs::sync_mark::{self, MarkedCopy};
 use crate::ops::spill::SpillLoad;
 use crate::peer::connection::{Delivery, PeerCopy};
@@ -73,6 +74,7 @@ pub(crate) struct StandbySession {
     saw: Arc<InFlightTable>,
     pub(super) base: Arc<CopyBase>,
     pub responder: Responder,
+    pub barriers: Arc<Barriers>,
     permits: ReplyPermits,
     /// Held by the reader of the one connection.
     active: Exclusive,
@@ -98,9 +100,15 @@ impl StandbySession {
         Arc::new_cyclic(|session: &Weak<Self>| {
             let driver = session.clone();
             let replication = Replication::begin(engine, core, first_osn, driver);
+            let barriers = Barriers::begin(engine, &replication);
             Self {
                 engine: Arc::clone(engine),
-                responder: Responder::new(Arc::clone(&replication), Arc::clone(&base)),
+                responder: Responder::new(
+                    Arc::clone(&replication),
+                    Arc::clone(&base),
+                    Arc::clone(&barriers),
+                ),
+                barriers,
                 base,
                 replication,
                 saw,

@@ -1,4 +1,4 @@
-//! The form of the delta's table on the disk: a header, region marks in slots, and the keys of changed records.
+//! The form of a table of marks on the disk: a header, region marks in slots, and the keys of changed records.
 //!
 //! | Place | Form |
 //! |---|---|
@@ -7,13 +7,14 @@
 //! | second half of the rest | keys, one after the other: length (2 bytes), key, then a hash of the key (8 bytes); zeros behind |
 //!
 //! A process may stop in the middle of a change, and a disk may flip a bit. So each piece has a hash, and a piece that does not
-//! fit counts as much as it could have said: a slot as all content, a key as all records, and the header as no delta.
+//! fit counts as much as it could have said: a slot as all content, a key as all records, and the header as no table.
 
-use lockstep_types::{BootId, Generation, Hash128, Ino, Osn};
+use lockstep_types::{BootId, Hash128, Ino};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version of this form.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 /// Bytes of the header's place.
 pub(super) const HEADER_BYTES: usize = 4096;
 /// Bytes of a slot.
@@ -27,28 +28,31 @@ const CHECK_BYTES: usize = 8;
 /// Bytes of the length before a key.
 const LENGTH_BYTES: usize = 2;
 
-/// The header of a table with a delta.
+/// The opening of the store to which a table belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TableStamp {
+    /// The run of the machine in which the table is memory.
+    pub boot: BootId,
+    /// The number of the opening.
+    pub epoch: u32,
+    /// The table was left by an earlier opening, and the store notes its next number at this moment: each later number counts.
+    pub is_opening: bool,
+    /// The opening has put the table on stable storage, and ended.
+    pub is_closed: bool,
+}
+
+/// The header of a table, with the words of its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Header {
+pub(super) struct Header<T> {
     pub version: u16,
     /// Slots of the table. A table of another length has its keys in another place.
     pub slots: usize,
-    /// The run of the machine in which the table is memory.
-    pub boot: BootId,
-    /// The opening of the store that has put the table on stable storage and ended.
-    pub closed: Option<u32>,
-    /// The generation in which the node of this store leads.
-    pub led: Generation,
-    /// The generation in which the copies were equal but for the operations in flight.
-    pub base: Generation,
-    /// The other copy has every operation up to this one, or it does not belong to this delta.
-    pub applied: Osn,
+    pub stamp: TableStamp,
     /// Any record may differ.
     pub all_records: bool,
-    /// The other copy does not have the namespace of a resync of everything.
-    pub lacks_namespace: bool,
-    /// The content of each file from this number on may differ.
-    pub rest: Option<u64>,
+    /// All files from this number on are marked.
+    pub files_from: Option<u64>,
+    pub owner: T,
 }
 
 /// The marked content of a slot.
@@ -76,24 +80,30 @@ pub(super) enum FoundSlot {
     Broken,
 }
 
-impl Header {
+impl<T: Serialize + DeserializeOwned> Header<T> {
     pub fn encode(&self) -> Vec<u8> {
-        let body = postcard::to_allocvec(self).unwrap_or_default();
-        let length = u16::try_from(body.len()).unwrap_or(0);
-        let hash = Hash128::of(&body).0;
-        [&length.to_le_bytes()[..], &body, &hash].concat()
+        seal(&postcard::to_allocvec(self).unwrap_or_default())
     }
 
     /// The header in these bytes; `None` for bytes that say nothing.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (length, rest) = bytes.split_first_chunk()?;
-        let (body, rest) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
-        if *rest.first_chunk()? != Hash128::of(body).0 {
-            return None;
-        }
-        let found: Self = postcard::from_bytes(body).ok()?;
+        let found: Self = postcard::from_bytes(unseal(bytes)?).ok()?;
         (found.version == VERSION).then_some(found)
     }
+}
+
+/// A body with its length before and its hash behind.
+pub(super) fn seal(body: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(body.len()).unwrap_or(0);
+    let hash = Hash128::of(body).0;
+    [&length.to_le_bytes()[..], body, &hash].concat()
+}
+
+/// The body at the begin of these bytes; `None` if its hash does not fit.
+pub(super) fn unseal(bytes: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let (body, rest) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
+    (*rest.first_chunk()? == Hash128::of(body).0).then_some(body)
 }
 
 impl Slot {

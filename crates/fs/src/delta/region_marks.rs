@@ -1,4 +1,4 @@
-//! The region marks of a node that is alone: the parts of files (64 KiB) that may differ, in memory and in the table.
+//! The region marks of one table: the parts of files (64 KiB) that may differ, in memory and in the table.
 //!
 //! A mark is *noted* when its bytes are about to change. A resync *opens* the noted marks, and closes each part that it has made
 //! equal. The table has the parts that are noted or open: a process that starts finds both as noted.
@@ -8,10 +8,10 @@
 //!
 //! Invariants:
 //! - The table gets a mark before the memory has it, and loses a mark after the memory. So a part that memory calls noted is in
-//!   the table, and [`RegionNotes::cover`] needs no lock of the delta.
+//!   the table, and [`RegionNotes::cover`] needs no lock of the owner.
 //! - A slot is overwritten with a coarser mark before other slots are freed for it.
 //!
-//! Locks: the caller holds the lock of the delta, except in [`RegionNotes::cover`]; then the lock of one stripe.
+//! Locks: the caller holds the lock of the table's owner, except in [`RegionNotes::cover`]; then the lock of one stripe.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 
 use super::changes::{ChangedContent, ChangedRegions, PART_BYTES};
 use super::form::{FoundSlot, Mark, Slot};
-use super::table::DeltaTable;
+use super::table::MarkTable;
 
 /// Parts of a region.
 const PARTS: u64 = 16;
@@ -71,7 +71,7 @@ pub(super) struct RegionNotes {
 
 /// See the head of this file.
 pub(super) struct RegionMarks {
-    table: Arc<DeltaTable>,
+    table: Arc<MarkTable>,
     notes: Arc<RegionNotes>,
     /// Free slots; the last one is taken next.
     free: Vec<usize>,
@@ -108,6 +108,15 @@ fn regions_of(parts: &Range<u64>) -> impl Iterator<Item = (u32, u16)> + use<> {
         let bits = (first..behind).fold(0, |bits, part| bits | 1 << part);
         Some((u32::try_from(region).ok()?, bits))
     })
+}
+
+/// Adds the bytes of the parts of a region that these bits name.
+fn add_parts(content: &mut ChangedRegions, region: u32, bits: u16) {
+    let first = u64::from(region) * PARTS;
+    for part in (0..PARTS).filter(|part| bits >> part & 1 == 1) {
+        let start = (first + part) * PART_BYTES;
+        content.insert(&(start..start + PART_BYTES));
+    }
 }
 
 fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
@@ -162,15 +171,24 @@ impl FileMarks {
     /// Adds the noted bytes.
     fn add_noted(&self, content: &mut ChangedRegions) {
         for (region, parts) in &self.regions {
-            let first = u64::from(*region) * PARTS;
-            for part in (0..PARTS).filter(|part| parts.noted >> part & 1 == 1) {
-                let start = (first + part) * PART_BYTES;
-                content.insert(&(start..start + PART_BYTES));
-            }
+            add_parts(content, *region, parts.noted);
         }
         if let Some(first) = self.cut.and_then(|cut| cut.noted) {
             content.insert(&(first.saturating_mul(PART_BYTES)..u64::MAX));
         }
+    }
+
+    /// The noted and the open bytes.
+    fn runs(&self) -> Vec<Range<u64>> {
+        let mut content = ChangedRegions::default();
+        for (region, parts) in &self.regions {
+            add_parts(&mut content, *region, parts.noted | parts.open);
+        }
+        let cut = self.cut.and_then(|cut| least(cut.noted, cut.open));
+        if let Some(first) = cut {
+            content.insert(&(first.saturating_mul(PART_BYTES)..u64::MAX));
+        }
+        content.iter().collect()
     }
 
     fn open_noted(&mut self) {
@@ -222,7 +240,7 @@ impl RegionNotes {
 
 /// Begin and end.
 impl RegionMarks {
-    pub fn new(table: Arc<DeltaTable>) -> Self {
+    pub fn new(table: Arc<MarkTable>) -> Self {
         Self {
             notes: Arc::default(),
             free: (0..table.slots()).rev().collect(),
@@ -330,6 +348,28 @@ impl RegionMarks {
                 }
                 stays
             });
+        }
+    }
+
+    /// Slots in use.
+    pub fn used(&self) -> usize {
+        self.table.slots() - self.free.len()
+    }
+
+    /// Calls `each` with all bytes that are noted or open, but for files that are noted by their numbers.
+    pub fn each(&self, mut each: impl FnMut(Ino, &Range<u64>)) {
+        for stripe in &self.notes.stripes {
+            // A copy: `each` may wait for a disk, and threads that look at marks must not.
+            let runs: Vec<(Ino, Vec<Range<u64>>)> = {
+                let stripe = stripe.lock();
+                let files = stripe.iter();
+                files.map(|(ino, file)| (*ino, file.runs())).collect()
+            };
+            for (ino, runs) in runs {
+                for run in &runs {
+                    each(ino, run);
+                }
+            }
         }
     }
 

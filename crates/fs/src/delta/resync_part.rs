@@ -126,8 +126,24 @@ impl ResyncPart {
         }
     }
 
+    /// The resync of a copy that may lack records begins: the copy counts once it has the namespace.
+    pub const fn begin_without_namespace(&mut self) {
+        self.lacks_namespace = true;
+    }
+
     pub const fn has_namespace(&self) -> bool {
         !self.lacks_namespace
+    }
+
+    /// The records that were sent, and may not have arrived.
+    pub const fn sent(&self) -> &ChangedRecords {
+        &self.sent
+    }
+
+    /// The bytes of a file that the walk has not made equal.
+    pub fn open_of(&self, ino: Ino) -> Vec<Range<u64>> {
+        let open = self.open.get(&ino);
+        open.map_or_else(Vec::new, |open| open.iter().collect())
     }
 
     /// Whether this record was sent, and may not have arrived.

@@ -1,21 +1,26 @@
-//! The table that holds the delta while the node is alone: memory that outlives the process. [`form`](super::form) has its form.
+//! A table of marks: memory that outlives the process. [`form`](super::form) has its form. A store has three of them: `tables/delta`
+//! with the delta of a node that is alone, and `tables/marks.0` and `tables/marks.1` with the columns of the mirrored intervals.
 //!
-//! The file of a store keeps its length: a test makes a small table. A disk without room for the table gets one in memory, and
-//! the delta then ends with the process.
+//! The file of a store keeps its length. A disk without room for a table gets one in memory, whose marks then end with the process.
+//!
+//! A table counts only for the opening of the store that has left it ([`LastUse`]): not after a loss of power, and not beside a copy
+//! of the store of another opening.
 
 use std::sync::Arc;
 
 use lockstep_types::BootId;
 use lockstep_types::backing::{Backing, BackingTable};
 use lockstep_types::mutants::{Mutant, is_active};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use super::form::{FoundKeys, FoundSlot, HEADER_BYTES, Header, SLOT_BYTES, Slot, read_keys};
+use super::form::{
+    FoundKeys, FoundSlot, HEADER_BYTES, Header, SLOT_BYTES, Slot, TableStamp, read_keys,
+};
 use crate::backing::overlay::Table;
 use crate::error::StoreError;
-use crate::paths::{DELTA_FILE, TABLES_DIR};
+use crate::paths::{DELTA_FILE, MARK_FILES, TABLES_DIR};
 
-/// Bytes of a new table: 65,536 slots, and 2 MiB of keys.
-const TABLE_BYTES: usize = HEADER_BYTES + (4 << 20);
 /// Bytes of the least and of the greatest table.
 const TABLE_BYTES_MIN: usize = HEADER_BYTES + 2 * SLOT_BYTES * SLOTS_MIN;
 const TABLE_BYTES_MAX: usize = HEADER_BYTES + (64 << 20);
@@ -38,53 +43,110 @@ pub struct LastUse {
 }
 
 impl LastUse {
-    /// Whether a header of the table is as new as the store.
-    fn has_kept(&self, header: &Header) -> bool {
+    /// Whether a table with this stamp is as new as the store.
+    fn has_kept(&self, stamp: &TableStamp) -> bool {
         // A loss of power leaves the table in some state of before.
         if self.last_boot.is_some_and(|last| last != self.boot) {
             return false;
         }
-        let is_of_shutdown = self.last_boot.is_none() && header.closed == Some(self.epoch);
-        header.boot == self.boot || is_of_shutdown
+        // A copy of the store that was put back is of another opening than the table, or the other way round.
+        let is_of_opening =
+            stamp.epoch == self.epoch || (stamp.is_opening && stamp.epoch < self.epoch);
+        let is_of_shutdown = self.last_boot.is_none() && stamp.is_closed;
+        (is_of_opening || is_active(Mutant::MarksOfOldCopy))
+            && (stamp.boot == self.boot || is_of_shutdown)
+    }
+
+    /// The stamp of a table from the opening on.
+    const fn stamp(&self) -> TableStamp {
+        TableStamp {
+            boot: self.boot,
+            epoch: self.epoch,
+            is_opening: true,
+            is_closed: false,
+        }
     }
 }
 
-/// The delta that the last process has left.
-pub(super) struct LeftDelta {
-    pub header: Header,
+/// Slots of the tables that a store does not have yet. The other half of each table holds keys, in as many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkTableSizes {
+    /// Slots of the table of the delta.
+    pub delta_slots: usize,
+    /// Slots of each of the two columns of the mirrored intervals.
+    pub column_slots: usize,
+}
+
+impl MarkTableSizes {
+    /// The same number of slots in each table.
+    pub const fn of(slots: usize) -> Self {
+        Self {
+            delta_slots: slots,
+            column_slots: slots,
+        }
+    }
+}
+
+impl Default for MarkTableSizes {
+    /// 65,536 slots, and 2 MiB of keys, in each table.
+    fn default() -> Self {
+        Self::of(64 << 10)
+    }
+}
+
+/// Bytes of a table with this number of slots.
+fn bytes_of(slots: usize) -> usize {
+    (HEADER_BYTES + 2 * slots * SLOT_BYTES).clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX)
+}
+
+/// The marks that the last process has left.
+pub(super) struct LeftTable<T> {
+    pub header: Header<T>,
     /// Slots that are not free.
     pub slots: Vec<(usize, FoundSlot)>,
     pub keys: FoundKeys,
 }
 
 /// See the head of this file.
-pub struct DeltaTable {
+pub struct MarkTable {
     table: Arc<dyn BackingTable>,
     last_use: LastUse,
     slots: usize,
+    /// The store had no such table.
+    is_new: bool,
 }
 
-impl DeltaTable {
-    /// Opens the table of a store, or makes one.
+impl MarkTable {
+    /// Opens a table of a store, or makes one with this number of slots.
     ///
     /// # Errors
     /// If the disk fails.
-    pub fn open(backing: &dyn Backing, last_use: LastUse) -> Result<Self, StoreError> {
-        let length = match backing.stat(DELTA_FILE) {
-            Ok(stat) => usize::try_from(stat.length).unwrap_or(TABLE_BYTES_MAX),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => TABLE_BYTES,
-            Err(error) => return Err(StoreError::disk("stat", DELTA_FILE)(error)),
+    pub fn open(
+        backing: &dyn Backing,
+        path: &'static str,
+        slots: usize,
+        last_use: LastUse,
+    ) -> Result<Self, StoreError> {
+        let (length, is_new) = match backing.stat(path) {
+            Ok(stat) => {
+                let length = usize::try_from(stat.length).unwrap_or(TABLE_BYTES_MAX);
+                (length.clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX), false)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => (bytes_of(slots), true),
+            Err(error) => return Err(StoreError::disk("stat", path)(error)),
         };
-        let length = length.clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX);
-        let opened = backing.open_table(DELTA_FILE, length);
-        let table = match opened.map_err(StoreError::disk("open", DELTA_FILE)) {
+        let opened = backing.open_table(path, length);
+        let table = match opened.map_err(StoreError::disk("open", path)) {
             Err(error) if error.is_full_disk() => {
-                tracing::warn!(%error, "the delta of this node will not outlive the process");
+                tracing::warn!(path, %error, "the marks of this table will not outlive the process");
                 Arc::new(Table::empty(length))
             }
             opened => opened?,
         };
-        Ok(Self::over(table, last_use))
+        Ok(Self {
+            is_new,
+            ..Self::over(table, last_use)
+        })
     }
 
     /// A table in memory, of a store that was closed.
@@ -101,6 +163,7 @@ impl DeltaTable {
             table,
             last_use,
             slots,
+            is_new: false,
         }
     }
 
@@ -108,8 +171,16 @@ impl DeltaTable {
         self.slots
     }
 
-    pub(super) const fn last_use(&self) -> LastUse {
-        self.last_use
+    /// The stamp of the table from this opening on.
+    pub(super) const fn stamp(&self) -> TableStamp {
+        self.last_use.stamp()
+    }
+
+    /// Whether the table had no words that are lost: it was there, and its header was void or can be read.
+    pub(super) fn has_kept_words<T: Serialize + DeserializeOwned>(&self) -> bool {
+        let header = self.read_header();
+        let is_void = header.iter().all(|byte| *byte == 0);
+        !self.is_new && (is_void || self.header_in::<T>(&header).is_some())
     }
 
     /// Where the keys begin.
@@ -122,16 +193,24 @@ impl DeltaTable {
         self.table.len() - self.keys_at()
     }
 
-    /// The delta that the last process has left; `None` if the table has none that is as new as the store.
-    pub(super) fn left(&self) -> Option<LeftDelta> {
+    fn read_header(&self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         self.table.load(0, &mut header);
-        let is_whole = |header: &Header| header.slots == self.slots;
-        let header = Header::decode(&header).filter(is_whole);
-        let header = header.filter(|header| self.last_use.has_kept(header))?;
+        header
+    }
+
+    fn header_in<T: Serialize + DeserializeOwned>(&self, bytes: &[u8]) -> Option<Header<T>> {
+        let is_whole = |header: &Header<T>| header.slots == self.slots;
+        let header = Header::decode(bytes).filter(is_whole)?;
+        self.last_use.has_kept(&header.stamp).then_some(header)
+    }
+
+    /// The marks that the last process has left; `None` if the table has none that are as new as the store.
+    pub(super) fn left<T: Serialize + DeserializeOwned>(&self) -> Option<LeftTable<T>> {
+        let header = self.header_in(&self.read_header())?;
         let mut keys = vec![0; self.key_bytes()];
         self.table.load(self.keys_at(), &mut keys);
-        Some(LeftDelta {
+        Some(LeftTable {
             header,
             slots: self.used_slots(),
             keys: read_keys(&keys),
@@ -180,7 +259,7 @@ impl DeltaTable {
         self.table.store(0, &VOID);
     }
 
-    pub(super) fn store_header(&self, header: &Header) {
+    pub(super) fn store_header<T: Serialize + DeserializeOwned>(&self, header: &Header<T>) {
         self.table.store(0, &header.encode());
     }
 
@@ -218,30 +297,31 @@ impl DeltaTable {
     }
 }
 
-/// Puts the table on stable storage.
+/// Puts the tables on stable storage.
 ///
 /// # Errors
 /// If the disk fails.
-pub fn sync_table(backing: &dyn Backing) -> Result<(), StoreError> {
-    match backing.open(DELTA_FILE) {
-        // The disk had no room for the table.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        opened => opened.and_then(|file| file.sync()),
+pub fn sync_tables(backing: &dyn Backing) -> Result<(), StoreError> {
+    for path in [DELTA_FILE, MARK_FILES[0], MARK_FILES[1]] {
+        match backing.open(path) {
+            // The disk had no room for the table.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            opened => opened.and_then(|file| file.sync()),
+        }
+        .map_err(StoreError::disk("sync", path))?;
     }
-    .map_err(StoreError::disk("sync", DELTA_FILE))?;
     let named = backing.sync_dir(TABLES_DIR);
     named.map_err(StoreError::disk("sync the names in", TABLES_DIR))
 }
 
-/// Makes a table with this number of slots, for a test of a full one. A loss of power does not take the table.
+/// Makes a table of the delta with this number of slots, for a test of a full one. A loss of power does not take the table.
 ///
 /// # Errors
 /// If the disk fails.
 pub fn make_table(backing: &dyn Backing, slots: usize) -> Result<(), StoreError> {
-    let length = HEADER_BYTES + 2 * slots.max(SLOTS_MIN) * SLOT_BYTES;
-    let made = backing.open_table(DELTA_FILE, length);
+    let made = backing.open_table(DELTA_FILE, bytes_of(slots));
     made.map_err(StoreError::disk("make", DELTA_FILE))?;
-    sync_table(backing)
+    sync_tables(backing)
 }
 
 #[cfg(test)]

@@ -2,13 +2,27 @@
 
 use std::collections::BTreeSet;
 
+use super::barrier_file::BarrierFile;
+use super::table::MarkTable;
 use super::*;
 
+mod column_crashes;
+mod columns;
 mod crashes;
 mod kept;
 
 fn tracker() -> DeltaTracker {
-    DeltaTracker::open(DeltaTable::in_memory(256))
+    DeltaTracker::open(tables_of(MarkTable::in_memory(256)))
+}
+
+/// Tables of a store: this one of the delta, and new columns.
+fn tables_of(delta: MarkTable) -> MarkTables {
+    let backing = lockstep_lossy::disk::Disk::default().mount();
+    MarkTables {
+        delta,
+        columns: [256, 256].map(MarkTable::in_memory),
+        names: BarrierFile::open(backing).unwrap(),
+    }
 }
 
 fn osn(sequence: u64) -> Osn {
@@ -24,7 +38,7 @@ fn ino(number: u64) -> Ino {
 
 /// Notes an operation that resizes a file, whose number is that of the operation.
 fn note(delta: &DeltaTracker, sequence: u64) {
-    let mut kept = delta.delta.lock();
+    let mut kept = delta.state();
     if let Delta::Following(following) = &mut kept.delta {
         following.newer.note_bytes(ino(sequence), &(0..1));
         following.newer.last = Some(osn(sequence));

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use lockstep_delta::BarrierName;
 use lockstep_types::{Generation, Ino, Osn};
 
 use super::facade::Store;
@@ -43,15 +44,26 @@ impl DeltaAccess<'_> {
         self.delta.lead_alone(led);
     }
 
-    /// This primary has lost the connection with its secondary. The nodes were in sync, in generation `base`.
+    /// This primary has lost the connection with its secondary. The nodes were in sync, in generation `base`. Changes memory only.
     pub fn begin_alone(self, base: Generation) {
         let applied = self.log.applied_lately();
         self.delta.begin_alone(base, applied);
     }
 
-    /// The copies are equal again, or the delta says nothing about the other copy any more.
+    /// The delta and the marks of mirrored intervals say nothing about the other copy any more. Changes memory only.
     pub fn end(self) {
         self.delta.end();
+    }
+
+    /// The copies are equal again. Changes memory only.
+    pub fn end_equal(self) {
+        self.delta.end_equal();
+    }
+
+    /// Tells the tables of each begin and end. To be called before the mark "out of sync" is durable, on a thread that may wait for
+    /// the disk: the head of [`delta`](crate::delta) has the reason.
+    pub fn settle(self) {
+        self.delta.settle();
     }
 }
 
@@ -73,6 +85,29 @@ impl DeltaAccess<'_> {
     /// `applied`; `None` if the delta does not say so.
     pub fn records(self, base: Generation, applied: Osn) -> Option<ChangedRecords> {
         self.delta.records(base, applied)
+    }
+}
+
+/// A resync since a barrier, and the columns.
+impl DeltaAccess<'_> {
+    /// Adds all marks since a barrier to the delta, as the begin of a resync whose namespace has not arrived. `led`: the generation
+    /// of this primary. Returns false, and changes nothing, if the barrier is no base
+    /// ([`BarrierAccess::base_with`](super::BarrierAccess::base_with)).
+    pub fn adopt_base(self, name: BarrierName, led: Generation) -> bool {
+        self.delta.adopt_base(name, led, self.log.applied())
+    }
+
+    /// Notes the whole delta in the open column: the secondary is about to get these places, and may lose them. From now on each
+    /// change is noted there, too. After [`BarrierEvent::MirroringBegun`], before anything is sent.
+    ///
+    /// [`BarrierEvent::MirroringBegun`]: lockstep_delta::BarrierEvent::MirroringBegun
+    pub fn keep_in_columns(self) {
+        self.delta.keep_in_columns();
+    }
+
+    /// The records that may differ, whether the other copy has the namespace of the resync or not; `None` without a delta.
+    pub fn adopted_records(self) -> Option<ChangedRecords> {
+        self.delta.adopted_records()
     }
 }
 

@@ -276,6 +276,14 @@ impl Store {
         self.checkpoint()
     }
 
+    /// Makes everything durable that was changed so far, but no content of other programs on the same disk: content, its names and
+    /// removals, the log, and sizes and times.
+    pub(super) fn sync_everything_logged(&self) -> Result<(), StoreError> {
+        self.sync_all_applied()?;
+        self.content.sync().sync_removals(self.content.disk())?;
+        self.checkpoint()
+    }
+
     /// Makes everything durable, and notes a clean shutdown.
     pub fn close(&self) -> Result<(), StoreError> {
         self.content.disk().check_not_poisoned()?;

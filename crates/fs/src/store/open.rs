@@ -16,7 +16,7 @@ use super::format::{FORMAT, Format, read_format, write_format};
 use crate::backing::overlay::Overlay;
 use crate::content::before_change::{ByteObserver, Observers};
 use crate::content::{ContentStore, LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
-use crate::delta::{DeltaTable, DeltaTracker, LastUse};
+use crate::delta::{DeltaTracker, LastUse, MarkTableSizes, MarkTables};
 use crate::error::StoreError;
 use crate::lost_found::LostFound;
 use crate::metadata_log::{self, Leftover, MetadataLog};
@@ -47,6 +47,8 @@ pub struct OpenOptions {
     pub access: Access,
     /// Options of the intent log.
     pub log: LogOptions,
+    /// Sizes of the tables of marks that the store does not have yet.
+    pub marks: MarkTableSizes,
 }
 
 #[cfg(test)]
@@ -58,6 +60,7 @@ impl OpenOptions {
             boot: BootId::from_bytes([1; 16]),
             access: Access::Write,
             log: LogOptions::default(),
+            marks: MarkTableSizes::default(),
         }
     }
 }
@@ -162,7 +165,7 @@ fn open_on(
         .open_table(TIMES_FILE, TABLE_BYTES)
         .map_err(StoreError::disk("open", TIMES_FILE))?;
     let (unflushed, leftover) = UnflushedTable::open(table);
-    let delta = Arc::new(open_delta(backing.as_ref(), &checkpoint, options)?);
+    let delta = Arc::new(open_delta(&backing, &checkpoint, options)?);
     let lost_found = Arc::new(LostFound::default());
     let content = ContentStore::new(
         StoreDisk::new(backing),
@@ -226,7 +229,7 @@ fn observers(delta: &Arc<DeltaTracker>, lost_found: &Arc<LostFound>, sums: SumKe
 
 /// The delta, as the last process has left it. Recovery notes the content that it changes again.
 fn open_delta(
-    backing: &dyn Backing,
+    backing: &Arc<dyn Backing>,
     checkpoint: &Checkpoint,
     options: &OpenOptions,
 ) -> Result<DeltaTracker, StoreError> {
@@ -235,7 +238,7 @@ fn open_delta(
         last_boot: checkpoint.boot,
         epoch: checkpoint.epoch,
     };
-    DeltaTable::open(backing, last_use).map(DeltaTracker::open)
+    MarkTables::open(backing, options.marks, last_use).map(DeltaTracker::open)
 }
 
 /// Makes the recovered state durable.

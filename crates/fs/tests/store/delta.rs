@@ -174,6 +174,7 @@ fn stop_at_each_call(verdict: Verdict) -> u64 {
         let disk = before.fork();
         let store = open(&disk);
         store.delta().begin_alone(BASE);
+        store.delta().settle();
         disk.set_verdict(calls + 1, verdict);
         let done = change(&store, first, second).is_ok();
         let disk = disk.fork();
@@ -201,6 +202,7 @@ fn a_clean_stop_of_the_machine_keeps_the_delta_and_a_loss_of_power_does_not() {
     let other = open(&before.fork());
     let store = open(&before);
     store.delta().begin_alone(BASE);
+    store.delta().settle();
     change(&store, first, second).unwrap();
     store.close().unwrap();
     let mut node = Node::of(before, store);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::export::{ExportError, HEADER, Lost, export};
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
 use lockstep_fs::{Store, StoreView};
 use lockstep_intentlog::LogOptions;
 use lockstep_model::Acl;
@@ -36,6 +36,7 @@ fn options() -> OpenOptions {
         boot: boot_id(),
         access: Access::Write,
         log: log_options(),
+        marks: MarkTableSizes::of(64),
     }
 }
 

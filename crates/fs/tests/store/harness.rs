@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
-use lockstep_fs::store::{Access, Applied, OpenOptions, make_delta_table};
+use lockstep_fs::store::{Access, Applied, MarkTableSizes, OpenOptions, make_delta_table};
 use lockstep_fs::{OpError, Store, StoreView};
 use lockstep_intentlog::LogOptions;
 use lockstep_lossy::disk::{Disk, Survivors};
@@ -33,6 +33,7 @@ pub fn open_options(access: Access) -> OpenOptions {
         boot: BOOT,
         access,
         log: log_options(),
+        marks: MarkTableSizes::of(64),
     }
 }
 

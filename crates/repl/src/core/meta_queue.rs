@@ -3,7 +3,7 @@
 //! Invariant: operations leave the queue from the front only, and only when the peer has committed them or has been
 //! given up.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use lockstep_types::Osn;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -16,7 +16,7 @@ pub(super) struct MetaQueue {
     /// Mirrored operations that are not yet to be applied here.
     queue: VecDeque<PendingMeta>,
     /// Operations that are being applied here.
-    applying: usize,
+    applying: BTreeSet<Osn>,
 }
 
 impl MetaQueue {
@@ -25,7 +25,7 @@ impl MetaQueue {
         let pending = in_doubt.into_iter().map(|osn| PendingMeta::new(osn, None));
         Self {
             queue: pending.collect(),
-            applying: 0,
+            applying: BTreeSet::new(),
         }
     }
 
@@ -35,12 +35,19 @@ impl MetaQueue {
     }
 
     /// An operation is being applied on this node alone.
-    pub fn begin_alone(&mut self) {
-        self.applying += 1;
+    pub fn begin_alone(&mut self, osn: Osn) {
+        self.applying.insert(osn);
+    }
+
+    /// The first operation that is not over on this node.
+    pub fn oldest(&self) -> Option<Osn> {
+        let queued = self.queue.front().map(|meta| meta.osn);
+        let applying = self.applying.first().copied();
+        queued.into_iter().chain(applying).min()
     }
 
     pub fn len(&self) -> usize {
-        self.queue.len() + self.applying
+        self.queue.len() + self.applying.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -82,21 +89,21 @@ impl MetaQueue {
     /// behind an uncommitted one waits (rule P2).
     pub fn next_committed(&mut self) -> Option<PendingMeta> {
         self.queue.front().filter(|meta| meta.committed)?;
-        self.applying += 1;
-        self.queue.pop_front()
+        let next = self.queue.pop_front()?;
+        self.applying.insert(next.osn);
+        Some(next)
     }
 
     /// An operation was applied here.
-    pub fn applied(&mut self) {
-        self.applying = self.applying.saturating_sub(1);
+    pub fn applied(&mut self, osn: Osn) {
+        self.applying.remove(&osn);
     }
 
     /// An operation with a client was applied here, or refused before it was sent.
-    pub fn done(&mut self, id: OpId) {
-        let before = self.queue.len();
+    pub fn done(&mut self, id: OpId, osn: Option<Osn>) {
         self.queue.retain(|meta| meta.op != Some(id));
-        if self.queue.len() == before {
-            self.applied();
+        if let Some(osn) = osn {
+            self.applied(osn);
         }
     }
 

@@ -156,7 +156,7 @@ impl Core {
             self.ops.set_peer(id, NodePart::Pending);
             self.metas.push_mirrored(osn, id);
         } else {
-            self.metas.begin_alone();
+            self.metas.begin_alone(osn);
         }
         effects.push(Effect::Sequenced {
             op: id,
@@ -182,7 +182,8 @@ impl Core {
         };
         if op.kind == OpKind::Meta {
             op.peer = NodePart::NotNeeded;
-            self.metas.done(id);
+            let osn = op.osn;
+            self.metas.done(id, osn);
             self.commit_ready(effects);
         } else {
             self.resend_if_due(id, effects);

@@ -202,6 +202,41 @@ fn metadata_is_applied_here_in_order_for_each_order_of_acks() {
     assert_eq!(finished(&core.on(Event::LocalDone(OpId(1), Ok(())))), [1]);
 }
 
+/// An operation holds the drain of a barrier up until it is over on both nodes, also over a lost connection.
+#[test]
+fn operations_are_over_below_a_number_when_both_nodes_are_done_with_them() {
+    let mut core = core(State::Synced);
+    core.submit_write(1, 5);
+    core.submit_meta(2, "a");
+    core.on(Event::Sequence(OpId(2)));
+    let turn = core.next_osn();
+    core.submit_write(3, 6);
+    assert!(core.is_over_below(osn(1)) && !core.is_over_below(osn(2)));
+    core.on(Event::LocalDone(OpId(1), Ok(())));
+    core.on(Event::Trigger(Trigger::LinkLost));
+    assert!(!core.is_over_below(osn(2)), "the secondary may lack it");
+    core.on(reconnect());
+    core.on(Event::MetaAcked(osn(2), Ok(())));
+    core.on(Event::LocalDone(OpId(2), Ok(())));
+    core.on(Event::RangesRecovered);
+    assert!(!core.is_over_below(turn));
+    core.on(Event::WriteAcked(osn(1), None));
+    assert!(core.is_over_below(turn), "the later write does not count");
+    assert!(!core.is_over_below(core.next_osn()));
+}
+
+#[test]
+fn metadata_holds_a_drain_up_until_it_is_applied_here() {
+    let mut core = core(State::Synced);
+    core.submit_meta(1, "a");
+    core.on(Event::Sequence(OpId(1)));
+    let turn = core.next_osn();
+    core.on(Event::MetaAcked(osn(1), Ok(())));
+    assert!(!core.is_over_below(turn), "it is being applied");
+    core.on(Event::LocalDone(OpId(1), Ok(())));
+    assert!(core.is_over_below(turn));
+}
+
 #[test]
 fn a_refused_operation_frees_its_name() {
     let mut core = core(State::Synced);

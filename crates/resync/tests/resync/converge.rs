@@ -254,7 +254,8 @@ proptest! {
         };
         let view = primary.store().tree();
         let source = ResyncSource::new(&view, primary.store());
-        let changes = send_image(source, &busy, new_resync(None), &NoOperations).unwrap();
+        let changes = send_image(source, &busy, new_resync(None, primary.store()), &NoOperations)
+            .unwrap();
         // From now on no operation begins.
         let peer = LocalPeer::new(&secondary);
         send_tail(source, &peer, &changes).unwrap();

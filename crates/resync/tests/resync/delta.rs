@@ -91,7 +91,12 @@ fn rejoin(
     let base = Some(base(secondary));
     let view = primary.store().tree();
     let source = ResyncSource::new(&view, primary.store());
-    let changes = send_image(source, peer, new_resync(base), &NoOperations)?;
+    let changes = send_image(
+        source,
+        peer,
+        new_resync(base, primary.store()),
+        &NoOperations,
+    )?;
     // From now on no operation begins that is not mirrored.
     peer.next.store(usize::MAX / 2, Ordering::Relaxed);
     send_tail(source, &peer.secondary, &changes)?;

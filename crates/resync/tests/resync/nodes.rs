@@ -8,13 +8,13 @@ use std::time::Duration;
 use lockstep_fs::Store;
 use lockstep_fs::keys::REPLICATED;
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, ImageChunk, OpenOptions, make_delta_table};
+use lockstep_fs::store::{Access, ImageChunk, MarkTableSizes, OpenOptions, make_delta_table};
 use lockstep_intentlog::LogOptions;
 use lockstep_repl::core::LockSet;
 use lockstep_repl::message::{Request, Response};
 use lockstep_resync::{
     LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError, ResyncSource,
-    send_image, send_tail,
+    ResyncStart, send_image, send_tail,
 };
 use lockstep_types::backing::Backing;
 use lockstep_types::{
@@ -68,6 +68,7 @@ impl Node {
             boot: BootId::from_bytes([1; 16]),
             access: Access::Write,
             log: log_options(),
+            marks: MarkTableSizes::of(64),
         };
         self.store = Some(Store::open(backing, &options).unwrap().store);
     }
@@ -217,16 +218,17 @@ impl Operations for NoOperations {
 pub fn send_namespace(store: &Store, peer: &dyn Peer) -> Result<(), ResyncError> {
     let view = store.tree();
     let source = ResyncSource::new(&view, store);
-    let image = send_image(source, peer, new_resync(None), &NoOperations)?;
+    let image = send_image(source, peer, new_resync(None, store), &NoOperations)?;
     send_tail(source, peer, &image)
 }
 
-/// A resync of a copy with this base.
-pub fn new_resync(base: Option<PeerBase>) -> NewResync {
+/// A resync of a copy with this base: of everything without one, and without a delta of the primary since then.
+pub fn new_resync(base: Option<PeerBase>, primary: &Store) -> NewResync {
+    let base = base.filter(|base| base.has_delta(primary.delta()));
     NewResync {
         sync: SyncId::next(None, [1; 16]),
         generation: Generation::FIRST,
-        base,
+        start: base.map_or(ResyncStart::Everything, ResyncStart::Changes),
     }
 }
 

@@ -106,7 +106,12 @@ fn resync_beside_changes(primary: &Node, secondary: &Node) -> Result<(), ResyncE
             primary,
             churn: &churn,
         };
-        send_image(source, &peer, new_resync(None), &NoOperations)
+        send_image(
+            source,
+            &peer,
+            new_resync(None, primary.store()),
+            &NoOperations,
+        )
     })?;
     let peer = LocalPeer::new(secondary);
     send_tail(source, &peer, &changes)?;

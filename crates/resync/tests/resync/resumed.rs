@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lockstep_repl::message::{Request, Response};
+use lockstep_repl::message::{Request, Response, ResyncScope};
 use lockstep_resync::{
     JobProgress, Locks, Peer, PeerBase, PeerError, ResyncError, ResyncSource, send_content,
     send_image, send_tail,
@@ -65,7 +65,10 @@ impl Peer for LossyPeer<'_> {
     fn ask(&self, request: Request, payload: &[u8]) -> Result<Response, PeerError> {
         let response = self.secondary.ask(request.clone(), payload)?;
         match request {
-            Request::BeginResync { whole: true, .. } => {
+            Request::BeginResync {
+                scope: ResyncScope::Everything,
+                ..
+            } => {
                 self.has_namespace.store(false, Ordering::Relaxed);
             }
             Request::EndImage { .. } => self.has_namespace.store(true, Ordering::Relaxed),
@@ -102,7 +105,7 @@ fn connect(
     let store = primary.store();
     let view = store.tree();
     let source = ResyncSource::new(&view, store);
-    let image = send_image(source, peer, new_resync(peer.base()), &NoOperations)?;
+    let image = send_image(source, peer, new_resync(peer.base(), store), &NoOperations)?;
     send_tail(source, peer, &image)?;
     send_content(source, peer, locks, progress, peer.base())?;
     Ok(())

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use lockstep_driver::{Alarm, Gate, GateAlarm, Host, Job, RoomLimits, SpillLimits};
 use lockstep_fs::reserve::Withheld;
+use lockstep_fs::store::MarkTableSizes;
 use lockstep_types::Timestamp;
 use lockstep_types::backing::Room;
 use parking_lot::Mutex;
@@ -39,6 +40,12 @@ pub const SPILL_MEMORY_BYTES_MAX: u64 = 4 << 10;
 /// Most bytes of waiting writes on the disk: so few that clients wait for room. One write of the
 /// largest size fits.
 pub const SPILL_FILE_BYTES_MAX: u64 = 16 << 10;
+
+/// Slots of each column of marks: so few that some schedules fill one.
+const COLUMN_SLOTS: usize = 256;
+
+/// Time between two barriers: so short that schedules have many, and long enough that marks gather.
+pub const BARRIER_INTERVAL: Duration = Duration::from_millis(700);
 
 /// The room on a disk that clients cannot use, and the room from which on no room is counted: so
 /// little that clients fill a small disk.
@@ -312,6 +319,17 @@ impl Host for ProcessHost {
             file_bytes: SPILL_FILE_BYTES_MAX,
             spare_bytes: 0,
         }
+    }
+
+    fn mark_tables(&self) -> MarkTableSizes {
+        MarkTableSizes {
+            column_slots: COLUMN_SLOTS,
+            ..MarkTableSizes::default()
+        }
+    }
+
+    fn barrier_interval(&self) -> Duration {
+        BARRIER_INTERVAL
     }
 
     fn room_limits(&self) -> RoomLimits {

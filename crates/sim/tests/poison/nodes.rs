@@ -247,6 +247,8 @@ fn fails_at_every_sync(side: Side) {
         met += 1;
         start_until_it_runs(&mut cluster, side);
         until_poisoned(&mut cluster, side);
+        // The other node hears of that.
+        cluster.run_for(Duration::from_secs(1)).unwrap();
         let before = stable(&cluster, side).role;
         for _restart in 0..2 {
             assert!(!says_in_sync(&cluster), "sync {nth}");

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use lockstep_fs::poison::{FencedBacking, MARKER_FILE, Poison, PoisonMarkers};
-use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
 use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_intentlog::LogOptions;
 use lockstep_lossy::disk::{Call, CallClass, CallKind, Disk, DiskOptions, Survivors, Verdict};
@@ -47,6 +47,7 @@ impl FencedStore {
             boot: BOOT,
             access,
             log: log_options(),
+            marks: MarkTableSizes::of(64),
         };
         Ok(Store::open(Arc::clone(&self.backing), &options)?.store)
     }

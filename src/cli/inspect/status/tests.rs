@@ -55,6 +55,16 @@ fn programs_that_wait_for_the_node_are_shown() {
 }
 
 #[test]
+fn the_cost_of_a_loss_of_power_of_the_secondary_is_shown() {
+    let mut with_base = store(true, true);
+    assert!(!store_text(&with_base).contains("barrier"));
+    with_base.sync.barrier_since_ms = Some(12_000);
+    let text = store_text(&with_base);
+    let expected = "barrier     12 s ago; a loss of power of the secondary costs a comparison of what was written since\n";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
 fn a_healthy_datastore_has_no_explanation() {
     let text = store_text(&store(true, true));
     assert!(text.starts_with("alpha: in sync\n"), "{text}");

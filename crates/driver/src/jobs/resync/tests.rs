@@ -189,6 +189,7 @@ fn stalled() -> (Place, Secondary, VecDeque<WitnessQuery>) {
         applied: Osn::ZERO,
         waiting: Vec::new(),
         room: Room::ALL,
+        barriers: Vec::new(),
     }));
     let (id, begin, _) = secondary.question();
     assert!(matches!(begin, Request::BeginResync { .. }), "{begin:?}");

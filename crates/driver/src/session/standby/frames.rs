@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lockstep_fs::store::Applied;
 use lockstep_fs::{OpError, Store};
 use lockstep_link::{FrameRef, SendFrames};
-use lockstep_repl::message::{Envelope, Message, Request, WriteMessage};
+use lockstep_repl::message::{BarrierMessage, Envelope, Message, Request, WriteMessage};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, MetaOp, Osn};
 
@@ -70,24 +70,39 @@ impl StandbySession {
             } => {
                 *self.told_resync.lock() = resync;
                 store.delta().note_done_below(envelope.done_below);
-                self.engine.disk.watch.note_peer(disk_silent_ms);
-                // Before the answer, which gives the primary a lease (rule R7).
-                self.engine.role.promise.give(&*self.engine.host);
-                let pong = Message::Pong {
-                    room: self.room(),
-                    disk_silent_ms: self.engine.disk.watch.silent_ms(),
-                };
-                self.answer(&**sender, pong);
+                self.answer_ping(&**sender, disk_silent_ms);
                 Ok(())
             }
             Message::Alive => {
                 self.answer(&**sender, Message::Alive);
                 Ok(())
             }
+            Message::Barrier(message) => {
+                self.receive_barrier(message);
+                Ok(())
+            }
             Message::Request { id, request } => {
                 self.handle_request(sender, id, request, frame.payload.to_vec())
             }
             other => Err(ConnectionEnd::NotForSecondary(Box::new(other))),
+        }
+    }
+
+    fn answer_ping(&self, sender: &dyn SendFrames, disk_silent_ms: u64) {
+        self.engine.disk.watch.note_peer(disk_silent_ms);
+        // Before the answer, which gives the primary a lease (rule R7).
+        self.engine.role.promise.give(&*self.engine.host);
+        let pong = Message::Pong {
+            room: self.room(),
+            disk_silent_ms: self.engine.disk.watch.silent_ms(),
+        };
+        self.answer(sender, pong);
+    }
+
+    /// A copy that is not complete reaches no barrier: it may lack what the primary takes for done on both nodes.
+    fn receive_barrier(&self, message: BarrierMessage) {
+        if self.engine.role_file.state().is_in_sync() {
+            self.barriers.receive(message);
         }
     }
 

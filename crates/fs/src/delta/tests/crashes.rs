@@ -84,6 +84,7 @@ impl Run {
             marked.rest = Some(1);
         } else {
             delta.begin_alone(BASE, Osn::ZERO);
+            delta.settle();
         }
         memory.take_states();
         Self {

@@ -62,11 +62,11 @@ impl BackingTable for Memory {
 
 pub fn open(memory: &Arc<Memory>, last_use: LastUse) -> DeltaTracker {
     let table = Arc::clone(memory) as Arc<dyn BackingTable>;
-    DeltaTracker::open(DeltaTable::over(table, last_use))
+    DeltaTracker::open(tables_of(MarkTable::over(table, last_use)))
 }
 
 pub fn note_keys(delta: &DeltaTracker, keys: &[Vec<u8>]) {
-    let mut state = delta.delta.lock();
+    let mut state = delta.state();
     let DeltaState { delta, kept, .. } = &mut *state;
     if let Delta::Alone(alone) = delta {
         alone.note_keys(kept, keys.iter());
@@ -109,6 +109,7 @@ impl Said {
 fn alone(memory: &Arc<Memory>) -> DeltaTracker {
     let delta = open(memory, LastUse::of_test());
     delta.begin_alone(BASE, osn(3));
+    delta.settle();
     delta
 }
 
@@ -168,7 +169,7 @@ fn a_loss_of_power_voids_the_delta_and_a_clean_stop_does_not() {
         ..other_boot
     };
     assert!(!said(stopped), "the table was not synced");
-    delta.close(&backing, 1).unwrap();
+    delta.close(&backing).unwrap();
     assert!(said(stopped) && said(run));
     let used_since = LastUse {
         epoch: 2,

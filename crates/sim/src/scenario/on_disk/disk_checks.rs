@@ -5,7 +5,7 @@
 
 use lockstep_driver::RoleMarks;
 use lockstep_fs::Store;
-use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_types::{BootId, DatastoreUuid, Osn};
 
@@ -47,6 +47,7 @@ fn store_of(disk: &Disk, uuid: DatastoreUuid, boot: BootId) -> Result<Store, Str
         boot,
         access: Access::Read,
         log: LogOptions::default(),
+        marks: MarkTableSizes::of(64),
     };
     let opened = Store::open(disk.fork().mount(), &options);
     Ok(opened.map_err(|error| error.to_string())?.store)

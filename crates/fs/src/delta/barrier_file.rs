@@ -1,0 +1,150 @@
+//! The names of the barriers that this node has reached, on stable storage: the file `tables/barrier` (rule P27).
+//!
+//! The file has two slots of 4 KiB. Each change writes the other slot than the last one, and syncs. The slot with the higher number
+//! counts, so a change that was interrupted has not happened, or has happened as a whole. A slot that cannot be read has no names.
+//!
+//! Locks: one, which is held across the change of the file and never under the lock of the barriers' machine.
+
+use std::sync::Arc;
+
+use lockstep_delta::{BarrierName, BarrierNames, Interval};
+use lockstep_types::backing::Backing;
+use parking_lot::{Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
+
+use super::form::{seal, unseal};
+use crate::error::StoreError;
+use crate::paths::{BARRIER_FILE, TABLES_DIR};
+
+/// The version of this form.
+const VERSION: u16 = 1;
+/// Bytes of a slot. A disk writes each of them by itself.
+const SLOT_BYTES: u64 = 4096;
+
+/// A name: the interval and the random bytes.
+type NoteOfName = (u64, [u8; 16]);
+
+/// The content of a slot.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct BarrierNote {
+    version: u16,
+    /// Counts the changes of the file.
+    number: u64,
+    complete: Option<NoteOfName>,
+    reached: Option<NoteOfName>,
+}
+
+/// The state of the file.
+struct FileState {
+    /// The number of the last change.
+    number: u64,
+    /// There is no file, and no attempt to make one.
+    is_missing: bool,
+}
+
+/// See the head of this file.
+pub(super) struct BarrierFile {
+    backing: Arc<dyn Backing>,
+    state: Mutex<FileState>,
+}
+
+impl BarrierFile {
+    /// Reads the names of a store. A store without the file has none.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn open(backing: Arc<dyn Backing>) -> Result<(Self, BarrierNames), StoreError> {
+        let newest = read_slots(backing.as_ref())?;
+        let names = newest.map_or_else(BarrierNames::default, |note| BarrierNames {
+            complete: note.complete.map(name_of),
+            reached: note.reached.map(name_of),
+        });
+        let state = FileState {
+            number: newest.map_or(0, |note| note.number),
+            is_missing: newest.is_none() && !exists(backing.as_ref())?,
+        };
+        let state = Mutex::new(state);
+        Ok((Self { backing, state }, names))
+    }
+
+    /// Keeps every other change of the file away.
+    pub fn lock(&self) -> BarrierChange<'_> {
+        BarrierChange {
+            backing: self.backing.as_ref(),
+            state: self.state.lock(),
+        }
+    }
+}
+
+/// The right to change the file.
+pub(super) struct BarrierChange<'a> {
+    backing: &'a dyn Backing,
+    state: MutexGuard<'a, FileState>,
+}
+
+impl BarrierChange<'_> {
+    /// Puts the names on stable storage.
+    ///
+    /// # Errors
+    /// If the disk fails or is full. Then the file may have the names or those of before.
+    pub fn write(mut self, names: BarrierNames) -> Result<(), StoreError> {
+        if self.state.is_missing && names == BarrierNames::default() {
+            return Ok(());
+        }
+        self.state.is_missing = false;
+        let number = self.state.number + 1;
+        let note = BarrierNote {
+            version: VERSION,
+            number,
+            complete: names.complete.map(note_of),
+            reached: names.reached.map(note_of),
+        };
+        let bytes = seal(&postcard::to_allocvec(&note).unwrap_or_default());
+        let written = self.backing.open_or_create(BARRIER_FILE).and_then(|file| {
+            // Both slots at once: names can be forgotten on a full disk.
+            if file.stat()?.length < 2 * SLOT_BYTES {
+                file.allocate(0, 2 * SLOT_BYTES, false)?;
+            }
+            file.write_at(number % 2 * SLOT_BYTES, &bytes)?;
+            file.sync()
+        });
+        written.map_err(StoreError::disk("write", BARRIER_FILE))?;
+        let synced = self.backing.sync_dir(TABLES_DIR);
+        synced.map_err(StoreError::disk("sync the names in", TABLES_DIR))?;
+        self.state.number = number;
+        Ok(())
+    }
+}
+
+fn exists(backing: &dyn Backing) -> Result<bool, StoreError> {
+    let found = backing.exists(BARRIER_FILE);
+    found.map_err(StoreError::disk("look for", BARRIER_FILE))
+}
+
+fn read_slots(backing: &dyn Backing) -> Result<Option<BarrierNote>, StoreError> {
+    let file = match backing.open(BARRIER_FILE) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(StoreError::disk("open", BARRIER_FILE))?,
+    };
+    let mut newest: Option<BarrierNote> = None;
+    for slot in 0..2 {
+        let mut bytes = [0; 256];
+        let read = file.read_at(slot * SLOT_BYTES, &mut bytes);
+        read.map_err(StoreError::disk("read", BARRIER_FILE))?;
+        let note = unseal(&bytes).and_then(|body| postcard::from_bytes(body).ok());
+        let is_newer = |note: &BarrierNote| {
+            note.version == VERSION && newest.is_none_or(|it| note.number > it.number)
+        };
+        newest = note.filter(is_newer).or(newest);
+    }
+    Ok(newest)
+}
+
+const fn name_of((through, nonce): NoteOfName) -> BarrierName {
+    let through = Interval::new(through);
+    BarrierName { through, nonce }
+}
+
+const fn note_of(name: BarrierName) -> NoteOfName {
+    (name.through.get(), name.nonce)
+}

@@ -1,0 +1,149 @@
+//! The barriers of a store, for a driver: the marks of mirrored intervals, and the names of the barriers that both nodes know
+//! (rules P27 and P29).
+//!
+//! Functions that say so change memory only, and wait for no disk: a driver calls them under the core's lock.
+
+use lockstep_delta::{
+    BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, BarrierNames, Interval,
+};
+use lockstep_types::Ino;
+use lockstep_types::mutants::{Mutant, is_active};
+
+use super::facade::Store;
+use crate::delta::DeltaTracker;
+use crate::error::StoreError;
+
+/// The barriers of one store.
+#[derive(Clone, Copy)]
+pub struct BarrierAccess<'a> {
+    store: &'a Store,
+    delta: &'a DeltaTracker,
+}
+
+impl Store {
+    /// The barriers, and the marks since the last one.
+    pub fn barriers(&self) -> BarrierAccess<'_> {
+        BarrierAccess {
+            store: self,
+            delta: &self.delta,
+        }
+    }
+}
+
+/// The machine, in memory only.
+impl BarrierAccess<'_> {
+    /// Takes an event, and returns what is to be done, in order. After [`BarrierEffect::Drop`] the driver calls
+    /// [`Self::drop_columns`] on a thread that may wait for the disk.
+    ///
+    /// [`BarrierEvent::MirroringBegun`] begins a coverage, unless one lasts: the open interval may then be above `from`.
+    /// [`BarrierEvent::FollowingBegun`] ends it.
+    pub fn handle(self, event: BarrierEvent) -> Vec<BarrierEffect> {
+        self.delta.barriers().handle(event)
+    }
+
+    /// Another session of this process begins: the barrier and the operations under way are gone. Marks, coverage and names stay.
+    pub fn restarted(self) {
+        self.delta.barriers().restarted();
+    }
+
+    /// Whether every change is noted in the open column from now on, also by a node that has a rest. Mirroring begins and ends
+    /// this, too.
+    pub fn note_keys_in_columns(self, notes: bool) {
+        self.delta.barriers().set_mirroring(notes);
+    }
+
+    /// The interval of a new operation.
+    pub fn open(self) -> Interval {
+        self.delta.barriers().open_interval()
+    }
+
+    /// The message that the other node may lack.
+    pub fn outgoing(self) -> Option<BarrierMessage> {
+        self.delta.barriers().outgoing()
+    }
+
+    /// Whether this primary has a barrier under way.
+    pub fn is_under_way(self) -> bool {
+        self.delta.barriers().is_under_way()
+    }
+
+    /// The barriers that this node knows by name, at most [`BarrierName::KNOWN_MAX`].
+    pub fn known(self) -> Vec<BarrierName> {
+        self.delta.barriers().known()
+    }
+
+    /// Whether this primary mirrors, and a barrier would drop any mark.
+    pub fn is_due(self) -> bool {
+        self.delta.barriers().is_due()
+    }
+
+    /// The used part of the fuller table of marks, in thousandths.
+    pub fn fill(self) -> u32 {
+        self.delta.barriers().fill()
+    }
+
+    /// The youngest barrier that both nodes know by name, and since which this primary has all marks. `known`: the names that the
+    /// secondary knows.
+    pub fn base_with(self, known: &[BarrierName]) -> Option<BarrierName> {
+        self.delta.base_with(known)
+    }
+}
+
+/// Marks. These may wait for the disk, but for bytes that are marked already.
+impl BarrierAccess<'_> {
+    /// Marks a write in the open interval. The core has numbered the write, and it is not sent yet.
+    pub fn mark_write(self, ino: Ino, offset: u64, length: u64) {
+        let end = offset.saturating_add(length);
+        self.delta.barriers().mark_bytes(ino, &(offset..end));
+    }
+
+    /// Empties the columns of a barrier that is complete.
+    pub fn drop_columns(self) {
+        self.delta.barriers().drop_columns();
+    }
+}
+
+/// Stable storage.
+impl BarrierAccess<'_> {
+    /// Puts everything that was changed before the call on stable storage: content with its names, removals, the log, and a
+    /// checkpoint, which has sizes and times. Operations go on meanwhile.
+    ///
+    /// # Errors
+    /// If the disk fails, which poisons the store (P16), or is full.
+    pub fn make_stable(self) -> Result<(), StoreError> {
+        if is_active(Mutant::BarrierBeforeSync) {
+            return Ok(());
+        }
+        self.store.sync_everything_logged()
+    }
+
+    /// Notes the names of a sync that is over, on stable storage. Everything up to them is there ([`Self::make_stable`]). Returns
+    /// false, and notes nothing, if the barriers' machine waits for another sync or for none: then no event follows.
+    ///
+    /// # Errors
+    /// If the disk fails, which poisons the store (P16), or is full. On a full disk nothing is lost.
+    pub fn note_names(self, names: BarrierNames) -> Result<bool, StoreError> {
+        self.on_disk(|delta| delta.barriers().note_names(names))
+    }
+
+    /// Removes the names of all barriers from stable storage and from memory, and ends the barrier under way and the coverage. Before
+    /// a copy changes in a way that no mark names: a resync of everything, another role.
+    ///
+    /// # Errors
+    /// If the disk fails, which poisons the store (P16), or is full. Then the names may still be there.
+    pub fn forget(self) -> Result<(), StoreError> {
+        self.on_disk(|delta| delta.barriers().forget())
+    }
+
+    fn on_disk<T>(
+        self,
+        change: impl FnOnce(&DeltaTracker) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let disk = self.store.content.disk();
+        disk.check_not_poisoned()?;
+        match change(self.delta) {
+            Err(error) if error.is_full_disk() => Err(error),
+            changed => disk.poison_on_error(changed),
+        }
+    }
+}

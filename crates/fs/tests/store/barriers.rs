@@ -1,0 +1,244 @@
+//! Barriers on stable storage, after a loss of power at each call: a name that is there says that everything before it is there
+//! (rule P27).
+
+use lockstep_delta::{BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval};
+use lockstep_fs::{OpError, Store, StoreError, StoreView};
+use lockstep_lossy::disk::{Disk, Survivors, Verdict};
+use lockstep_types::{FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind};
+
+use crate::harness::{Node, new_disk, open, osn_and_time, read_all};
+
+const PART: u64 = 64 << 10;
+
+fn name(text: &str) -> FileName {
+    FileName::new(text.as_bytes()).unwrap()
+}
+
+fn commit(store: &Store, count: u64, request: MetaRequest) -> Result<(), OpError> {
+    let (osn, time) = osn_and_time(count);
+    store.commit(&MetaOp { osn, time, request }).map(drop)
+}
+
+fn create(store: &Store, count: u64, text: &str) -> Result<Ino, OpError> {
+    let ino = store.next_ino()?;
+    let request = MetaRequest::creation(Ino::ROOT, name(text), ino, NodeKind::File).request();
+    commit(store, count, request)?;
+    Ok(ino)
+}
+
+/// A write that is mirrored.
+fn write(store: &Store, count: u64, ino: Ino, offset: u64, data: &[u8]) -> Result<(), OpError> {
+    let (osn, time) = osn_and_time(count);
+    let length = data.len() as u64;
+    store.barriers().mark_write(ino, offset, length);
+    store.write(ino, offset, data, osn, time)
+}
+
+fn begin(store: &Store) {
+    let from = Interval::new(1);
+    store
+        .barriers()
+        .handle(BarrierEvent::MirroringBegun { from });
+}
+
+/// A whole barrier, with a change between its turn and its sync.
+fn barrier(
+    store: &Store,
+    nonce: u8,
+    meanwhile: impl FnOnce() -> Result<(), OpError>,
+) -> Result<BarrierName, OpError> {
+    let barriers = store.barriers();
+    let nonce = [nonce; 16];
+    let effects = barriers.handle(BarrierEvent::Due { nonce });
+    let Some(BarrierEffect::Sync(names)) = effects.last() else {
+        panic!("{effects:?}");
+    };
+    meanwhile()?;
+    barriers.make_stable()?;
+    assert!(barriers.note_names(*names)?);
+    barriers.handle(BarrierEvent::Synced);
+    let name = names.reached.unwrap();
+    let reached = BarrierMessage::Reached(name);
+    barriers.handle(BarrierEvent::Received(reached));
+    barriers.drop_columns();
+    Ok(name)
+}
+
+/// Two barriers with changes before each of them.
+fn work(store: &Store, ino: Ino, names: &mut Vec<BarrierName>) -> Result<(), OpError> {
+    begin(store);
+    create(store, 10, "first")?;
+    write(store, 11, ino, 0, b"first")?;
+    names.push(barrier(store, 1, || {
+        write(store, 12, ino, 9 * PART, b"meanwhile")
+    })?);
+    create(store, 13, "second")?;
+    write(store, 14, ino, PART, b"second")?;
+    let new = create(store, 15, "new")?;
+    write(store, 16, new, 0, b"new")?;
+    let size = 5;
+    commit(
+        store,
+        17,
+        MetaRequest::Truncate {
+            ino: new,
+            size,
+            drop_set_id: false,
+        },
+    )?;
+    names.push(barrier(store, 2, || create(store, 18, "third").map(drop))?);
+    Ok(())
+}
+
+/// The nonces of the barriers that a store knows.
+fn known(store: &Store) -> Vec<u8> {
+    let known = store.barriers().known();
+    known.iter().map(|name| name.nonce[0]).collect()
+}
+
+fn has(store: &Store, ino: Ino, offset: u64, data: &[u8]) -> bool {
+    let mut bytes = vec![0; data.len()];
+    store.read(ino, offset, &mut bytes).is_ok() && bytes == data
+}
+
+/// Checks that the store has everything from before the barriers that it knows.
+fn check(store: &Store, ino: Ino, calls: u64) {
+    let known = known(store);
+    let lookup = |text| store.tree().lookup(Ino::ROOT, &name(text));
+    if known.contains(&1) || known.contains(&2) {
+        assert!(has(store, ino, 0, b"first"), "call {calls}");
+        assert!(lookup("first").is_ok(), "call {calls}");
+    }
+    if known.contains(&2) {
+        assert!(has(store, ino, PART, b"second"), "call {calls}");
+        assert!(has(store, ino, 9 * PART, b"meanwhile"), "call {calls}");
+        assert!(lookup("second").is_ok(), "call {calls}");
+        let new = lookup("new").unwrap();
+        assert_eq!(read_all(store, new.ino), b"new\0\0", "call {calls}");
+    }
+}
+
+fn with_file() -> (Disk, Ino) {
+    let disk = new_disk();
+    let store = open(&disk);
+    let ino = create(&store, 1, "file").unwrap();
+    store.close().unwrap();
+    (disk, ino)
+}
+
+fn lose_power_at_each_call(verdict: Verdict) {
+    let (before, ino) = with_file();
+    let mut found = 0;
+    for calls in 1.. {
+        let disk = before.fork();
+        let store = open(&disk);
+        disk.set_verdict(calls, verdict);
+        let mut names = Vec::new();
+        let is_done = work(&store, ino, &mut names).is_ok();
+        for survivors in [
+            Survivors::Nothing,
+            Survivors::Everything,
+            Survivors::Mixed { percent: 40 },
+        ] {
+            let left = disk.after_power_loss(survivors, calls);
+            let mut node = Node::of(left, open(&new_disk()));
+            node.lose_power();
+            check(&node.store, ino, calls);
+            assert_eq!(node.store.barriers().base_with(&names), None);
+            let reached = known(&node.store);
+            let last = names.last().map(|name| name.nonce[0]);
+            assert!(last.is_none_or(|last| reached.contains(&last)));
+            found += usize::from(!reached.is_empty());
+        }
+        if is_done {
+            break;
+        }
+    }
+    assert!(found > 20);
+}
+
+#[test]
+fn a_name_on_stable_storage_says_that_everything_before_it_is_there() {
+    lose_power_at_each_call(Verdict::CrashBefore);
+}
+
+#[test]
+fn a_torn_name_is_none() {
+    lose_power_at_each_call(Verdict::CrashTorn(13));
+}
+
+/// The disk of a barrier is full: nothing is noted, and nothing is poisoned.
+#[test]
+fn a_full_disk_notes_no_name() {
+    let (disk, ino) = with_file();
+    let store = open(&disk);
+    begin(&store);
+    write(&store, 11, ino, 0, b"first").unwrap();
+    let nonce = [1; 16];
+    let effects = store.barriers().handle(BarrierEvent::Due { nonce });
+    let Some(BarrierEffect::Sync(names)) = effects.last() else {
+        panic!("{effects:?}");
+    };
+    disk.fill();
+    let error: StoreError = store.barriers().note_names(*names).unwrap_err();
+    assert!(error.is_full_disk(), "{error}");
+    assert!(!store.is_poisoned());
+    store.barriers().handle(BarrierEvent::SyncFailed);
+    assert!(!store.barriers().is_under_way());
+    assert!(store.barriers().is_due(), "the marks are there");
+}
+
+/// A copy that is about to be overwritten forgets its names also on a full disk.
+#[test]
+fn a_full_disk_forgets_names() {
+    let (disk, _) = with_file();
+    let store = open(&disk);
+    store.barriers().forget().unwrap();
+    assert!(!disk.mount().exists("tables/barrier").unwrap());
+    begin(&store);
+    barrier(&store, 1, || Ok(())).unwrap();
+    disk.fill();
+    store.barriers().forget().unwrap();
+    let lost = disk.after_power_loss(Survivors::Nothing, 0);
+    assert_eq!(known(&open(&lost)), [0_u8; 0]);
+}
+
+#[test]
+fn a_kill_keeps_the_marks_of_a_store_and_a_loss_of_power_takes_them() {
+    let (disk, ino) = with_file();
+    let store = open(&disk);
+    begin(&store);
+    let base = barrier(&store, 1, || Ok(())).unwrap();
+    write(&store, 11, ino, 3 * PART, b"later").unwrap();
+    let made = create(&store, 12, "made").unwrap();
+    let mut node = Node::of(disk, store);
+    node.kill();
+    let delta = node.store.delta();
+    assert!(delta.adopt_base(base, Generation::FIRST));
+    let records = delta.adopted_records().unwrap();
+    let key = lockstep_fs::keys::inode(made);
+    assert!(records.keys.contains(&key), "{records:?}");
+    node.kill();
+    assert_eq!(node.store.barriers().base_with(&[base]), Some(base));
+    node.restart();
+    assert_eq!(node.store.barriers().base_with(&[base]), Some(base));
+    node.lose_power();
+    assert_eq!(node.store.barriers().base_with(&[base]), None);
+}
+
+/// The copy of a node that follows changes without a mark.
+#[test]
+fn the_first_operation_of_a_node_that_follows_ends_the_coverage_for_each_later_process() {
+    let (disk, ino) = with_file();
+    let store = open(&disk);
+    begin(&store);
+    write(&store, 11, ino, 0, b"first").unwrap();
+    let base = barrier(&store, 1, || Ok(())).unwrap();
+    assert_eq!(open(&disk.fork()).barriers().base_with(&[base]), Some(base));
+    let from = Interval::new(9);
+    store
+        .barriers()
+        .handle(BarrierEvent::FollowingBegun { from });
+    create(&store, 12, "followed").unwrap();
+    assert_eq!(open(&disk.fork()).barriers().base_with(&[base]), None);
+}
