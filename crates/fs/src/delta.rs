@@ -278,11 +278,12 @@ impl DeltaTracker {
     fn end_in(&self, state: &mut DeltaState, rest: RestEnd) {
         match rest {
             RestEnd::Equal => self.keep_rest(state),
-            RestEnd::Lost => {
-                self.intervals.lose_coverage();
-                self.intervals.settle();
-            }
+            RestEnd::Lost => self.intervals.lose_coverage(),
             RestEnd::Contained => {}
+        }
+        if self.intervals.is_stale() {
+            // Before the rest goes: no process finds the columns without it.
+            self.intervals.settle();
         }
         state.delta = Delta::Off;
         state.job += 1;

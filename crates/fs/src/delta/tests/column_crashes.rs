@@ -309,7 +309,7 @@ fn check(run: &Run, bytes: TableBytes, before: &Model, after: &Model) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
     fn no_stop_of_the_process_loses_a_mark_of_an_interval(steps in steps(), slots in 8..40_usize) {

@@ -458,6 +458,29 @@ fn a_delta_that_ends_without_equal_copies_ends_the_coverage_before_the_next_chan
     assert_eq!(tables.restarted().base_with(&[base]), None);
 }
 
+/// The end of the rest waits for the table when the coverage is lost.
+#[test]
+fn a_kill_between_two_ends_leaves_no_base_without_its_rest() {
+    let (tables, delta) = mirroring(64);
+    let base = barrier(&delta, 1);
+    let delta = {
+        drop(delta);
+        tables.open(LastUse::of_test())
+    };
+    delta.begin_alone(BASE, Osn::ZERO);
+    change(&delta, 5, 1);
+    begin(&delta);
+    delta.end_equal();
+    delta.end();
+    tables.take_states();
+    delta.settle();
+    for state in tables.take_states() {
+        let delta = Tables::of(state, tables.disk.fork()).open(LastUse::of_test());
+        let is_base = delta.base_with(&[base]).is_some();
+        assert!(!is_base || Since::of(&delta, base).has_part(5, 1));
+    }
+}
+
 #[test]
 fn a_change_without_a_rest_is_noted_in_the_columns_while_they_count() {
     let (tables, delta) = mirroring(64);
