@@ -10,6 +10,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "power/barrier.rs"]
+mod barrier;
 #[path = "faults/cells.rs"]
 mod cells;
 #[path = "faults/check.rs"]
@@ -123,6 +125,13 @@ fn power_losses_take_nothing_where_everything_is_durable() {
 #[test]
 fn a_power_loss_of_the_secondary_takes_nothing_at_all() {
     run_with_outages(KEEPING, &SECONDARY_POWER_LOSS, true);
+}
+
+#[test]
+fn a_power_loss_of_the_secondary_costs_what_was_written_since_the_last_barrier() {
+    if rounds().is_some() {
+        barrier::secondary_loses_power_after_a_barrier(KEEPING_IMPATIENT);
+    }
 }
 
 #[test]

@@ -6,4 +6,5 @@ pub mod checked;
 pub mod core;
 pub mod lock;
 pub mod message;
+mod resync_scope;
 pub mod state;

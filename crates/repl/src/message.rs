@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::checked::{BlockWord, SumsWord};
+pub use crate::resync_scope::ResyncScope;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
 pub const PROTOCOL_VERSION: u32 = 14;
@@ -464,25 +465,6 @@ impl Request {
                     ..
                 }
         )
-    }
-}
-
-/// The places that a resync looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ResyncScope {
-    /// Everything.
-    Everything,
-    /// The changes since the secondary's base ([`Welcome::base`]).
-    Changes,
-    /// The changes since a barrier that the secondary knows ([`Welcome::barriers`]). The secondary's copy has a base once the
-    /// namespace has arrived, as after a resync of everything.
-    SinceBarrier(BarrierName),
-}
-
-impl ResyncScope {
-    /// Whether everything is compared.
-    pub const fn is_whole(self) -> bool {
-        matches!(self, Self::Everything)
     }
 }
 

@@ -47,7 +47,7 @@ const EARLY_PART: u32 = 16;
 
 /// The operations that a barrier waits for.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct BarrierTurn {
     /// The interval that the barrier ends.
     through: Interval,
     /// Each operation of an interval up to there has a number below this one.
@@ -56,13 +56,13 @@ struct Turn {
 
 /// The state of the barriers of a session, in memory.
 #[derive(Default)]
-struct BarrierState {
+struct BarrierWork {
     /// The nodes are in sync, or their connection was lost in sync.
     mirrors: bool,
     /// The operations that are not over yet.
-    draining: Option<Turn>,
-    /// The moment of the last turn since the nodes are in sync, on the host's clock.
-    turned: Option<Duration>,
+    draining: Option<BarrierTurn>,
+    /// The interval of the last turn since the nodes are in sync, and its moment on the host's clock.
+    turned: Option<(Interval, Duration)>,
     /// A barrier has become complete since the nodes are in sync.
     has_base: bool,
     /// The moment of the turn of the last complete barrier.
@@ -75,11 +75,21 @@ struct BarrierState {
     is_working: bool,
 }
 
+impl BarrierWork {
+    /// The barrier of an interval is complete. After another turn, the moment of an earlier barrier stays: that says too much of the
+    /// cost of a loss of power, and never too little.
+    fn note_complete(&mut self, through: Interval) {
+        self.has_base = true;
+        let of_turn = self.turned.filter(|(turned, _)| *turned == through);
+        self.complete = of_turn.map(|(_, moment)| moment).or(self.complete);
+    }
+}
+
 /// See the head of this file.
 pub(crate) struct Barriers {
     engine: Arc<Engine>,
     replication: Arc<Replication>,
-    state: Mutex<BarrierState>,
+    state: Mutex<BarrierWork>,
     /// Held while names are noted on stable storage, and while they are forgotten.
     noting: Mutex<()>,
 }
@@ -174,7 +184,7 @@ impl Barriers {
         self.execute(effects);
     }
 
-    fn go_on(&self, state: &mut BarrierState, core: &Core) -> Vec<BarrierEffect> {
+    fn go_on(&self, state: &mut BarrierWork, core: &Core) -> Vec<BarrierEffect> {
         let barriers = self.engine.store.barriers();
         let mut effects = Vec::new();
         if state.draining.is_none() && !barriers.is_under_way() && self.is_due(state) {
@@ -186,9 +196,9 @@ impl Barriers {
         effects
     }
 
-    fn is_due(&self, state: &BarrierState) -> bool {
+    fn is_due(&self, state: &BarrierWork) -> bool {
         // At once after the begin of a sync, so that the copies have a base.
-        let Some(turned) = state.turned else {
+        let Some((_, turned)) = state.turned else {
             return true;
         };
         let barriers = self.engine.store.barriers();
@@ -200,13 +210,13 @@ impl Barriers {
     }
 
     /// Opens the next interval. The caller holds the core's lock, so each operation of the intervals before has its number.
-    fn turn(&self, state: &mut BarrierState, core: &Core) -> Vec<BarrierEffect> {
+    fn turn(&self, state: &mut BarrierWork, core: &Core) -> Vec<BarrierEffect> {
         let barriers = self.engine.store.barriers();
         let through = barriers.open();
-        state.turned = Some(self.engine.host.now());
+        state.turned = Some((through, self.engine.host.now()));
         let mut effects = barriers.handle(BarrierEvent::Begun(through));
         let end = core.next_osn();
-        state.draining = Some(Turn { through, end });
+        state.draining = Some(BarrierTurn { through, end });
         let nonce = self.engine.host.random_id();
         effects.extend(barriers.handle(BarrierEvent::Due { nonce }));
         effects
@@ -272,13 +282,12 @@ impl Barriers {
             match effect {
                 BarrierEffect::Send(message) => self.send(message),
                 BarrierEffect::Sync(names) => self.make_stable(names),
-                BarrierEffect::Drop { .. } => {
+                BarrierEffect::Drop { through, .. } => {
                     let Some(_working) = self.replication.begin_work() else {
                         continue;
                     };
                     self.engine.store.barriers().drop_columns();
-                    let mut state = self.state.lock();
-                    (state.complete, state.has_base) = (state.turned, true);
+                    self.state.lock().note_complete(through);
                 }
             }
         }

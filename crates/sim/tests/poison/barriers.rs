@@ -122,7 +122,7 @@ fn a_secondary_that_lost_power_gets_what_was_written_since_the_barrier() {
     expect_part(&mut cluster, compared);
 }
 
-/// What a resync has finished is lost again with the power: the marks hold the place until a barrier.
+/// A place that a resync has finished is lost again with the power: the marks hold the place until a barrier.
 #[test]
 fn a_secondary_that_loses_power_in_its_resync_gets_all_of_it_again() {
     let mut cluster = with_base();
