@@ -16,7 +16,7 @@ use lockstep_fs::paths::{block_sums_owner, content_owner, is_lost_found};
 const INVARIANT: &str = "leaks";
 
 /// The files of a usable store in use, besides content.
-const FILES: [&str; 14] = [
+const FILES: [&str; 17] = [
     "contact",
     "format.json",
     "log/intent.0",
@@ -25,8 +25,11 @@ const FILES: [&str; 14] = [
     "reserve",
     "role.json",
     "sums/era",
+    "tables/barrier",
     "tables/count",
     "tables/delta",
+    "tables/marks.0",
+    "tables/marks.1",
     "tables/paw",
     "tables/saw",
     "tables/sums",
