@@ -24,7 +24,7 @@ pub use network::{FrameObserver, FrameVerdict, Network};
 pub use node::{Node, RunningNode, RunningSlot, Surroundings};
 pub use process::{
     BYTES_IN_FLIGHT_MAX, Hang, Latch, Process, ROOM_LIMITS, SPILL_FILE_BYTES_MAX,
-    SPILL_MEMORY_BYTES_MAX, Shared,
+    SPILL_MEMORY_BYTES_MAX, Shared, mark_tables,
 };
 pub use run_dir::RunDir;
 pub use shutdown::Shutdown;

@@ -12,6 +12,7 @@ use lockstep_fs::Store;
 use lockstep_fs::boot::boot_id;
 use lockstep_fs::poison::{DiskFailure, FencedBacking, MarkerStore, Poison, PoisonMarkers};
 use lockstep_fs::reserve::{Reserved, Withheld};
+use lockstep_fs::store::{MarkTableSizes, OpenOptions};
 use lockstep_types::backing::Backing;
 use lockstep_types::settings::Role;
 use lockstep_types::{BootId, Hash128, Timestamp};
@@ -34,6 +35,8 @@ pub struct Repair {
     pub stamp: Option<Arc<dyn MarkerStore>>,
     /// Time of day.
     pub now: Timestamp,
+    /// The sizes of the tables of marks of a store that has none.
+    pub marks: MarkTableSizes,
 }
 
 impl Repair {
@@ -44,6 +47,7 @@ impl Repair {
             boot: boot_id(),
             stamp: Some(Arc::new(RunDirMarker::of(&config.store))),
             now: now(),
+            marks: MarkTableSizes::default(),
         })
     }
 }
@@ -177,7 +181,10 @@ fn recover(
     let drawn = Hash128::of(&drawn.unwrap_or_default()).0;
     let found = found.without_base().renewed(drawn);
     let role = RoleFile::open(Arc::clone(&guarded), found, boot, record).map_err(failed(config))?;
-    let options = open_options(config, boot);
+    let options = OpenOptions {
+        marks: repair.marks,
+        ..open_options(config, boot)
+    };
     let checked = Store::check(guarded, &options).map_err(refused(config))?;
     let store = checked.open().map_err(refused(config))?.store;
     // The count may be of any earlier moment, as after a loss of power: nothing is known of it (rule P17).

@@ -41,8 +41,13 @@ pub const SPILL_MEMORY_BYTES_MAX: u64 = 4 << 10;
 /// largest size fits.
 pub const SPILL_FILE_BYTES_MAX: u64 = 16 << 10;
 
-/// Slots of each column of marks: so few that some schedules fill one.
-const COLUMN_SLOTS: usize = 256;
+/// The sizes of the tables of marks: so few slots for a column that some schedules fill one.
+pub fn mark_tables() -> MarkTableSizes {
+    MarkTableSizes {
+        column_slots: 256,
+        ..MarkTableSizes::default()
+    }
+}
 
 /// Time between two barriers: so short that schedules have many, and long enough that marks gather.
 pub const BARRIER_INTERVAL: Duration = Duration::from_millis(700);
@@ -322,10 +327,7 @@ impl Host for ProcessHost {
     }
 
     fn mark_tables(&self) -> MarkTableSizes {
-        MarkTableSizes {
-            column_slots: COLUMN_SLOTS,
-            ..MarkTableSizes::default()
-        }
+        mark_tables()
     }
 
     fn barrier_interval(&self) -> Duration {

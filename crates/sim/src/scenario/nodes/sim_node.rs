@@ -29,7 +29,7 @@ use crate::scenario::on_disk::node_disk::{NodeDisk, UUID};
 use crate::scenario::on_disk::tables;
 use crate::scenario::recording::coverage::{CoverageRecorder, CrashPoint, FileClass};
 use crate::scenario::settings::Settings;
-use crate::world::{self, Hang, Node, Process, Side, Wait};
+use crate::world::{self, Hang, Node, Process, Side, Wait, mark_tables};
 
 /// The events that are planned for a node.
 #[derive(Default)]
@@ -282,6 +282,7 @@ impl SimNode {
             boot: self.boot(),
             stamp: Some(self.node.run_dir().handle(None)),
             now: Timestamp::default(),
+            marks: mark_tables(),
         };
         clear_poison(self.node.config(), &repair, accept_loss)
     }
