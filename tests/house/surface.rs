@@ -20,6 +20,11 @@ const FACADE_FUNCTIONS_MAX: usize = 60;
 const FACADES: &[(&str, &str, &str)] = &[
     ("fs", "Store", "everything that the store of a node can do"),
     (
+        "fs",
+        "DeltaTracker",
+        "the changes of a store, for its driver and for each step of a resync",
+    ),
+    (
         "driver",
         "Datastore",
         "everything that the program does with a datastore",

@@ -70,7 +70,7 @@ pub(crate) use interval_marks::IntervalMarks;
 use kept::{DeltaWords, KeptDelta, Lead};
 pub use mark_tables::MarkTables;
 use region_marks::RegionNotes;
-use requests::{DeltaRequest, RequestQueue, RestEnd};
+use requests::{DeltaRequest, DeltaRequests, RestEnd};
 use resync_part::ResyncPart;
 pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles};
 use table::sync_tables;
@@ -136,7 +136,7 @@ pub struct DeltaTracker {
     /// The noted bytes, for the same threads.
     notes: Arc<RegionNotes>,
     /// Begins and ends of which the table has not heard. Locked after the delta.
-    requests: RequestQueue,
+    requests: DeltaRequests,
     delta: Mutex<DeltaState>,
     intervals: IntervalMarks,
 }
@@ -169,7 +169,7 @@ impl DeltaTracker {
         Self {
             notes_bytes: AtomicBool::new(matches!(delta, Delta::Alone(_))),
             notes: Arc::clone(kept.notes()),
-            requests: RequestQueue::default(),
+            requests: DeltaRequests::default(),
             delta: Mutex::new(DeltaState {
                 delta,
                 kept,
@@ -206,7 +206,8 @@ impl DeltaTracker {
             base,
             applied,
         };
-        self.ask(DeltaRequest::BeginAlone(lead));
+        self.requests
+            .push(DeltaRequest::BeginAlone(lead), &self.notes_bytes);
     }
 
     /// This node leads in generation `led`, without the other node. A secondary goes on from the operations that it followed; a
@@ -266,12 +267,14 @@ impl DeltaTracker {
     pub fn end(&self) {
         // At once, so that no thread takes a base meanwhile.
         self.intervals.lose_coverage();
-        self.ask(DeltaRequest::End(RestEnd::Lost));
+        self.requests
+            .push(DeltaRequest::End(RestEnd::Lost), &self.notes_bytes);
     }
 
     /// The copies are equal again. Changes memory only.
     pub fn end_equal(&self) {
-        self.ask(DeltaRequest::End(RestEnd::Equal));
+        self.requests
+            .push(DeltaRequest::End(RestEnd::Equal), &self.notes_bytes);
     }
 
     /// No job of a resync that began before takes anything from the next delta.
@@ -496,7 +499,7 @@ impl DeltaTracker {
     /// The secondary has every record that was sent before.
     pub fn image_arrived(&self, job: DeltaJob) {
         self.with_job(job, |alone, kept| {
-            self.keep_sent(alone.resync.sent());
+            self.intervals.keep_records(alone.resync.sent());
             alone.resync.arrived();
             kept.arrived();
         });
@@ -527,7 +530,7 @@ impl DeltaTracker {
     /// These bytes are equal on both nodes, and no write to them is under way.
     pub fn compared(&self, job: DeltaJob, ino: Ino, bytes: &Range<u64>) {
         self.with_job(job, |alone, kept| {
-            self.keep_equal(ino, bytes);
+            self.intervals.keep_bytes(ino, bytes);
             if let Some(left) = alone.resync.compared(ino, bytes) {
                 kept.set_open(ino, bytes, left);
             }
@@ -538,7 +541,7 @@ impl DeltaTracker {
     pub fn file_done(&self, job: DeltaJob, ino: Ino) {
         self.with_job(job, |alone, kept| {
             for run in alone.resync.open_of(ino) {
-                self.keep_equal(ino, &run);
+                self.intervals.keep_bytes(ino, &run);
             }
             alone.resync.file_done(ino);
             kept.set_open(ino, &(0..u64::MAX), &ChangedRegions::default());

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use lockstep_delta::{
-    BarrierEffect, BarrierEvent, BarrierMachine, BarrierMessage, BarrierName, BarrierNames, Column,
-    CopyAccount, CopyDifference, Interval, MarkColumns, MarkCoverage,
+    BarrierEffect, BarrierEvent, BarrierMachine, BarrierName, BarrierNames, Column, CopyAccount,
+    CopyDifference, Interval, MarkColumns, MarkCoverage,
 };
 use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -35,6 +35,7 @@ use parking_lot::Mutex;
 use super::barrier_file::BarrierFile;
 use super::kept_column::{ColumnWords, KeptColumn};
 use super::region_marks::RegionNotes;
+use super::resync_part::ChangedRecords;
 use super::table::MarkTable;
 use crate::error::StoreError;
 
@@ -42,7 +43,7 @@ use crate::error::StoreError;
 const NO_COLUMN: usize = usize::MAX;
 
 /// The barriers of this node, in memory.
-struct BarrierState {
+struct IntervalState {
     machine: BarrierMachine,
     coverage: MarkCoverage,
     /// The interval before the first covered one; `None` without coverage.
@@ -57,7 +58,7 @@ struct PendingClears([AtomicBool; 2]);
 
 /// See the head of this file.
 pub(crate) struct IntervalMarks {
-    state: Mutex<BarrierState>,
+    state: Mutex<IntervalState>,
     tables: Mutex<[KeptColumn; 2]>,
     names: BarrierFile,
     /// The marks in memory of either column.
@@ -112,7 +113,7 @@ impl PendingClears {
     }
 }
 
-impl BarrierState {
+impl IntervalState {
     fn of(names: BarrierNames, columns: MarkColumns, live_after: Option<Interval>) -> Self {
         Self {
             machine: BarrierMachine::of_process(names, columns),
@@ -170,7 +171,7 @@ impl IntervalMarks {
         };
         let (names, known) = file;
         let marks = Self {
-            state: Mutex::new(BarrierState::of(known, columns, live_after)),
+            state: Mutex::new(IntervalState::of(known, columns, live_after)),
             tables: Mutex::new([first, second]),
             names,
             notes,
@@ -331,6 +332,29 @@ impl IntervalMarks {
     }
 }
 
+/// The rest of a node that is alone.
+impl IntervalMarks {
+    /// The present time of mirroring, and the open interval; `None` while a change of a node with a rest is in the rest only.
+    pub fn present(&self) -> Option<(u64, Interval)> {
+        let open = || (self.mirroring(), self.machine(BarrierMachine::open));
+        self.notes_changes(true).then(open)
+    }
+
+    /// A resync has made bytes equal, which leave the rest.
+    pub fn keep_bytes(&self, ino: Ino, bytes: &Range<u64>) {
+        if !is_active(Mutant::ColumnsLackRest) {
+            self.mark_bytes(ino, bytes);
+        }
+    }
+
+    /// The other copy has these records, which leave the rest.
+    pub fn keep_records(&self, records: &ChangedRecords) {
+        if self.is_live() && !is_active(Mutant::ColumnsLackRest) {
+            self.mark(|column| column.note_records(records));
+        }
+    }
+}
+
 /// Barriers.
 impl IntervalMarks {
     /// Takes an event of the barriers. Changes memory only.
@@ -371,7 +395,7 @@ impl IntervalMarks {
         effects
     }
 
-    fn note_drop(&self, state: &mut BarrierState, through: Interval, columns: &[Column]) {
+    fn note_drop(&self, state: &mut IntervalState, through: Interval, columns: &[Column]) {
         state.live_after = state.live_after.map(|after| after.max(through));
         state.coverage.drop_through(through);
         let columns = if is_active(Mutant::BarrierDropsNewMarks) {
@@ -400,29 +424,9 @@ impl IntervalMarks {
         self.set_mirroring(false);
     }
 
-    /// The barriers in memory, for a question.
-    fn machine<T>(&self, ask: impl FnOnce(&BarrierMachine) -> T) -> T {
+    /// Asks the machine. Changes nothing.
+    pub fn machine<T>(&self, ask: impl FnOnce(&BarrierMachine) -> T) -> T {
         ask(&self.state.lock().machine)
-    }
-
-    /// The interval of a new operation.
-    pub fn open_interval(&self) -> Interval {
-        self.machine(BarrierMachine::open)
-    }
-
-    /// The message that the other node may lack.
-    pub fn outgoing(&self) -> Option<BarrierMessage> {
-        self.machine(BarrierMachine::outgoing)
-    }
-
-    /// Whether the primary has a barrier under way.
-    pub fn is_under_way(&self) -> bool {
-        self.machine(BarrierMachine::is_under_way)
-    }
-
-    /// The barriers that this node knows by name.
-    pub fn known(&self) -> Vec<BarrierName> {
-        self.machine(|machine| machine.known().collect())
     }
 
     /// Whether a barrier would drop any mark.

@@ -31,12 +31,12 @@ pub(super) enum DeltaRequest {
 
 /// See the head of this file.
 #[derive(Default)]
-pub(super) struct RequestQueue {
+pub(super) struct DeltaRequests {
     waiting: Mutex<VecDeque<DeltaRequest>>,
     are_waiting: AtomicBool,
 }
 
-impl RequestQueue {
+impl DeltaRequests {
     /// Whether the table may have to hear of something.
     pub fn are_waiting(&self) -> bool {
         self.are_waiting.load(Ordering::Acquire)

@@ -6,11 +6,9 @@
 //!   equal again. The open column is dropped by a barrier, which makes the place stable on both nodes.
 //! - Requests are carried out before anything else is done with the delta.
 
-use std::ops::Range;
-
-use lockstep_delta::{BarrierName, Interval};
+use lockstep_delta::BarrierName;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{Generation, Ino, Osn};
+use lockstep_types::{Generation, Osn};
 use parking_lot::MutexGuard;
 
 use super::kept::{KeptDelta, Lead};
@@ -21,11 +19,6 @@ use super::{Alone, Delta, DeltaState, DeltaTracker};
 
 /// Begins and ends that wait for no disk.
 impl DeltaTracker {
-    /// Notes a begin or an end in memory.
-    pub(super) fn ask(&self, request: DeltaRequest) {
-        self.requests.push(request, &self.notes_bytes);
-    }
-
     /// Tells the tables of the begins and ends since the last call.
     pub fn settle(&self) {
         drop(self.state());
@@ -52,7 +45,7 @@ impl DeltaTracker {
                 state.kept.begun(lead);
                 let alone = Alone {
                     // The rest is empty, and each later change is in both.
-                    is_in_columns: self.present_column(),
+                    is_in_columns: self.intervals.present(),
                     ..Alone::of(lead)
                 };
                 self.note_alone(state, alone);
@@ -64,13 +57,6 @@ impl DeltaTracker {
     pub(super) fn publish(&self, state: &DeltaState) {
         let is_alone = matches!(state.delta, Delta::Alone(_));
         self.requests.publish(is_alone, &self.notes_bytes);
-    }
-
-    /// The present time of mirroring, and the open interval; `None` while a change of a node with a rest is in the rest only.
-    fn present_column(&self) -> Option<(u64, Interval)> {
-        let count = self.intervals.mirroring();
-        let is_noted = self.intervals.notes_changes(true);
-        is_noted.then(|| (count, self.intervals.open_interval()))
     }
 }
 
@@ -86,7 +72,7 @@ impl DeltaTracker {
     pub(super) fn keep_rest(&self, state: &mut DeltaState) {
         let DeltaState { delta, kept, .. } = state;
         let Delta::Alone(alone) = delta else { return };
-        let present = self.present_column();
+        let present = self.intervals.present();
         let is_there = present.is_some() && alone.is_in_columns == present;
         if is_there || !self.intervals.is_live() || is_active(Mutant::ColumnsLackRest) {
             return;
@@ -103,35 +89,15 @@ impl DeltaTracker {
             column.note_records(&records);
         });
     }
-
-    /// A resync has made bytes equal, which leave the rest.
-    pub(super) fn keep_equal(&self, ino: Ino, bytes: &Range<u64>) {
-        if !is_active(Mutant::ColumnsLackRest) {
-            self.intervals.mark_bytes(ino, bytes);
-        }
-    }
-
-    /// The other copy has these records, which leave the rest.
-    pub(super) fn keep_sent(&self, records: &ChangedRecords) {
-        if self.intervals.is_live() && !is_active(Mutant::ColumnsLackRest) {
-            self.intervals.mark(|column| column.note_records(records));
-        }
-    }
 }
 
 /// From the columns into the rest.
 impl DeltaTracker {
-    /// The youngest barrier that both nodes know by name and that can be the base of a resync. `known`: the names that the other node
-    /// knows.
-    pub fn base_with(&self, known: &[BarrierName]) -> Option<BarrierName> {
-        self.intervals.base_with(known)
-    }
-
     /// Adds all marks since a barrier to the rest, as the begin of a resync whose namespace has not arrived. `led`: the generation in
     /// which this node leads. `applied`: its last operation. Returns false, and changes nothing, if the barrier is no base.
     pub fn adopt_base(&self, name: BarrierName, led: Generation, applied: Osn) -> bool {
         let mut state = self.state();
-        if self.base_with(&[name]) != Some(name) {
+        if self.intervals.base_with(&[name]) != Some(name) {
             return false;
         }
         let taken = Lead {

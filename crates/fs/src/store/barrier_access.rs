@@ -4,28 +4,29 @@
 //! Functions that say so change memory only, and wait for no disk: a driver calls them under the core's lock.
 
 use lockstep_delta::{
-    BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, BarrierNames, Interval,
+    BarrierEffect, BarrierEvent, BarrierMachine, BarrierMessage, BarrierName, BarrierNames,
+    Interval,
 };
 use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 
 use super::facade::Store;
-use crate::delta::DeltaTracker;
+use crate::delta::IntervalMarks;
 use crate::error::StoreError;
 
 /// The barriers of one store.
 #[derive(Clone, Copy)]
 pub struct BarrierAccess<'a> {
+    marks: &'a IntervalMarks,
     store: &'a Store,
-    delta: &'a DeltaTracker,
 }
 
 impl Store {
     /// The barriers, and the marks since the last one.
     pub fn barriers(&self) -> BarrierAccess<'_> {
         BarrierAccess {
+            marks: self.marks,
             store: self,
-            delta: &self.delta,
         }
     }
 }
@@ -38,54 +39,54 @@ impl BarrierAccess<'_> {
     /// [`BarrierEvent::MirroringBegun`] begins a coverage, unless one lasts: the open interval may then be above `from`.
     /// [`BarrierEvent::FollowingBegun`] ends it.
     pub fn handle(self, event: BarrierEvent) -> Vec<BarrierEffect> {
-        self.delta.barriers().handle(event)
+        self.marks.handle(event)
     }
 
     /// Another session of this process begins: the barrier and the operations under way are gone. Marks, coverage and names stay.
     pub fn restarted(self) {
-        self.delta.barriers().restarted();
+        self.marks.restarted();
     }
 
     /// Whether every change is noted in the open column from now on, also by a node that has a rest. Mirroring begins and ends
     /// this, too.
     pub fn note_keys_in_columns(self, notes: bool) {
-        self.delta.barriers().set_mirroring(notes);
+        self.marks.set_mirroring(notes);
     }
 
     /// The interval of a new operation.
     pub fn open(self) -> Interval {
-        self.delta.barriers().open_interval()
+        self.marks.machine(BarrierMachine::open)
     }
 
     /// The message that the other node may lack.
     pub fn outgoing(self) -> Option<BarrierMessage> {
-        self.delta.barriers().outgoing()
+        self.marks.machine(BarrierMachine::outgoing)
     }
 
     /// Whether this primary has a barrier under way.
     pub fn is_under_way(self) -> bool {
-        self.delta.barriers().is_under_way()
+        self.marks.machine(BarrierMachine::is_under_way)
     }
 
     /// The barriers that this node knows by name, at most [`BarrierName::KNOWN_MAX`].
     pub fn known(self) -> Vec<BarrierName> {
-        self.delta.barriers().known()
+        self.marks.machine(|machine| machine.known().collect())
     }
 
     /// Whether this primary mirrors, and a barrier would drop any mark.
     pub fn is_due(self) -> bool {
-        self.delta.barriers().is_due()
+        self.marks.is_due()
     }
 
     /// The used part of the fuller table of marks, in thousandths.
     pub fn fill(self) -> u32 {
-        self.delta.barriers().fill()
+        self.marks.fill()
     }
 
     /// The youngest barrier that both nodes know by name, and since which this primary has all marks. `known`: the names that the
     /// secondary knows.
     pub fn base_with(self, known: &[BarrierName]) -> Option<BarrierName> {
-        self.delta.base_with(known)
+        self.marks.base_with(known)
     }
 }
 
@@ -94,12 +95,12 @@ impl BarrierAccess<'_> {
     /// Marks a write in the open interval. The core has numbered the write, and it is not sent yet.
     pub fn mark_write(self, ino: Ino, offset: u64, length: u64) {
         let end = offset.saturating_add(length);
-        self.delta.barriers().mark_bytes(ino, &(offset..end));
+        self.marks.mark_bytes(ino, &(offset..end));
     }
 
     /// Empties the columns of a barrier that is complete.
     pub fn drop_columns(self) {
-        self.delta.barriers().drop_columns();
+        self.marks.drop_columns();
     }
 }
 
@@ -123,7 +124,7 @@ impl BarrierAccess<'_> {
     /// # Errors
     /// If the disk fails, which poisons the store (P16), or is full. On a full disk nothing is lost.
     pub fn note_names(self, names: BarrierNames) -> Result<bool, StoreError> {
-        self.on_disk(|delta| delta.barriers().note_names(names))
+        self.on_disk(|marks| marks.note_names(names))
     }
 
     /// Removes the names of all barriers from stable storage and from memory, and ends the barrier under way and the coverage. Before
@@ -132,16 +133,16 @@ impl BarrierAccess<'_> {
     /// # Errors
     /// If the disk fails, which poisons the store (P16), or is full. Then the names may still be there.
     pub fn forget(self) -> Result<(), StoreError> {
-        self.on_disk(|delta| delta.barriers().forget())
+        self.on_disk(|marks| marks.forget())
     }
 
     fn on_disk<T>(
         self,
-        change: impl FnOnce(&DeltaTracker) -> Result<T, StoreError>,
+        change: impl FnOnce(&IntervalMarks) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let disk = self.store.content.disk();
         disk.check_not_poisoned()?;
-        match change(self.delta) {
+        match change(self.marks) {
             Err(error) if error.is_full_disk() => Err(error),
             changed => disk.poison_on_error(changed),
         }

@@ -289,7 +289,7 @@ fn check(run: &Run, bytes: TableBytes, before: &Model, after: &Model) {
     let tables = Tables::of(bytes, run.tables.disk.fork());
     let delta = tables.open(LastUse::of_test());
     go_on(&delta, after.is_in_sync);
-    let Some(base) = delta.base_with(&run.names) else {
+    let Some(base) = delta.barriers().base_with(&run.names) else {
         return;
     };
     assert!(
@@ -346,6 +346,6 @@ fn the_model_has_bases() {
         run.delta.settle();
     }
     let delta = Tables::of(run.tables.bytes(), run.tables.disk.fork()).open(LastUse::of_test());
-    let base = delta.base_with(&run.names).unwrap();
+    let base = delta.barriers().base_with(&run.names).unwrap();
     assert!(run.model.turns.contains_key(&base));
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use lockstep_delta::{BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval};
+use lockstep_delta::{
+    BarrierEffect, BarrierEvent, BarrierMachine, BarrierMessage, BarrierName, Interval,
+};
 use lockstep_lossy::disk::{Disk, Survivors, Verdict};
 use lockstep_types::BootId;
 use lockstep_types::backing::BackingTable;
@@ -120,6 +122,12 @@ impl Since {
     }
 }
 
+impl IntervalMarks {
+    fn known(&self) -> Vec<BarrierName> {
+        self.machine(|machine| machine.known().collect())
+    }
+}
+
 pub fn begin(delta: &DeltaTracker) {
     let from = Interval::new(1);
     delta
@@ -181,14 +189,14 @@ fn a_base_has_the_marks_since_then_and_no_older_ones() {
     let (tables, delta) = mirroring(64);
     change(&delta, 5, 1);
     change_key(&delta, b"iold");
-    assert_eq!(delta.base_with(&[]), None);
+    assert_eq!(delta.barriers().base_with(&[]), None);
     let first = barrier(&delta, 1);
     change(&delta, 5, 2);
     change_key(&delta, b"inew");
     let second = turn(&delta, 2).unwrap();
     change(&delta, 5, 3);
-    assert_eq!(delta.base_with(&[first]), Some(first));
-    assert_eq!(delta.base_with(&[first, second]), Some(second));
+    assert_eq!(delta.barriers().base_with(&[first]), Some(first));
+    assert_eq!(delta.barriers().base_with(&[first, second]), Some(second));
     // Before the second barrier is complete, and also after a restart.
     let delta = tables.restarted();
     let since = Since::of(&delta, first);
@@ -214,7 +222,11 @@ fn a_mark_that_is_made_before_the_columns_are_emptied_stays() {
         let since = Since::of(&tables.restarted(), name);
         assert!(since.has_part(5, 1) && since.has_part(5, 2) && since.has_part(6, 1));
         assert!(Since::of(&tables.restarted(), next).has_part(6, 1));
-        assert_eq!(delta.base_with(&[base]), None, "its marks are gone");
+        assert_eq!(
+            delta.barriers().base_with(&[base]),
+            None,
+            "its marks are gone"
+        );
         complete(&delta, next);
         delta.barriers().drop_columns();
         base = next;
@@ -266,13 +278,13 @@ fn a_loss_of_power_leaves_the_names_and_no_coverage() {
     let disk = tables.disk.after_power_loss(Survivors::Nothing, 0);
     let delta = Tables::of(tables.bytes(), disk).open(lost);
     assert!(delta.barriers().known().contains(&name));
-    assert_eq!(delta.base_with(&[name]), None);
+    assert_eq!(delta.barriers().base_with(&[name]), None);
     // Coverage that begins now is after each barrier that any node may know.
     begin(&delta);
-    assert_eq!(delta.base_with(&[name]), None);
-    assert!(delta.barriers().open_interval() > name.through.next());
+    assert_eq!(delta.barriers().base_with(&[name]), None);
+    assert!(delta.barriers().machine(BarrierMachine::open) > name.through.next());
     let next = barrier(&delta, 2);
-    assert_eq!(delta.base_with(&[name, next]), Some(next));
+    assert_eq!(delta.barriers().base_with(&[name, next]), Some(next));
 }
 
 #[test]
@@ -286,7 +298,7 @@ fn marks_beside_a_copy_of_the_store_of_another_opening_do_not_count() {
             ..LastUse::of_test()
         };
         let tables = Tables::of(tables.bytes(), tables.disk.fork());
-        tables.open(last_use).base_with(&[name])
+        tables.open(last_use).barriers().base_with(&[name])
     };
     assert_eq!(base_at(5), Some(name));
     assert_eq!(base_at(4), None, "the store is older");
@@ -305,12 +317,12 @@ fn a_kill_at_the_opening_keeps_the_coverage() {
         ..LastUse::of_test()
     };
     drop(tables.open(at(5)));
-    assert_eq!(tables.restarted().base_with(&[name]), None);
+    assert_eq!(tables.restarted().barriers().base_with(&[name]), None);
     drop(tables.open(at(5)));
     let delta = tables.open(at(6));
-    assert_eq!(delta.base_with(&[name]), Some(name));
+    assert_eq!(delta.barriers().base_with(&[name]), Some(name));
     delta.opened(7);
-    assert_eq!(tables.open(at(7)).base_with(&[name]), Some(name));
+    assert_eq!(tables.open(at(7)).barriers().base_with(&[name]), Some(name));
 }
 
 #[test]
@@ -343,10 +355,10 @@ fn forgotten_names_stay_forgotten() {
     assert!(!delta.barriers().note_names(*names).unwrap());
     assert!(delta.barriers().known().is_empty());
     assert!(tables.restarted().barriers().known().is_empty());
-    assert_eq!(delta.base_with(&[name]), None);
+    assert_eq!(delta.barriers().base_with(&[name]), None);
     begin(&delta);
     change(&delta, 5, 1);
-    assert_eq!(delta.base_with(&[name]), None);
+    assert_eq!(delta.barriers().base_with(&[name]), None);
 }
 
 #[test]
@@ -448,14 +460,14 @@ fn a_delta_that_ends_without_equal_copies_ends_the_coverage_before_the_next_chan
     delta.begin_alone(BASE, Osn::ZERO);
     change(&delta, 5, 1);
     delta.end();
-    assert_eq!(delta.base_with(&[base]), None);
+    assert_eq!(delta.barriers().base_with(&[base]), None);
     change(&delta, 5, 2);
-    assert_eq!(tables.restarted().base_with(&[base]), None);
+    assert_eq!(tables.restarted().barriers().base_with(&[base]), None);
     // Nor does a later coverage count for that base.
     begin(&delta);
     change(&delta, 5, 3);
-    assert_eq!(delta.base_with(&[base]), None);
-    assert_eq!(tables.restarted().base_with(&[base]), None);
+    assert_eq!(delta.barriers().base_with(&[base]), None);
+    assert_eq!(tables.restarted().barriers().base_with(&[base]), None);
 }
 
 /// The end of the rest waits for the table when the coverage is lost.
@@ -476,7 +488,7 @@ fn a_kill_between_two_ends_leaves_no_base_without_its_rest() {
     delta.settle();
     for state in tables.take_states() {
         let delta = Tables::of(state, tables.disk.fork()).open(LastUse::of_test());
-        let is_base = delta.base_with(&[base]).is_some();
+        let is_base = delta.barriers().base_with(&[base]).is_some();
         assert!(!is_base || Since::of(&delta, base).has_part(5, 1));
     }
 }
@@ -498,9 +510,9 @@ fn a_node_that_follows_has_no_coverage() {
     delta
         .barriers()
         .handle(BarrierEvent::FollowingBegun { from });
-    assert_eq!(delta.base_with(&[base]), None);
+    assert_eq!(delta.barriers().base_with(&[base]), None);
     delta.settle();
-    assert_eq!(tables.restarted().base_with(&[base]), None);
+    assert_eq!(tables.restarted().barriers().base_with(&[base]), None);
     assert!(delta.barriers().known().contains(&base));
 }
 
@@ -517,7 +529,7 @@ fn a_damaged_header_costs_the_coverage() {
             let mut bytes = tables.bytes();
             bytes[table][bit / 8] ^= 1 << (bit % 8);
             let delta = Tables::of(bytes, tables.disk.fork()).open(LastUse::of_test());
-            kept += usize::from(delta.base_with(&[base]).is_some());
+            kept += usize::from(delta.barriers().base_with(&[base]).is_some());
         }
         assert_eq!(kept, 0, "table {table}");
     }
