@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use lockstep_fs::Store;
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, OpenOptions};
+use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_sums::SumSecret;
 use lockstep_types::backing::Backing;
@@ -111,6 +111,7 @@ impl Writer {
             boot: BootId::from_bytes([1; 16]),
             access: Access::Write,
             log: LogOptions::default(),
+            marks: MarkTableSizes::default(),
         };
         let store = Store::open(backing, &options)?.store;
         if sums {

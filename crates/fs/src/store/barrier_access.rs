@@ -25,7 +25,7 @@ impl Store {
     /// The barriers, and the marks since the last one.
     pub fn barriers(&self) -> BarrierAccess<'_> {
         BarrierAccess {
-            marks: self.marks,
+            marks: self.delta.barriers(),
             store: self,
         }
     }
@@ -133,7 +133,7 @@ impl BarrierAccess<'_> {
     /// # Errors
     /// If the disk fails, which poisons the store (P16), or is full. Then the names may still be there.
     pub fn forget(self) -> Result<(), StoreError> {
-        self.on_disk(|marks| marks.forget())
+        self.on_disk(IntervalMarks::forget)
     }
 
     fn on_disk<T>(

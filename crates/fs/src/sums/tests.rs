@@ -13,7 +13,7 @@ use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest};
 use lockstep_types::{NodeKind, Osn, Timestamp};
 
-use crate::store::{Access, OpenOptions, Store, make_delta_table};
+use crate::store::{Access, MarkTableSizes, OpenOptions, Store, make_delta_table};
 
 pub(super) fn secret() -> SumSecret {
     SumSecret::new([5; 32])
@@ -42,6 +42,7 @@ fn open(disk: &Disk, boots: u8) -> Store {
         boot: BootId::from_bytes([boots; 16]),
         access: Access::Write,
         log: log_options(),
+        marks: MarkTableSizes::of(64),
     };
     Store::open(disk.mount(), &options).unwrap().store
 }
