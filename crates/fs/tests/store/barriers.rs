@@ -3,7 +3,7 @@
 
 use lockstep_delta::{BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval};
 use lockstep_fs::{OpError, Store, StoreError, StoreView};
-use lockstep_lossy::disk::{Disk, Survivors, Verdict};
+use lockstep_lossy::disk::{Disk, DiskOptions, Survivors, Verdict};
 use lockstep_types::{FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind};
 
 use crate::harness::{Node, new_disk, open, osn_and_time, read_all};
@@ -199,8 +199,13 @@ fn a_full_disk_forgets_names() {
     barrier(&store, 1, || Ok(())).unwrap();
     disk.fill();
     store.barriers().forget().unwrap();
-    let lost = disk.after_power_loss(Survivors::Nothing, 0);
-    assert_eq!(known(&open(&lost)), [0_u8; 0]);
+    disk.set_capacity(DiskOptions {
+        capacity_bytes: 1 << 40,
+        capacity_files: 1 << 20,
+    });
+    let mut node = Node::of(disk, store);
+    node.lose_power();
+    assert!(known(&node.store).is_empty());
 }
 
 #[test]
