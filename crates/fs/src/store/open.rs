@@ -138,9 +138,11 @@ fn open_in_memory(
         });
     }
     let overlay = Arc::new(Overlay::new(Arc::clone(backing)));
-    let opened = open_on(overlay, format.datastore, options, |backing, run| {
-        Ok(SumKeeper::idle(backing, run))
-    })?;
+    let open_sums = |backing, run| match options.access {
+        Access::Write => SumKeeper::open(backing, run),
+        Access::Read => Ok(SumKeeper::idle(backing, run)),
+    };
+    let opened = open_on(overlay, format.datastore, options, open_sums)?;
     Ok((opened, format))
 }
 
