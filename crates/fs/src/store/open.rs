@@ -217,7 +217,7 @@ fn last_run(checkpoint: &Checkpoint, options: &OpenOptions) -> LastRun {
     }
 }
 
-/// All that changes with the bytes of files.
+/// The observers of changed bytes, and the keeper of the sums.
 fn observers(delta: &Arc<DeltaTracker>, lost_found: &Arc<LostFound>, sums: SumKeeper) -> Observers {
     let list: Vec<Arc<dyn ByteObserver>> = vec![
         Arc::clone(delta) as Arc<dyn ByteObserver>,
