@@ -65,7 +65,6 @@ impl NodeShared {
     ) -> Result<RoleReport, CommandFailure> {
         // Programs go on until the node gives its role away, and an address that leaves for nothing would be an outage.
         datastore.role().prepare_hand_over()?;
-        datastore.check_before_failover()?;
         let Some(address) = slot.address().here() else {
             return datastore.role().hand_over();
         };

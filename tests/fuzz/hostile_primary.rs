@@ -120,14 +120,15 @@ impl Conversation<'_> {
 
     fn greet(&mut self) -> Result<(), Ended> {
         self.meet()?;
+        let in_sync = self.chance.percent(50);
         let greeting = Message::Hello(Hello {
             version: PROTOCOL_VERSION,
-            in_sync: self.chance.percent(50),
+            in_sync,
             durable: self.chance.percent(50),
             was_resynced: self.chance.percent(90),
             store: messages::store(self.chance, &self.known),
             sync: messages::standing(self.chance, &self.known),
-            sum_secret: Some(SumSecret::new([self.chance.percent(50).into(); 32])),
+            sum_secret: Some(SumSecret::new([in_sync.into(); 32])),
         });
         if self.chance.percent(5) {
             let other = messages::any(self.chance, &self.known);

@@ -156,17 +156,6 @@ impl Datastore {
         Ok(verify_report(report, mode))
     }
 
-    /// Compares this node with its peer by their sums before a planned failover, for a few seconds at most.
-    ///
-    /// # Errors
-    /// If the copies differ.
-    pub fn check_before_failover(&self) -> Result<(), CommandFailure> {
-        match self.session() {
-            Session::Primary(session) => session.jobs.check_before_failover(),
-            Session::Undecided(_) | Session::Secondary(_) => Ok(()),
-        }
-    }
-
     /// Compares this node with its peer, and remembers nothing.
     ///
     /// # Errors

@@ -493,7 +493,7 @@ pub enum Response {
         to: u64,
         /// The hash.
         hash: Hash128,
-        /// What the sums say of the content.
+        /// The word of the sums about the content.
         sums: SumsWord,
     },
     /// Digests of all inodes in a range of numbers.
@@ -502,7 +502,7 @@ pub enum Response {
         to: u64,
         /// Digests by inode number, in order.
         digests: Vec<(u64, Hash128)>,
-        /// What the sums say of the content.
+        /// The word of the sums about the content.
         sums: SumsWord,
     },
     /// An inode, without its content and without its records in other tables.
@@ -526,7 +526,7 @@ pub enum Response {
         /// The bits.
         #[serde(with = "serde_bytes")]
         differing: Vec<u8>,
-        /// What the sums say of the content.
+        /// The word of the sums about the content.
         sums: SumsWord,
     },
     /// Blocks and their sums, one after the other.

@@ -5,7 +5,6 @@
 //! Invariant: a job runs over the connection that it was decided for. A job that begins after the loss of its
 //! connection does nothing.
 
-mod before_failover;
 mod byte_budget;
 mod client_pause;
 mod counted_peer;

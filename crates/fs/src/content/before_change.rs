@@ -201,7 +201,7 @@ pub trait ByteObserver: Send + Sync {
     }
 }
 
-/// The observers of one store, in the order in which they are told, and the keeper of its sums, who changes the sums with the
+/// The observers of one store, in the order in which they are told, and the keeper of its sums, which changes the sums with the
 /// bytes.
 pub struct Observers {
     list: Vec<Arc<dyn ByteObserver>>,

@@ -141,9 +141,11 @@ fn open_in_memory(
         });
     }
     let overlay = Arc::new(Overlay::new(Arc::clone(backing)));
-    let opened = open_on(overlay, format.datastore, options, |backing, run| {
-        Ok(SumKeeper::idle(backing, run))
-    })?;
+    let open_sums = |backing, run| match options.access {
+        Access::Write => SumKeeper::open(backing, run),
+        Access::Read => Ok(SumKeeper::idle(backing, run)),
+    };
+    let opened = open_on(overlay, format.datastore, options, open_sums)?;
     Ok((opened, format))
 }
 
@@ -218,7 +220,7 @@ fn last_run(checkpoint: &Checkpoint, options: &OpenOptions) -> LastRun {
     }
 }
 
-/// All that changes with the bytes of files.
+/// The observers of changed bytes, and the keeper of the sums.
 fn observers(delta: &Arc<DeltaTracker>, lost_found: &Arc<LostFound>, sums: SumKeeper) -> Observers {
     let list: Vec<Arc<dyn ByteObserver>> = vec![
         Arc::clone(delta) as Arc<dyn ByteObserver>,

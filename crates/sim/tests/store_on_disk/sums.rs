@@ -37,7 +37,7 @@ fn fits_after_crashes(power: bool) {
     }
 }
 
-/// What a check says of the mutant.
+/// The words of a check about the mutant.
 fn said_of(mutant: Mutant, power: bool) -> String {
     activate(Some(mutant));
     let checked = catch_unwind(AssertUnwindSafe(|| fits_after_crashes(power)));

@@ -40,7 +40,7 @@ fn a_flipped_bit_does_not_fit_its_sum() {
     assert_eq!(kept, [Some(key.block(&[1; 4096]))]);
 }
 
-/// Equal content has equal sums, whatever led to the content.
+/// Equal content has equal sums, by any way to the content.
 #[test]
 fn two_ways_to_one_content_have_one_sum() {
     let mut test = TestStore::new();
