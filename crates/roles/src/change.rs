@@ -122,6 +122,11 @@ impl RoleChange {
         self.from.becomes_complete(&self.to)
     }
 
+    /// Whether a node begins to lead in a generation of its own: what it has noted of the intervals before holds no longer.
+    pub fn begins_to_lead(&self) -> bool {
+        self.to.is_primary() && self.from.generation != self.to.generation
+    }
+
     /// Whether anything is to be written.
     pub fn changes_record(&self) -> bool {
         self.from != self.to

@@ -68,14 +68,9 @@ impl CurrentRole {
             role_file, host, ..
         } = &*self.engine;
         let drawn = host.random_id();
-        let left_out = if change.makes_complete() {
-            skip_numbers(&self.engine, drawn)
-        } else {
-            Ok(())
-        };
-        let forgotten = left_out.and_then(|()| self.forget_barriers(change));
-        let forgotten = forgotten.map_err(std::io::Error::other);
-        let written = forgotten.and_then(|()| role_file.replace(change, drawn));
+        let prepared = prepare_store(&self.engine, &self.session(), change, drawn);
+        let prepared = prepared.map_err(std::io::Error::other);
+        let written = prepared.and_then(|()| role_file.replace(change, drawn));
         if let Err(error) = &written {
             let datastore = self.engine.name();
             tracing::error!(datastore, %error, "the role cannot be written");
@@ -85,17 +80,6 @@ impl CurrentRole {
             self.engine.role.promise.give(&**host);
         }
         written.unwrap_or(false)
-    }
-
-    /// A node that leads in another generation has no marks of the intervals before. So its copy has no barrier in common with another
-    /// one, from before the node leads.
-    fn forget_barriers(&self, change: RoleChange) -> Result<(), StoreError> {
-        let (from, to) = (change.from, change.to);
-        let begins_to_lead = to.is_primary() && from.generation != to.generation;
-        if begins_to_lead {
-            self.session().barriers().forget()?;
-        }
-        Ok(())
     }
 
     /// A node that is about to lead keeps its standing: a restarted primary was undecided, and the caches of its kernel
@@ -165,4 +149,23 @@ impl CurrentRole {
         }
         self.set_standing(Standing::Serving);
     }
+}
+
+/// Makes durable in the store what must hold before the record of a change is on the disk. `drawn` are random bytes.
+///
+/// A node that begins to lead forgets its barriers: it has no marks of the intervals before, so its copy has no barrier in common
+/// with another one.
+fn prepare_store(
+    engine: &Engine,
+    session: &Session,
+    change: RoleChange,
+    drawn: [u8; 16],
+) -> Result<(), StoreError> {
+    if change.makes_complete() {
+        skip_numbers(engine, drawn)?;
+    }
+    if change.begins_to_lead() {
+        session.barriers().forget()?;
+    }
+    Ok(())
 }
