@@ -20,6 +20,8 @@ const KILL_GRACE: Duration = Duration::from_secs(10);
 
 /// A process that this process started, and its log.
 pub(crate) struct BackgroundProcess {
+    /// The words of a command that runs `command`; none if this process does so.
+    within: Vec<String>,
     command: Vec<String>,
     log: PathBuf,
     child: Child,
@@ -30,6 +32,7 @@ impl BackgroundProcess {
     pub(crate) fn start(command: Vec<String>, log: &Path) -> Result<Self> {
         let child = spawn(&command, log)?;
         Ok(Self {
+            within: Vec::new(),
             command,
             log: log.to_owned(),
             child,
@@ -64,9 +67,15 @@ impl BackgroundProcess {
             .context("cannot wait for a process")
     }
 
+    /// Later starts are done by a command that begins with these words, and becomes the program.
+    pub(crate) fn run_within(&mut self, words: Vec<String>) {
+        self.within = words;
+    }
+
     /// Starts the dead process again.
     pub(crate) fn restart(&mut self) -> Result<()> {
-        self.child = spawn(&self.command, &self.log)?;
+        let command = [self.within.as_slice(), &self.command].concat();
+        self.child = spawn(&command, &self.log)?;
         Ok(())
     }
 

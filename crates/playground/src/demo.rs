@@ -1,12 +1,14 @@
 //! `lockstep demo`: shows the main promise on this machine in about a minute.
 //!
 //! The demo writes real data into a mirrored directory. While programs and a client write, it kills the secondary with
-//! SIGKILL, then the server of the primary, and then the process of the new primary alone (`failover`). The demo checks
-//! each statement before it prints the statement, and fails if a check fails.
+//! SIGKILL, then the server of the primary, and then the process of the new primary alone (`failover`). At the end a bit of the
+//! secondary's disk flips (`rot`), and its server loses power (`power`). The demo checks each statement before it prints the
+//! statement, and fails if a check fails.
 
 mod database;
 mod failover;
 mod files;
+mod power;
 mod rot;
 mod show;
 
@@ -29,6 +31,7 @@ use crate::records::WrittenRecords;
 
 use database::{DatabaseWriter, Ledger};
 use files::DemoFiles;
+use power::LastFile;
 use rot::FlippedBit;
 use show::{Show, count, duration, milliseconds, size};
 
@@ -43,7 +46,8 @@ const INTERRUPTED: u8 = 130;
 ///
 /// Runs a primary, a secondary and a witness, and writes files, a database and a large file into the mirrored
 /// directory. While a client writes, the demo kills the secondary, then the primary, and then a process alone. It shows
-/// how long the client waited, brings each of them back, and checks that nothing is lost.
+/// how long the client waited, brings each of them back, and checks that nothing is lost. Then it flips a bit on the disk of
+/// the secondary, and cuts the power of its server.
 /// Needs root, /dev/fuse and 1 GiB of space, and leaves nothing behind.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -114,6 +118,7 @@ impl<'s> Demo<'s> {
                 failover_after_ms: FAILOVER_AFTER_MS,
                 can_isolate: false,
             }),
+            own_disks: true,
             ..PlaygroundOptions::new(&work_dir.path().join("play"))?
         };
         let mut asked_to_stop = || signals.pending().next().is_some();
@@ -142,7 +147,8 @@ impl<'s> Demo<'s> {
         self.heal_a_flipped_bit(&files)?;
         self.show.step("Is everything there that was acknowledged?");
         check_all(self.show, &self.cluster.mount()?, &files, records, &ledger)?;
-        self.read_secondary_alone(&files, records, &ledger)
+        let last = self.lose_the_power_of_the_secondary()?;
+        self.read_secondary_alone(&files, records, &ledger, last.as_ref())
     }
 
     fn introduce(&mut self) -> Result<()> {
@@ -324,6 +330,7 @@ impl<'s> Demo<'s> {
         files: &DemoFiles,
         records: WrittenRecords,
         ledger: &Ledger,
+        last: Option<&LastFile>,
     ) -> Result<()> {
         self.show.step("Is it all on the secondary alone?");
         let secondary = self.cluster.primary.other();
@@ -336,6 +343,7 @@ impl<'s> Demo<'s> {
         self.show
             .command(&format!("lockstep export {DATASTORE} {}", copy.display()));
         self.cluster.export(secondary, &copy)?;
+        last.map_or(Ok(()), |last| last.check(&copy))?;
         check_all(self.show, &copy, files, records, ledger)
     }
 }

@@ -7,7 +7,8 @@
 //! DIR/a, DIR/b            node.key, node.crt, node.toml, store, control.sock
 //! ```
 //!
-//! A playground with a witness has more: `w` and `w.log` of the witness, and `a.hold.log` and `b.hold.log` of the holders.
+//! A playground with a witness has more: `w` and `w.log` of the witness, and `a.hold.log` and `b.hold.log` of the holders. One whose
+//! servers have disks of their own has `a.disk` and `b.disk`, which are mounted at `a` and `b`.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -23,6 +24,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::config::{self, DATASTORE};
+use crate::disk::ServerDisk;
 use crate::network::{PlaygroundNetwork, Way};
 use crate::options::{NODE_NAMES, PlaygroundOptions};
 use crate::program::Program;
@@ -42,6 +44,8 @@ pub(crate) struct PlaygroundLayout {
     /// The primary first.
     pub(crate) nodes: Vec<NodePlan>,
     pub(crate) witness: Option<PlaygroundWitness>,
+    /// The disks of the servers, in the order of the nodes; none if they use the disk of this machine.
+    disks: Vec<ServerDisk>,
     /// Held while the playground exists: a directory has one playground at a time.
     _lock: OwnedFd,
 }
@@ -71,8 +75,16 @@ impl PlaygroundLayout {
         let dir = make_root(options)?;
         let lock = lock(&dir)?;
         let earlier = earlier_uuid(&dir, options)?;
-        let layout = Self::plan(dir, lock, options)?;
+        let mut layout = Self::plan(dir, lock, options)?;
         layout.refuse_running()?;
+        if options.own_disks {
+            let disks = layout
+                .nodes
+                .iter()
+                .map(|node| ServerDisk::make(&node.identity));
+            // A machine that cannot make one has none.
+            layout.disks = disks.collect::<Result<_>>().unwrap_or_default();
+        }
         layout.unmount()?;
         let uuid = earlier.unwrap_or_else(DatastoreUuid::random);
         layout.write_configs(uuid, options)?;
@@ -112,6 +124,7 @@ impl PlaygroundLayout {
             mount,
             nodes,
             witness,
+            disks: Vec::new(),
             _lock: lock,
         })
     }
@@ -181,14 +194,32 @@ impl PlaygroundLayout {
         PlaygroundNetwork::start(to_nodes.chain(to_witness), round_trip)
     }
 
+    /// Whether the servers have disks of their own.
+    pub(crate) fn has_disks(&self) -> bool {
+        !self.disks.is_empty()
+    }
+
+    /// The disk of the server with this number loses its power. No process may use the disk. Returns the beginning of a command
+    /// that starts a process of the server ([`ServerDisk::lose_power`]).
+    pub(crate) fn lose_power(&self, node: usize) -> Result<Vec<String>> {
+        unmount_of(self.nodes.get(node))?;
+        let disk = self.disks.get(node);
+        disk.context("the server has no disk of its own")?
+            .lose_power()
+    }
+
     /// Removes the mounts that dead nodes have left behind.
     pub(crate) fn unmount(&self) -> Result<()> {
-        for node in &self.nodes {
-            mounts::unmount_all(&node.mount)
-                .with_context(|| format!("cannot unmount {}", node.mount.display()))?;
-        }
-        Ok(())
+        unmount_of(&self.nodes)
     }
+}
+
+/// Removes the mounts of dead nodes.
+fn unmount_of<'a>(nodes: impl IntoIterator<Item = &'a NodePlan>) -> Result<()> {
+    nodes.into_iter().try_for_each(|node| {
+        mounts::unmount_all(&node.mount)
+            .with_context(|| format!("cannot unmount {}", node.mount.display()))
+    })
 }
 
 /// The directory before the start of a playground. A playground that cannot start removes what it has made.

@@ -4,7 +4,7 @@
 //! writes the configuration files of the nodes and runs every command by the program's path, as an operator does.
 //!
 //! The modules from the bottom up: `background`, `bytes`, `config`, `mounts`, `network`, `ports`, `program` and `sockets`
-//! stand alone; `layout`, `node` and `witness` use them; `playground` runs the nodes. `records`, `record_service` and
+//! stand alone; `disk` uses `mounts`; `layout`, `node` and `witness` use them; `playground` runs the nodes. `records`, `record_service` and
 //! `record_client` are a program and its client; `cluster_address` takes the client to the node that serves. `cluster`
 //! starts all of these, and `demo` and `measure` use it.
 
@@ -15,6 +15,7 @@ mod cluster_address;
 mod config;
 mod demo;
 mod description;
+mod disk;
 mod layout;
 mod measure;
 mod mounts;

@@ -110,6 +110,14 @@ impl NodeProcess {
         all.iter_mut().try_for_each(|process| process.await_end())
     }
 
+    /// Later starts of the node and its holder are done by a command that begins with these words.
+    pub(crate) fn run_within(&mut self, words: Vec<String>) {
+        if let Some(holder) = &mut self.holder {
+            holder.run_within(words.clone());
+        }
+        self.process.run_within(words);
+    }
+
     /// Starts a dead node again by its command, and its holder, if that is dead, too.
     pub(crate) fn restart(&mut self) -> Result<()> {
         if let Some(holder) = &mut self.holder

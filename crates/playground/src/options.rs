@@ -169,6 +169,8 @@ pub(crate) struct PlaygroundOptions {
     pub(crate) pause_limit_ms: u64,
     /// The parts of a cluster that fails over by itself, if this is one.
     pub(crate) cluster: Option<ClusterOptions>,
+    /// Whether each server gets a disk of its own, which can lose its power, if this machine can make one.
+    pub(crate) own_disks: bool,
     /// When acknowledged writes are on stable storage.
     pub(crate) durability: Durability,
     /// Behaviour when the peer stays away.
@@ -199,6 +201,7 @@ impl PlaygroundOptions {
             round_trip: Duration::ZERO,
             pause_limit_ms: settings::PAUSE_LIMIT.default,
             cluster: None,
+            own_disks: false,
             durability: Durability::default(),
             on_peer_loss: OnPeerLoss::default(),
             encryption: Encryption::default(),

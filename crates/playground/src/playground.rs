@@ -140,6 +140,20 @@ impl Playground {
         self.network.isolate(name.number(), is_cut);
     }
 
+    /// Whether the servers have disks of their own, which can lose their power.
+    pub(crate) fn has_disks(&self) -> bool {
+        self.layout.has_disks()
+    }
+
+    /// The server of a node loses its power: its processes die, and its disk forgets what is not on stable storage. The node starts
+    /// again by [`NodeProcess::restart`].
+    pub(crate) fn lose_power(&mut self, name: ServerName) -> Result<()> {
+        self.node(name)?.kill_server()?;
+        let within = self.layout.lose_power(name.number())?;
+        self.node(name)?.run_within(within);
+        Ok(())
+    }
+
     /// The state of the datastore, as this node reports it.
     pub(crate) fn status(&self, name: ServerName) -> Result<StatusAnswer> {
         self.program.status(&self.plan(name)?.control)
