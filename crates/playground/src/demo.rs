@@ -283,12 +283,17 @@ impl<'s> Demo<'s> {
         ledger.finish()
     }
 
-    /// Starts a dead node again, and waits until both are in sync.
+    /// Starts a dead node again, while the client writes, and waits until both are in sync.
     fn bring_back(&mut self, name: ServerName) -> Result<()> {
         self.show.step(&format!(
             "Bring node {} back, while the client goes on writing",
             name.word()
         ));
+        self.restart(name)
+    }
+
+    /// Starts a dead node again, and waits until both are in sync.
+    fn restart(&mut self, name: ServerName) -> Result<()> {
         let node = self.cluster.playground.node(name)?;
         node.restart()?;
         for command in node.command_lines() {

@@ -44,7 +44,7 @@ impl Demo<'_> {
             size(LAST_BYTES as u64)
         ));
         self.cut_power(secondary)?;
-        self.bring_back(secondary)?;
+        self.restart(secondary)?;
         let compared = self.compared_after_changes()?;
         self.show.good(&format!(
             "the disk had forgotten an unknown part; {} were compared, and nothing else",
