@@ -1,7 +1,7 @@
 //! A model of two nodes, their region marks and their barriers: every order of events, with a bounded number of failures, holds
 //! the promises of docs/protocol/delta.md.
 //!
-//! The model runs the product's [`BarrierMachine`](lockstep_delta::BarrierMachine), [`PeerMarks`](lockstep_delta::PeerMarks),
+//! The model runs the product's [`BarrierMachine`](lockstep_delta::BarrierMachine), [`AnnouncedRegions`](lockstep_delta::AnnouncedRegions),
 //! [`MarkCoverage`](lockstep_delta::MarkCoverage) and [`CopyDifference`](lockstep_delta::CopyDifference). Around them the model
 //! has the contents and marks of both nodes, in memory and on stable storage, and the operations in flight.
 
@@ -38,6 +38,7 @@ const fn limits(failures: u8, writes: u8, operations: u8, barriers: u8) -> Limit
         operations,
         barriers,
         ahead: false,
+        in_memory: false,
         forces: false,
         old_copies: false,
         breaks: None,
@@ -72,7 +73,7 @@ fn one_failure() {
     let seen = explore(limits(1, 1, 1, 1));
     sees(&seen, &[Sight::Takeover, Sight::BarrierInResync]);
     let seen = explore(limits(1, 2, 0, 1));
-    sees(&seen, &[Sight::DeferredInBarrier]);
+    sees(&seen, &[Sight::WaitsInBarrier]);
     let ahead = Limits {
         ahead: true,
         ..limits(1, 2, 0, 1)
@@ -92,6 +93,38 @@ fn two_failures() {
 fn three_failures() {
     explore(limits(3, 1, 0, 0));
     explore(limits(3, 0, 1, 1));
+}
+
+/// A node that serves alone has its marks in memory only, as today.
+#[test]
+fn marks_of_a_node_alone_are_in_memory() {
+    let in_memory = |limits| Limits {
+        in_memory: true,
+        ..limits
+    };
+    let seen = explore(in_memory(limits(1, 2, 0, 1)));
+    sees(&seen, &[Sight::WaitsInBarrier]);
+    let seen = explore(in_memory(limits(2, 1, 0, 1)));
+    sees(&seen, &[Sight::DeposedBase]);
+    explore(in_memory(limits(2, 0, 1, 1)));
+    explore(in_memory(limits(3, 1, 0, 0)));
+    let forced = Limits {
+        forces: true,
+        ..in_memory(limits(2, 1, 0, 1))
+    };
+    explore(forced);
+    let old_copies = Limits {
+        old_copies: true,
+        ..in_memory(limits(1, 1, 0, 1))
+    };
+    explore(old_copies);
+    finds(Break::NamesOutliveAlone, in_memory(limits(2, 1, 0, 0)));
+    finds(Break::AttemptOutlivesSync, in_memory(limits(2, 1, 0, 1)));
+    finds(
+        Break::WriteBeforeAnnouncement,
+        in_memory(limits(1, 1, 0, 0)),
+    );
+    finds(Break::TurnAfterOperation, in_memory(limits(1, 1, 0, 1)));
 }
 
 /// Both nodes may serve alone, by an operator.
@@ -129,6 +162,7 @@ fn with_the_bounds_of_the_environment() {
         operations: bound("OPERATIONS"),
         barriers: bound("BARRIERS"),
         ahead: bound("AHEAD") > 0,
+        in_memory: bound("IN_MEMORY") > 0,
         forces: bound("FORCES") > 0,
         old_copies: bound("OLD_COPIES") > 0,
         breaks: None,
@@ -141,12 +175,20 @@ fn with_the_bounds_of_the_environment() {
 fn without_a_rule_of_marks_a_promise_is_broken() {
     finds(Break::MarkAfterWrite, limits(2, 1, 0, 0));
     finds(Break::MarkAfterSend, limits(2, 1, 0, 0));
-    finds(Break::WriteBeforePeerMark, limits(1, 1, 0, 0));
-    finds(Break::DeferredByOldInterval, limits(1, 2, 0, 1));
-    finds(Break::MarksOutliveLink, limits(2, 2, 0, 0));
+    finds(Break::WriteBeforeAnnouncement, limits(1, 1, 0, 0));
+    finds(Break::AnnouncedUnmarked, limits(1, 1, 0, 0));
+    finds(Break::AnnouncedForOldInterval, limits(1, 2, 0, 1));
     finds(Break::MarkUndurableAlone, limits(2, 1, 0, 0));
     finds(Break::DurableTooEarly, limits(2, 1, 0, 0));
     finds(Break::StartForgetsPaw, limits(2, 2, 0, 0));
+}
+
+/// Each of these takes some million states.
+#[test]
+#[ignore = "explores for minutes: run after changes of the rules"]
+fn without_a_rule_that_needs_four_events_a_promise_is_broken() {
+    finds(Break::AnnouncementsOutliveLink, limits(3, 1, 0, 1));
+    finds(Break::NumbersReused, limits(3, 1, 0, 1));
 }
 
 #[test]
@@ -154,8 +196,9 @@ fn without_a_rule_of_barriers_a_promise_is_broken() {
     finds(Break::BarrierDropsNewMarks, limits(1, 1, 0, 1));
     finds(Break::BarrierBeforeSync, limits(1, 1, 0, 1));
     finds(Break::BarrierBeforeOwnSync, limits(1, 1, 0, 1));
-    finds(Break::BarrierByArrival, limits(1, 1, 0, 1));
-    finds(Break::BarrierSkipsDeferred, limits(1, 1, 0, 1));
+    finds(Break::TurnAfterOperation, limits(1, 1, 0, 1));
+    finds(Break::LinkWithoutTurn, limits(2, 1, 0, 1));
+    finds(Break::BarrierSkipsWaiting, limits(1, 1, 0, 1));
     finds(Break::LaterIntervalClears, limits(2, 2, 0, 1));
     finds(Break::JoinForgetsOlder, limits(2, 2, 0, 1));
     finds(Break::AttemptPushesOut, limits(2, 0, 0, 2));
@@ -170,7 +213,6 @@ fn without_a_rule_of_bases_a_promise_is_broken() {
     finds(Break::RollBackExecuted, limits(2, 0, 1, 0));
     finds(Break::RollBackUnnoted, limits(2, 0, 1, 0));
     finds(Break::SoftBaseForgetsOperations, limits(1, 0, 1, 0));
-    finds(Break::NumbersReused, limits(3, 1, 0, 0));
 }
 
 #[test]

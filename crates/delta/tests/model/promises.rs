@@ -30,6 +30,9 @@ impl World {
                 matches!(
                     action,
                     Action::Execute(_)
+                        | Action::Announce(_)
+                        | Action::Announced(_)
+                        | Action::Heard(_)
                         | Action::Deliver(_)
                         | Action::Answer(_)
                         | Action::Commit
@@ -56,20 +59,23 @@ pub enum Sight {
     /// A base although both nodes have lost power.
     BaseAfterBoth,
     BarrierInResync,
-    DeferredInBarrier,
+    WaitsInBarrier,
+    /// A base after a loss of power of the primary, which another one has replaced.
+    DeposedBase,
 }
 
 impl World {
     /// Notes the kinds of this state.
     pub fn look(&self, seen: &mut BTreeSet<Sight>) {
         let barrier = self.link != Link::Down && self.is_barrier_under_way();
-        let is_deferred = |write: &Write| write.here == Here::Deferred;
-        let defers = self.writes.iter().flatten().any(is_deferred);
+        let waits = |write: &Write| write.here == Here::Waits;
+        let waits = self.writes.iter().flatten().any(waits);
         let sights = [
             (Sight::Takeover, self.nodes[1].role.leads),
             (Sight::BaseAfterBoth, self.survived_both),
             (Sight::BarrierInResync, barrier && self.link == Link::Resync),
-            (Sight::DeferredInBarrier, barrier && defers),
+            (Sight::WaitsInBarrier, barrier && waits),
+            (Sight::DeposedBase, self.survived_deposed),
         ];
         let sights = sights.into_iter().filter(|(_, is_seen)| *is_seen);
         seen.extend(sights.map(|(sight, _)| sight));
