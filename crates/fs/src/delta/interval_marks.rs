@@ -32,7 +32,7 @@ use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
-use super::barrier_file::BarrierFile;
+use super::barrier_file::{BarrierFile, LeftNames};
 use super::kept_column::{ColumnWords, KeptColumn};
 use super::region_marks::RegionNotes;
 use super::resync_part::ChangedRecords;
@@ -155,7 +155,7 @@ impl IntervalMarks {
     /// The columns in these tables, as the last process has left them. `has_rest`: nothing of the rest of the last process is lost.
     pub(super) fn open(
         tables: [MarkTable; 2],
-        file: (BarrierFile, BarrierNames),
+        file: (BarrierFile, LeftNames),
         has_rest: bool,
     ) -> Self {
         let [first, second] = tables.map(KeptColumn::open);
@@ -169,7 +169,12 @@ impl IntervalMarks {
             }
             _ => (None, MarkColumns::default()),
         };
-        let (names, known) = file;
+        let (names, left) = file;
+        let known = left.that_count(live_after.is_some());
+        if known != left.names {
+            // A name that is left there counts only with the coverage of a later process, which begins above that name.
+            let _left = names.lock().write(known).is_err();
+        }
         let marks = Self {
             state: Mutex::new(IntervalState::of(known, columns, live_after)),
             tables: Mutex::new([first, second]),
@@ -359,15 +364,18 @@ impl IntervalMarks {
 impl IntervalMarks {
     /// Takes an event of the barriers. Changes memory only.
     pub fn handle(&self, event: BarrierEvent) -> Vec<BarrierEffect> {
-        if matches!(event, BarrierEvent::FollowingBegun { .. }) {
-            self.lose_coverage();
-        }
         let mut state = self.state.lock();
         let open = state.machine.open();
         let event = match event {
             BarrierEvent::MirroringBegun { from } => BarrierEvent::MirroringBegun {
                 from: state.begin_coverage(from),
             },
+            BarrierEvent::Turned { to } if !state.machine.mirrors() => {
+                let from = to.max(open);
+                BarrierEvent::Turned {
+                    to: state.begin_coverage(from),
+                }
+            }
             _ => event,
         };
         let effects = state.machine.handle(event);
@@ -450,6 +458,17 @@ impl IntervalMarks {
             return Ok(false);
         }
         file.write(names).map(|()| true)
+    }
+
+    /// The names count only with the coverage from now on, as this node is about to serve alone. The barrier under way ends.
+    pub fn hide_names(&self) -> Result<(), StoreError> {
+        let file = self.names.lock();
+        let names = {
+            let mut state = self.state.lock();
+            state.machine.end_attempt();
+            state.machine.names()
+        };
+        file.hide(names)
     }
 
     /// Removes the names from stable storage, and drops all marks and the coverage.
