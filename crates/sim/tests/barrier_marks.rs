@@ -5,7 +5,7 @@
 
 use lockstep_delta::{BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval};
 use lockstep_fs::store::{Access, ChangedRecords, DeltaWalk, MarkTableSizes, OpenOptions};
-use lockstep_fs::{Store, StoreView, keys};
+use lockstep_fs::{Store, keys};
 use lockstep_intentlog::LogOptions;
 use lockstep_lossy::disk::{Disk, Survivors};
 use lockstep_types::mutants::{Mutant, activate};

@@ -87,15 +87,15 @@ impl CurrentRole {
         written.unwrap_or(false)
     }
 
-    /// A node that leads in another generation has no marks of the intervals before. So its copy has no barrier in common with another
-    /// one, from before the node leads.
+    /// A node that begins to lead serves alone: its names are hidden (P28). A copy that is made complete by force may lack anything.
     fn forget_barriers(&self, change: RoleChange) -> Result<(), StoreError> {
         let (from, to) = (change.from, change.to);
         let begins_to_lead = to.is_primary() && from.generation != to.generation;
-        if begins_to_lead {
-            self.session().barriers().forget()?;
+        match (begins_to_lead, change.makes_complete()) {
+            (false, _) => Ok(()),
+            (true, false) => self.engine.store.barriers().hide_names(),
+            (true, true) => self.session().barriers().forget(),
         }
-        Ok(())
     }
 
     /// A node that is about to lead keeps its standing: a restarted primary was undecided, and the caches of its kernel

@@ -370,8 +370,12 @@ impl IntervalMarks {
             BarrierEvent::MirroringBegun { from } => BarrierEvent::MirroringBegun {
                 from: state.begin_coverage(from),
             },
-            BarrierEvent::Turned { to } if !state.machine.mirrors() => {
-                let from = to.max(open);
+            // Writes of the open interval may be under way, and the marks of them lost. The barrier of that interval waits for them,
+            // so that interval is the first base.
+            BarrierEvent::Turned { to }
+                if state.live_after.is_none() && !state.machine.mirrors() =>
+            {
+                let from = to.max(open).next();
                 BarrierEvent::Turned {
                     to: state.begin_coverage(from),
                 }

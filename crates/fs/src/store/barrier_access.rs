@@ -133,7 +133,7 @@ impl BarrierAccess<'_> {
     /// # Errors
     /// If the disk fails, which poisons the store (P16), or is full.
     pub fn hide_names(self) -> Result<(), StoreError> {
-        self.on_disk(|delta| delta.barriers().hide_names())
+        self.on_disk(IntervalMarks::hide_names)
     }
 
     /// Removes the names of all barriers from stable storage and from memory, and ends the barrier under way and the coverage. Before

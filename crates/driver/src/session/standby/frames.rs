@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use lockstep_delta::BarrierEvent;
+use lockstep_delta::announced::REGION_BYTES;
 use lockstep_fs::store::Applied;
 use lockstep_fs::{OpError, Store};
 use lockstep_link::{FrameRef, SendFrames};
-use lockstep_repl::message::{BarrierMessage, Envelope, Message, Request, WriteMessage};
+use lockstep_repl::message::{BarrierMessage, Envelope, Message, RegionRun, Request, WriteMessage};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, MetaOp, Osn};
 
@@ -79,6 +81,16 @@ impl StandbySession {
             }
             Message::Barrier(message) => {
                 self.receive_barrier(message);
+                Ok(())
+            }
+            Message::Turn(to) => {
+                let _none = store.barriers().handle(BarrierEvent::Turned { to });
+                Ok(())
+            }
+            // On this thread, as the marks of a write: behind a flush that hangs, the primary's writes would wait.
+            Message::Announce { id, runs } => {
+                mark_regions(store, &runs);
+                self.answer(&**sender, Message::Announced { id });
                 Ok(())
             }
             Message::Request { id, request } => {
@@ -277,6 +289,19 @@ impl StandbySession {
             drop(permit);
         });
         Ok(())
+    }
+}
+
+/// Marks the regions in which the primary is about to write: this copy may never get the bytes, and the primary may keep them over a
+/// loss of its power (rule P26).
+fn mark_regions(store: &Store, runs: &[RegionRun]) {
+    if is_active(Mutant::AnnouncedUnmarked) {
+        return;
+    }
+    for run in runs {
+        let offset = run.first.saturating_mul(REGION_BYTES);
+        let length = u64::from(run.count).saturating_mul(REGION_BYTES);
+        store.barriers().mark_write(run.ino, offset, length);
     }
 }
 
