@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use explore::Found;
-use limits::{Break, Limits};
+use limits::{Break, Hands, Limits};
 use promises::Sight;
 
 const fn limits(failures: u8, writes: u8, operations: u8, barriers: u8) -> Limits {
@@ -39,8 +39,7 @@ const fn limits(failures: u8, writes: u8, operations: u8, barriers: u8) -> Limit
         barriers,
         ahead: false,
         in_memory: false,
-        forces: false,
-        old_copies: false,
+        hands: Hands::Nothing,
         breaks: None,
     }
 }
@@ -109,12 +108,12 @@ fn marks_of_a_node_alone_are_in_memory() {
     explore(in_memory(limits(2, 0, 1, 1)));
     explore(in_memory(limits(3, 1, 0, 0)));
     let forced = Limits {
-        forces: true,
+        hands: Hands::Force,
         ..in_memory(limits(2, 1, 0, 1))
     };
     explore(forced);
     let old_copies = Limits {
-        old_copies: true,
+        hands: Hands::PutBack,
         ..in_memory(limits(1, 1, 0, 1))
     };
     explore(old_copies);
@@ -131,7 +130,7 @@ fn marks_of_a_node_alone_are_in_memory() {
 #[test]
 fn takeovers_by_force() {
     let forced = |limits| Limits {
-        forces: true,
+        hands: Hands::Force,
         ..limits
     };
     explore(forced(limits(2, 1, 0, 1)));
@@ -141,7 +140,7 @@ fn takeovers_by_force() {
 #[test]
 fn an_old_copy_is_put_back() {
     let old_copies = |limits| Limits {
-        old_copies: true,
+        hands: Hands::PutBack,
         ..limits
     };
     explore(old_copies(limits(1, 1, 0, 1)));
@@ -163,8 +162,11 @@ fn with_the_bounds_of_the_environment() {
         barriers: bound("BARRIERS"),
         ahead: bound("AHEAD") > 0,
         in_memory: bound("IN_MEMORY") > 0,
-        forces: bound("FORCES") > 0,
-        old_copies: bound("OLD_COPIES") > 0,
+        hands: match (bound("FORCES"), bound("OLD_COPIES")) {
+            (0, 0) => Hands::Nothing,
+            (0, _) => Hands::PutBack,
+            _ => Hands::Force,
+        },
         breaks: None,
     });
     println!("{seen:?}");

@@ -2,7 +2,7 @@
 
 use lockstep_delta::{BarrierEvent, BarrierMachine, Interval, MarkCoverage};
 
-use crate::limits::{Break, Limits};
+use crate::limits::{Break, Hands, Limits};
 use crate::world::{Action, Here, Link, Marks, PARTS, PLACES, RECORD, Saved, There, World, bit};
 
 impl World {
@@ -15,7 +15,7 @@ impl World {
             if node.late != 0 {
                 actions.push(Action::LateMark(at));
             }
-            if self.limits.old_copies && !node.role.leads && node.saved.is_none() {
+            if self.limits.hands == Hands::PutBack && !node.role.leads && node.saved.is_none() {
                 actions.push(Action::Save(at));
             }
             if self.link == Link::Down {
@@ -35,7 +35,7 @@ impl World {
         if node.role.leads {
             let is_replaced = other.role.leads && other.role.generation > node.role.generation;
             if node.role.in_sync {
-                if !is_replaced || self.limits.forces {
+                if !is_replaced || self.limits.hands == Hands::Force {
                     actions.push(Action::MarkOut(at));
                 }
                 return;
@@ -57,7 +57,7 @@ impl World {
             let is_free = other.role.in_sync || !other.role.leads;
             if node.role.complete && is_free {
                 actions.push(Action::TakeOver(at));
-            } else if self.limits.forces && self.left.failures > 0 {
+            } else if self.limits.hands == Hands::Force && self.left.failures > 0 {
                 actions.push(Action::Force(at));
             }
         }

@@ -52,7 +52,7 @@ pub fn explore(limits: Limits) -> Found {
                 let reached = u32::try_from(steps.len()).unwrap();
                 steps.push(Some((number, action)));
                 next.look(&mut seen);
-                if let Some(promise) = next.broken_promise() {
+                if let Some(promise) = next.broken_promise(action) {
                     let path = path(&steps, reached);
                     return Found {
                         states: steps.len(),

@@ -12,11 +12,18 @@ pub struct Limits {
     pub ahead: bool,
     /// A node that serves alone has its marks in memory only. So it has no name on stable storage. Barriers run in sync only.
     pub in_memory: bool,
-    /// An operator makes nodes lead although the other one may serve.
-    pub forces: bool,
-    /// An old copy may be put back.
-    pub old_copies: bool,
+    pub hands: Hands,
     pub breaks: Option<Break>,
+}
+
+/// What an operator does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hands {
+    Nothing,
+    /// An operator makes nodes lead although the other one may serve.
+    Force,
+    /// An old copy may be put back.
+    PutBack,
 }
 
 /// A rule that the model leaves out. Then it must find a broken promise.

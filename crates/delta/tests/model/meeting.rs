@@ -183,9 +183,9 @@ impl World {
                 self.broken = Some(REFUSED);
             }
         } else if both {
-            self.survived_both = true;
+            self.survived.both = true;
         } else if self.owner == 1 && self.lost[0] {
-            self.survived_deposed |= matches!(difference, CopyDifference::Since(_));
+            self.survived.deposed |= matches!(difference, CopyDifference::Since(_));
         }
     }
 

@@ -10,10 +10,11 @@ const STEPS_MAX: usize = 40;
 const WAITS: &str = "no operation waits for a barrier";
 
 impl World {
-    /// The promise that this state breaks.
-    pub fn broken_promise(&self) -> Option<&'static str> {
-        self.broken
-            .or_else(|| (!self.clients_go_on()).then_some(WAITS))
+    /// The promise that this state breaks, which `last` has led to. A step of a client's operation leaves the others as free as they
+    /// were.
+    pub fn broken_promise(&self, last: Action) -> Option<&'static str> {
+        let waits = || !is_of_clients(last) && !self.clients_go_on();
+        self.broken.or_else(|| waits().then_some(WAITS))
     }
 
     /// While a barrier is under way, operations begin, and end without a step of the barrier.
@@ -26,21 +27,7 @@ impl World {
         for _ in 0..STEPS_MAX {
             actions.clear();
             world.mirrored_actions(&mut actions);
-            let of_clients = |action: &&Action| {
-                matches!(
-                    action,
-                    Action::Execute(_)
-                        | Action::Announce(_)
-                        | Action::Announced(_)
-                        | Action::Heard(_)
-                        | Action::Deliver(_)
-                        | Action::Answer(_)
-                        | Action::Commit
-                        | Action::Apply
-                        | Action::Recover(_)
-                        | Action::Recovered
-                )
-            };
+            let of_clients = |action: &&Action| is_of_clients(**action);
             let Some(action) = actions.iter().find(of_clients).copied() else {
                 break;
             };
@@ -50,6 +37,23 @@ impl World {
         // In a resync the namespace comes first.
         is_idle && (world.link != Link::Synced || world.admits())
     }
+}
+
+/// Whether this is a step of an operation that has begun.
+const fn is_of_clients(action: Action) -> bool {
+    matches!(
+        action,
+        Action::Execute(_)
+            | Action::Announce(_)
+            | Action::Announced(_)
+            | Action::Heard(_)
+            | Action::Deliver(_)
+            | Action::Answer(_)
+            | Action::Commit
+            | Action::Apply
+            | Action::Recover(_)
+            | Action::Recovered
+    )
 }
 
 /// A kind of state that an exploration is to reach.
@@ -72,10 +76,10 @@ impl World {
         let waits = self.writes.iter().flatten().any(waits);
         let sights = [
             (Sight::Takeover, self.nodes[1].role.leads),
-            (Sight::BaseAfterBoth, self.survived_both),
+            (Sight::BaseAfterBoth, self.survived.both),
             (Sight::BarrierInResync, barrier && self.link == Link::Resync),
             (Sight::WaitsInBarrier, barrier && waits),
-            (Sight::DeposedBase, self.survived_deposed),
+            (Sight::DeposedBase, self.survived.deposed),
         ];
         let sights = sights.into_iter().filter(|(_, is_seen)| *is_seen);
         seen.extend(sights.map(|(sight, _)| sight));

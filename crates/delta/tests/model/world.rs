@@ -171,10 +171,16 @@ pub struct World {
     /// A node has lost power that had served alone, or was the source of a resync: everything may be compared.
     pub is_excused: bool,
     pub broken: Option<&'static str>,
-    /// A difference was found without comparing everything, after both nodes had lost power.
-    pub survived_both: bool,
-    /// A difference was found without comparing everything, after a deposed primary had lost power.
-    pub survived_deposed: bool,
+    pub survived: Survived,
+}
+
+/// A difference was found without comparing everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Survived {
+    /// After both nodes had lost power.
+    pub both: bool,
+    /// After a deposed primary had lost power.
+    pub deposed: bool,
 }
 
 /// A step of the model.
@@ -351,8 +357,7 @@ impl World {
             is_old_copy: false,
             is_excused: false,
             broken: None,
-            survived_both: false,
-            survived_deposed: false,
+            survived: Survived::default(),
         };
         world.begin_mirroring();
         world.tell_interval();
