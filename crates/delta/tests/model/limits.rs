@@ -16,7 +16,7 @@ pub struct Limits {
     pub breaks: Option<Break>,
 }
 
-/// What an operator does.
+/// The acts of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hands {
     Nothing,

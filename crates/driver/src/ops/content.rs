@@ -39,7 +39,7 @@ pub(crate) struct CallerWrite<'a> {
     pub waiting: Option<&'a dyn WaitingRequests>,
 }
 
-/// What this node's part of a write may wait for.
+/// The causes for which this node's part of a write may wait.
 pub(crate) struct WriteWaits {
     pub berths: Arc<Berths>,
     pub announcements: Arc<Announcements>,
