@@ -296,6 +296,7 @@ fn hidden_names_count_until_a_loss_of_power() {
     barrier(&store, 1, || Ok(())).unwrap();
     disk.fill();
     store.barriers().hide_names().unwrap();
+    disk.set_capacity(DiskOptions::default());
     assert!(known(&open(&disk.fork())).contains(&1));
     let lost = disk.after_power_loss(Survivors::Everything, 0);
     assert_eq!(known(&open(&lost)), [0_u8; 0]);

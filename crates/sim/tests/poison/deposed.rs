@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use lockstep_sim::op::{Op, WriteOp};
-use lockstep_sim::scenario::{HeldThread, PRIMARY, SECONDARY, ScriptedCluster};
-use lockstep_sim::world::{Side, ThreadRole};
+use lockstep_sim::scenario::{Fault, PRIMARY, SECONDARY, ScriptedCluster};
+use lockstep_sim::world::Side;
 use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::settings::Role;
 
@@ -86,12 +86,10 @@ fn a_node_that_has_taken_over_and_was_killed_knows_what_the_other_one_has_lost()
     expect_part(&mut cluster, compared);
 }
 
-/// The secondary reads nothing for this time.
-const HELD: Duration = Duration::from_millis(40);
 /// Within this time a write is made where it may be made.
 const SOON: Duration = Duration::from_millis(10);
 
-/// A program begins a write of which the secondary reads nothing, and the primary loses its power. Its disk has all bytes. The next resync
+/// A program begins a write of which no byte reaches the secondary, and the primary loses its power. Its disk has all bytes. The next resync
 /// is one since the barrier. Returns whether both copies are equal.
 fn is_identical_after_loss(
     mut cluster: ScriptedCluster,
@@ -106,16 +104,14 @@ fn is_identical_after_loss(
         length: 4096,
         durable: false,
     });
-    cluster.hold_thread(HeldThread {
-        role: Role::Secondary,
-        thread: Some(ThreadRole::Reading),
-        time: HELD,
-    });
+    cluster.lose_frames();
+    cluster.apply_fault(Fault::Mute(Role::Primary)).unwrap();
     activate(mutant);
     cluster.leave(1, write, Duration::ZERO).unwrap();
     cluster.run_for(SOON).unwrap();
     cluster.cut_power_after_write_back(PRIMARY);
     activate(None);
+    cluster.end_silence();
     take_over(&mut cluster);
     change(&mut cluster, "alone", 9);
     let compared = rejoin(&mut cluster, PRIMARY);
