@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use lockstep_repl::state::State;
 use lockstep_sim::op::{Op, WriteOp};
 use lockstep_sim::scenario::{Fault, PRIMARY, SECONDARY, ScriptedCluster};
 use lockstep_sim::world::Side;
@@ -40,10 +41,18 @@ fn take_over(cluster: &mut ScriptedCluster) {
     until(cluster, "serves", |cluster| cluster.serves(SECONDARY));
 }
 
-/// Starts a node, and waits until it is in sync with the other one, which leads. Returns the bytes that the resync compares.
-fn rejoin(cluster: &mut ScriptedCluster, side: Side) -> u64 {
+/// The resync of a node that has come back.
+struct Rejoin {
+    /// The bytes that the last resync compares.
+    compared: u64,
+    /// The connection was lost after the resync, and before the node had made its mark.
+    was_interrupted: bool,
+}
+
+/// Starts a node, and waits until it is in sync with the other one, which leads.
+fn rejoin(cluster: &mut ScriptedCluster, side: Side) -> Rejoin {
     cluster.start(side);
-    let last = Cell::new(0);
+    let (last, was_interrupted) = (Cell::new(0), Cell::new(false));
     until(cluster, "in sync", |cluster| {
         let resync = cluster
             .status(side.other())
@@ -51,9 +60,15 @@ fn rejoin(cluster: &mut ScriptedCluster, side: Side) -> u64 {
         if let Some(total) = resync.and_then(|resync| resync.bytes_total) {
             last.set(total);
         }
+        if cluster.state(side.other()) == Some(State::Paused) {
+            was_interrupted.set(true);
+        }
         cluster.is_in_sync()
     });
-    last.get()
+    Rejoin {
+        compared: last.get(),
+        was_interrupted: was_interrupted.get(),
+    }
 }
 
 #[test]
@@ -63,7 +78,7 @@ fn a_deposed_primary_that_lost_power_gets_what_was_written_since_the_barrier() {
     cluster.cut_power(PRIMARY);
     take_over(&mut cluster);
     change(&mut cluster, "alone", 9);
-    let compared = rejoin(&mut cluster, PRIMARY);
+    let compared = rejoin(&mut cluster, PRIMARY).compared;
     assert!(compared > 0);
     expect_part(&mut cluster, compared);
 }
@@ -82,8 +97,27 @@ fn a_node_that_has_taken_over_and_was_killed_knows_what_the_other_one_has_lost()
     change(&mut cluster, "alone", 9);
     kill(&mut cluster, SECONDARY);
     cluster.start(SECONDARY);
-    let compared = rejoin(&mut cluster, PRIMARY);
+    let compared = rejoin(&mut cluster, PRIMARY).compared;
     expect_part(&mut cluster, compared);
+}
+
+/// The old primary says that its copy is not complete to a node that asks while the resync runs. Then the mark needs another connection, and
+/// not a comparison of everything.
+#[test]
+fn a_word_of_the_old_primary_costs_no_comparison_of_everything() {
+    let mut was_interrupted = false;
+    for delay in (0..30).step_by(3).map(Duration::from_millis) {
+        let mut cluster = cold();
+        change(&mut cluster, "mirrored", 5);
+        cluster.cut_power(PRIMARY);
+        take_over(&mut cluster);
+        change(&mut cluster, "alone", 9);
+        cluster.run_for(delay).unwrap();
+        let rejoin = rejoin(&mut cluster, PRIMARY);
+        expect_part(&mut cluster, rejoin.compared);
+        was_interrupted |= rejoin.was_interrupted;
+    }
+    assert!(was_interrupted, "the moment of the word is met");
 }
 
 /// Within this time a write is made where it may be made.
@@ -114,7 +148,7 @@ fn is_identical_after_loss(
     cluster.end_silence();
     take_over(&mut cluster);
     change(&mut cluster, "alone", 9);
-    let compared = rejoin(&mut cluster, PRIMARY);
+    let compared = rejoin(&mut cluster, PRIMARY).compared;
     let is_identical = is_identical(&mut cluster);
     assert!(
         compared <= COMPARED_MAX || !is_identical,

@@ -280,7 +280,10 @@ impl StandbySession {
         let permit = self.permits.request()?;
         let (session, sender) = (Arc::clone(self), Arc::clone(sender));
         self.replication.spawn_ordered(move || {
-            let response = session.responder.response(&request, &payload);
+            let Some(response) = session.responder.response(&request, &payload) else {
+                sender.shutdown("this node has said since that its copy is not complete");
+                return;
+            };
             if response.is_ok() && request.is_of_resync() {
                 session.engine.disk.count.note_answered_now();
             }
