@@ -17,6 +17,12 @@ impl World {
         self.broken.or_else(|| waits().then_some(WAITS))
     }
 
+    /// Whether no later step can break a promise about copies: the nodes are in sync, and no failure is left. An exploration with one
+    /// failure less has the rest of this one's states.
+    pub fn is_settled(&self) -> bool {
+        self.limits.failures > 0 && self.left.failures == 0 && self.link == Link::Synced
+    }
+
     /// While a barrier is under way, operations begin, and end without a step of the barrier.
     fn clients_go_on(&self) -> bool {
         if self.link == Link::Down || !self.is_barrier_under_way() {
