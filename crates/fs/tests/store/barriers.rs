@@ -9,6 +9,11 @@ use lockstep_types::{FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind};
 use crate::harness::{Node, new_disk, open, osn_and_time, read_all};
 
 const PART: u64 = 64 << 10;
+/// A disk that is full no more.
+const AMPLE: DiskOptions = DiskOptions {
+    capacity_bytes: 1 << 40,
+    capacity_files: 1 << 20,
+};
 
 fn name(text: &str) -> FileName {
     FileName::new(text.as_bytes()).unwrap()
@@ -199,10 +204,7 @@ fn a_full_disk_forgets_names() {
     barrier(&store, 1, || Ok(())).unwrap();
     disk.fill();
     store.barriers().forget().unwrap();
-    disk.set_capacity(DiskOptions {
-        capacity_bytes: 1 << 40,
-        capacity_files: 1 << 20,
-    });
+    disk.set_capacity(AMPLE);
     let mut node = Node::of(disk, store);
     node.lose_power();
     assert!(known(&node.store).is_empty());
@@ -296,7 +298,7 @@ fn hidden_names_count_until_a_loss_of_power() {
     barrier(&store, 1, || Ok(())).unwrap();
     disk.fill();
     store.barriers().hide_names().unwrap();
-    disk.set_capacity(DiskOptions::default());
+    disk.set_capacity(AMPLE);
     assert!(known(&open(&disk.fork())).contains(&1));
     let lost = disk.after_power_loss(Survivors::Everything, 0);
     assert_eq!(known(&open(&lost)), [0_u8; 0]);
