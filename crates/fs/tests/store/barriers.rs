@@ -4,9 +4,9 @@
 use lockstep_delta::{BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval};
 use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_lossy::disk::{Disk, DiskOptions, Survivors, Verdict};
-use lockstep_types::{FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind};
+use lockstep_types::{BootId, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind};
 
-use crate::harness::{Node, new_disk, open, osn_and_time, read_all};
+use crate::harness::{Node, new_disk, open, open_in, osn_and_time, read_all};
 
 const PART: u64 = 64 << 10;
 /// A disk that is full no more.
@@ -301,6 +301,7 @@ fn hidden_names_count_until_a_loss_of_power() {
     disk.set_capacity(AMPLE);
     assert!(known(&open(&disk.fork())).contains(&1));
     let lost = disk.after_power_loss(Survivors::Everything, 0);
-    assert_eq!(known(&open(&lost)), [0_u8; 0]);
-    assert_eq!(known(&open(&lost.fork())), [0_u8; 0]);
+    let next_run = BootId::from_bytes([2; 16]);
+    assert_eq!(known(&open_in(&lost, next_run)), [0_u8; 0]);
+    assert_eq!(known(&open_in(&lost.fork(), next_run)), [0_u8; 0]);
 }
