@@ -32,6 +32,7 @@ use lockstep_fs::StoreError;
 use lockstep_repl::core::{ConnectionId, Core};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::State;
+use lockstep_roles::RoleChange;
 use lockstep_types::Osn;
 use parking_lot::Mutex;
 
@@ -268,6 +269,21 @@ impl Barriers {
         let received = BarrierEvent::Received(message);
         let effects = self.engine.store.barriers().handle(received);
         self.execute(effects);
+    }
+
+    /// A node that begins to lead serves alone: its names are hidden (P28) when this returns. A copy that is made complete by force may
+    /// lack anything.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn change_role(&self, change: RoleChange) -> Result<(), StoreError> {
+        let (from, to) = (change.from, change.to);
+        let begins_to_lead = to.is_primary() && from.generation != to.generation;
+        match (begins_to_lead, change.makes_complete()) {
+            (false, _) => Ok(()),
+            (true, false) => self.engine.store.barriers().hide_names(),
+            (true, true) => self.forget(),
+        }
     }
 
     /// This copy has no base in common with another one any more: the names are gone from stable storage when this returns.

@@ -41,8 +41,18 @@ pub(crate) struct CallerWrite<'a> {
 
 /// The causes for which this node's part of a write may wait.
 pub(crate) struct WriteWaits {
-    pub berths: Arc<Berths>,
-    pub announcements: Arc<Announcements>,
+    berths: Arc<Berths>,
+    announcements: Arc<Announcements>,
+}
+
+impl WriteWaits {
+    /// Both of them.
+    pub fn of(berths: &Arc<Berths>, announcements: &Arc<Announcements>) -> Self {
+        Self {
+            berths: Arc::clone(berths),
+            announcements: Arc::clone(announcements),
+        }
+    }
 }
 
 /// Executes the core's effects on content.

@@ -10,7 +10,6 @@
 
 use std::time::Duration;
 
-use lockstep_fs::StoreError;
 use lockstep_repl::state::ServiceMode;
 use lockstep_roles::{RoleChange, RoleRecord, ServicePart, SessionEvent};
 use lockstep_types::mutants::{Mutant, is_active};
@@ -73,7 +72,7 @@ impl CurrentRole {
         } else {
             Ok(())
         };
-        let forgotten = left_out.and_then(|()| self.forget_barriers(change));
+        let forgotten = left_out.and_then(|()| self.session().barriers().change_role(change));
         let forgotten = forgotten.map_err(std::io::Error::other);
         let written = forgotten.and_then(|()| role_file.replace(change, drawn));
         if let Err(error) = &written {
@@ -85,17 +84,6 @@ impl CurrentRole {
             self.engine.role.promise.give(&**host);
         }
         written.unwrap_or(false)
-    }
-
-    /// A node that begins to lead serves alone: its names are hidden (P28). A copy that is made complete by force may lack anything.
-    fn forget_barriers(&self, change: RoleChange) -> Result<(), StoreError> {
-        let (from, to) = (change.from, change.to);
-        let begins_to_lead = to.is_primary() && from.generation != to.generation;
-        match (begins_to_lead, change.makes_complete()) {
-            (false, _) => Ok(()),
-            (true, false) => self.engine.store.barriers().hide_names(),
-            (true, true) => self.session().barriers().forget(),
-        }
     }
 
     /// A node that is about to lead keeps its standing: a restarted primary was undecided, and the caches of its kernel

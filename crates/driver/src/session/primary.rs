@@ -83,14 +83,10 @@ impl PrimarySession {
                 Arc::clone(&replication),
                 Arc::clone(&pending),
                 PawEntries::new(paw, first_osn),
-                WriteWaits {
-                    berths: Arc::clone(&berths),
-                    announcements: Arc::clone(&announcements),
-                },
+                WriteWaits::of(&berths, &announcements),
                 Arc::clone(&spill),
                 CheckedReads::if_wanted(&engine, &replication, &requests),
             ));
-            let locks = InternalLocks::new(Arc::clone(&replication), Arc::clone(&pending));
             let space = Arc::new(SpaceCheck::new(
                 Arc::clone(&engine),
                 Arc::clone(&replication),
@@ -108,7 +104,7 @@ impl PrimarySession {
                     Arc::clone(&engine),
                     Arc::clone(&replication),
                     Arc::clone(&requests),
-                    locks,
+                    InternalLocks::new(Arc::clone(&replication), Arc::clone(&pending)),
                     Arc::clone(&content),
                     announcements,
                 )),

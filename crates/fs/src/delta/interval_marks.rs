@@ -221,11 +221,26 @@ impl IntervalMarks {
         self.is_stale.load(Ordering::Acquire)
     }
 
+    /// Gives the headers the words of this moment, and empties the columns that are over.
     fn settle_in(&self, tables: &mut [KeptColumn; 2]) {
         loop {
             // Taken before the words are read: a drop takes coverage first, and so the words lack the intervals of these columns.
             let cleared = Column::BOTH.map(|column| self.pending.take(column));
-            let losses = self.store_words(tables);
+            let is_stale = self.is_stale();
+            let (words, losses) = {
+                let state = self.state.lock();
+                let words = Column::BOTH.map(|column| state.words(column));
+                (words, state.losses)
+            };
+            if is_stale {
+                tables.iter_mut().for_each(KeptColumn::void);
+            }
+            for (kept, words) in tables.iter_mut().zip(words) {
+                match words {
+                    Some(words) => kept.set_words(words),
+                    None => kept.void(),
+                }
+            }
             for (kept, is_cleared) in tables.iter_mut().zip(cleared) {
                 if is_cleared {
                     kept.clear();
@@ -237,26 +252,6 @@ impl IntervalMarks {
                 return;
             }
         }
-    }
-
-    /// Gives the headers the words of this moment. Returns how often coverage was lost until then.
-    fn store_words(&self, tables: &mut [KeptColumn; 2]) -> u64 {
-        let is_stale = self.is_stale();
-        let (words, losses) = {
-            let state = self.state.lock();
-            let words = Column::BOTH.map(|column| state.words(column));
-            (words, state.losses)
-        };
-        if is_stale {
-            tables.iter_mut().for_each(KeptColumn::void);
-        }
-        for (kept, words) in tables.iter_mut().zip(words) {
-            match words {
-                Some(words) => kept.set_words(words),
-                None => kept.void(),
-            }
-        }
-        losses
     }
 
     /// The store has noted that this is the opening `epoch`.

@@ -79,24 +79,31 @@ impl StandbySession {
                 self.answer(&**sender, Message::Alive);
                 Ok(())
             }
-            Message::Barrier(message) => {
-                self.receive_barrier(message);
-                Ok(())
-            }
-            Message::Turn(to) => {
-                let _none = store.barriers().handle(BarrierEvent::Turned { to });
-                Ok(())
-            }
-            // On this thread, as the marks of a write: behind a flush that hangs, the primary's writes would wait.
-            Message::Announce { id, runs } => {
-                mark_regions(store, &runs);
-                self.answer(&**sender, Message::Announced { id });
+            Message::Barrier(_) | Message::Turn(_) | Message::Announce { .. } => {
+                self.handle_interval(&**sender, envelope.message);
                 Ok(())
             }
             Message::Request { id, request } => {
                 self.handle_request(sender, id, request, frame.payload.to_vec())
             }
             other => Err(ConnectionEnd::NotForSecondary(Box::new(other))),
+        }
+    }
+
+    /// Takes a word about intervals and their marks (rules P26, P27).
+    fn handle_interval(&self, sender: &dyn SendFrames, message: Message) {
+        let store = &self.engine.store;
+        match message {
+            Message::Barrier(message) => self.receive_barrier(message),
+            Message::Turn(to) => {
+                let _none = store.barriers().handle(BarrierEvent::Turned { to });
+            }
+            // On this thread, as the marks of a write: behind a flush that hangs, the primary's writes would wait.
+            Message::Announce { id, runs } => {
+                mark_regions(store, &runs);
+                self.answer(sender, Message::Announced { id });
+            }
+            _ => {}
         }
     }
 
