@@ -71,13 +71,6 @@ fn sees(seen: &BTreeSet<Sight>, expected: &[Sight]) {
 fn one_failure() {
     let seen = explore(limits(1, 1, 1, 1));
     sees(&seen, &[Sight::Takeover, Sight::BarrierInResync]);
-    let seen = explore(limits(1, 2, 0, 1));
-    sees(&seen, &[Sight::WaitsInBarrier]);
-    let ahead = Limits {
-        ahead: true,
-        ..limits(1, 2, 0, 1)
-    };
-    explore(ahead);
 }
 
 #[test]
@@ -91,7 +84,24 @@ fn two_failures() {
 #[test]
 fn three_failures() {
     explore(limits(3, 1, 0, 0));
+}
+
+/// More than each test run needs: two writes, three failures with an operation and a barrier, and takeovers by force with a barrier.
+#[test]
+#[ignore = "explores for minutes: run after changes of the rules"]
+fn wide_bounds() {
+    explore(limits(1, 2, 0, 1));
+    let ahead = Limits {
+        ahead: true,
+        ..limits(1, 2, 0, 1)
+    };
+    explore(ahead);
     explore(limits(3, 0, 1, 1));
+    let forced = Limits {
+        hands: Hands::Force,
+        ..limits(2, 1, 0, 1)
+    };
+    explore(forced);
 }
 
 /// A node that serves alone has its marks in memory only, as today.
@@ -103,6 +113,11 @@ fn marks_of_a_node_alone_are_in_memory() {
     };
     let seen = explore(in_memory(limits(1, 2, 0, 1)));
     sees(&seen, &[Sight::WaitsInBarrier]);
+    let ahead = Limits {
+        ahead: true,
+        ..in_memory(limits(1, 2, 0, 1))
+    };
+    explore(ahead);
     let seen = explore(in_memory(limits(2, 1, 0, 1)));
     sees(&seen, &[Sight::DeposedBase]);
     explore(in_memory(limits(2, 0, 1, 1)));
@@ -133,7 +148,7 @@ fn takeovers_by_force() {
         hands: Hands::Force,
         ..limits
     };
-    explore(forced(limits(2, 1, 0, 1)));
+    explore(forced(limits(2, 1, 0, 0)));
     explore(forced(limits(3, 1, 0, 0)));
 }
 
