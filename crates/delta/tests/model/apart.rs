@@ -140,7 +140,7 @@ impl World {
     pub fn mark_out(&mut self, at: usize) {
         self.end_mirroring(at);
         let limits = self.limits;
-        self.nodes[at].drop_names(&limits);
+        self.nodes[at].drop_names(limits);
         self.nodes[at].role.in_sync = false;
         self.nodes[at].role.copy_of = None;
     }
@@ -165,7 +165,7 @@ impl World {
         };
         if let Some(value) = value {
             let limits = self.limits;
-            self.nodes[owner].mark_alone(bit(place), &limits);
+            self.nodes[owner].mark_alone(bit(place), limits);
             self.nodes[owner].memory[place] = value;
         }
         if is_counted {
@@ -177,7 +177,7 @@ impl World {
         self.left.writes -= 1;
         let value = self.draw(0);
         let limits = self.limits;
-        self.nodes[at].mark_alone(bit(place), &limits);
+        self.nodes[at].mark_alone(bit(place), limits);
         self.nodes[at].memory[place] = value;
     }
 
@@ -192,7 +192,7 @@ impl World {
                 breaks: None,
                 ..self.limits
             };
-            node.mark_alone(places, &limits);
+            node.mark_alone(places, limits);
         }
     }
 
@@ -323,7 +323,7 @@ impl World {
         let limits = self.limits;
         let node = &mut self.nodes[at];
         node.restart();
-        node.drop_names(&limits);
+        node.drop_names(limits);
         node.marks.rest |= node.waiting;
         node.waiting = 0;
         if !forgets {

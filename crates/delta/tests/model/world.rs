@@ -282,7 +282,7 @@ impl Node {
     }
 
     /// A change that this node makes alone: the mark is on stable storage before.
-    pub fn mark_alone(&mut self, places: u8, limits: &Limits) {
+    pub fn mark_alone(&mut self, places: u8, limits: Limits) {
         let breaks = limits.breaks;
         if breaks == Some(Break::MarkAfterWrite) {
             self.late |= places;
@@ -308,7 +308,7 @@ impl Node {
     }
 
     /// Before a node serves alone, it removes its names from stable storage, if its marks are in memory only.
-    pub fn drop_names(&mut self, limits: &Limits) {
+    pub fn drop_names(&mut self, limits: Limits) {
         if limits.in_memory && limits.breaks != Some(Break::NamesOutliveAlone) {
             self.names = BarrierNames::default();
             self.is_nameless = true;
