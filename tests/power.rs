@@ -135,6 +135,13 @@ fn a_power_loss_of_the_secondary_costs_what_was_written_since_the_last_barrier()
 }
 
 #[test]
+fn a_power_loss_of_the_primary_costs_its_successor_what_was_written_since_the_last_barrier() {
+    if rounds().is_some() {
+        barrier::primary_loses_power_after_a_barrier(IMPATIENT);
+    }
+}
+
+#[test]
 fn a_power_loss_after_a_clean_shutdown_takes_nothing_and_needs_no_resync() {
     let Some(rounds) = rounds() else { return };
     let mut chance = Chance::of_run();

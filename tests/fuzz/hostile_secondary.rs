@@ -231,6 +231,7 @@ fn right_answer(message: &Message, known: &mut PeerState) -> Option<Message> {
             id: *id,
             failed: None,
         },
+        Message::Announce { id, .. } => Message::Announced { id: *id },
         Message::Ping { .. } => Message::Pong {
             room: Room::ALL,
             disk_silent_ms: 0,

@@ -5,8 +5,8 @@ use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::checked::{BlockWord, SumsWord};
 use lockstep_repl::message::{
     BarrierMessage, BarrierName, ComparePurpose, ContentSource, Envelope, Interval, Message,
-    PROTOCOL_VERSION, Request, RequestFailure, Response, ResyncScope, Welcome, WireContent,
-    WireFileTimes, WriteMessage,
+    PROTOCOL_VERSION, RegionRun, Request, RequestFailure, Response, ResyncScope, Welcome,
+    WireContent, WireFileTimes, WriteMessage,
 };
 use lockstep_roles::{RoleOffer, RoleRecord};
 use lockstep_testbed::chance::Chance;
@@ -121,7 +121,18 @@ pub fn of_primary(chance: &mut Chance, known: &PeerState) -> Message {
             disk_silent_ms: number(chance),
             resync: chance.percent(50).then(|| resync_status::random(chance)),
         },
-        14 => Message::Barrier(barrier(chance)),
+        14 => match chance.within(0..3) {
+            0 => Message::Barrier(barrier(chance)),
+            1 => Message::Turn(Interval::new(number(chance))),
+            _ => Message::Announce {
+                id: number(chance),
+                runs: vec![RegionRun {
+                    ino: ino(chance),
+                    first: number(chance),
+                    count: u32::try_from(chance.within(0..1 << 20)).unwrap(),
+                }],
+            },
+        },
         _ => Message::Request {
             id: number(chance),
             request: request(chance, known),
@@ -153,7 +164,8 @@ pub fn of_secondary(chance: &mut Chance, known: &PeerState) -> Message {
             disk_silent_ms: number(chance),
         },
         6 => Message::Alive,
-        7 if chance.percent(50) => Message::Barrier(barrier(chance)),
+        7 if chance.percent(30) => Message::Barrier(barrier(chance)),
+        7 if chance.percent(30) => Message::Announced { id: number(chance) },
         7 => Message::RoleOffer(meet(chance, known, Role::Secondary, None)),
         _ => Message::Response {
             id: number(chance),

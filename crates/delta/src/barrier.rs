@@ -63,7 +63,7 @@ impl BarrierMachine {
     pub fn after_power_loss(names: BarrierNames) -> Self {
         let reached = names.reached.or(names.complete);
         Self {
-            open: reached.map_or(Interval::ZERO, |it| it.through),
+            open: reached.map_or(Interval::ZERO, |it| it.through.next()),
             columns: MarkColumns::default(),
             names,
             complete: names.complete,
@@ -140,6 +140,12 @@ impl BarrierMachine {
         self.names = BarrierNames::default();
         self.complete = None;
         self.heard = None;
+        self.end_attempt();
+    }
+
+    /// The names are only in memory from now on, since the node serves alone. The barrier under way ends, and the names of a sync that
+    /// runs are not noted: stable storage would have a name again that says nothing about what the node does alone.
+    pub const fn end_attempt(&mut self) {
         self.step = BarrierStep::Idle;
         self.syncing = None;
     }
@@ -198,6 +204,8 @@ impl BarrierMachine {
         match event {
             BarrierEvent::MirroringBegun { from } => self.begin(from, true),
             BarrierEvent::FollowingBegun { from } => self.begin(from, false),
+            BarrierEvent::Turned { to } if !self.mirrors => self.open = self.open.max(to),
+            BarrierEvent::Turned { .. } => {}
             BarrierEvent::MirroringEnded => {
                 self.mirrors = false;
                 self.step = BarrierStep::Idle;

@@ -32,10 +32,16 @@ pub enum BarrierEvent {
         /// The first interval.
         from: Interval,
     },
-    /// The secondary is about to be mirrored to, from the same interval on.
+    /// The node begins to follow. A late word about a barrier of an earlier interval says nothing about the time since.
     FollowingBegun {
         /// The first interval.
         from: Interval,
+    },
+    /// The secondary reads, in the order of the connection, that the primary is about to open this interval: each operation of it
+    /// was sent later.
+    Turned {
+        /// The interval.
+        to: Interval,
     },
     /// The primary mirrors no more: it leaves the sync, or a resync has lost its connection.
     MirroringEnded,

@@ -8,26 +8,23 @@
 //! | file | subject |
 //! |---|---|
 //! | `interval` | the number of an interval, and the names of barriers |
-//! | `parts` | the parts of a file |
 //! | `columns` | the two columns of a table of region marks |
-//! | `peer_marks` | the marks that the other node is known to have |
+//! | `announced` | the regions that the secondary is known to have marked |
 //! | `barrier`, `barrier_events` | the barrier on both nodes, as a machine; its messages, events and effects |
 //! | `coverage`, `difference` | the intervals whose marks a node has; where two copies may differ |
 
+pub mod announced;
 pub mod barrier;
 pub mod barrier_events;
 pub mod columns;
 pub mod coverage;
 pub mod difference;
 pub mod interval;
-pub mod parts;
-pub mod peer_marks;
 
+pub use announced::{AnnouncedRegions, FileRegions, RegionRun};
 pub use barrier::BarrierMachine;
 pub use barrier_events::{BarrierEffect, BarrierEvent, BarrierMessage};
 pub use columns::{Column, MarkColumns};
 pub use coverage::{DurableMarks, MarkCoverage};
 pub use difference::{CopyAccount, CopyDifference};
 pub use interval::{BarrierName, BarrierNames, Interval};
-pub use parts::FileParts;
-pub use peer_marks::PeerMarks;

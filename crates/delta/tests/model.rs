@@ -1,7 +1,7 @@
 //! A model of two nodes, their region marks and their barriers: every order of events, with a bounded number of failures, holds
 //! the promises of docs/protocol/delta.md.
 //!
-//! The model runs the product's [`BarrierMachine`](lockstep_delta::BarrierMachine), [`PeerMarks`](lockstep_delta::PeerMarks),
+//! The model runs the product's [`BarrierMachine`](lockstep_delta::BarrierMachine), [`AnnouncedRegions`](lockstep_delta::AnnouncedRegions),
 //! [`MarkCoverage`](lockstep_delta::MarkCoverage) and [`CopyDifference`](lockstep_delta::CopyDifference). Around them the model
 //! has the contents and marks of both nodes, in memory and on stable storage, and the operations in flight.
 
@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use explore::Found;
-use limits::{Break, Limits};
+use limits::{Break, Hands, Limits};
 use promises::Sight;
 
 const fn limits(failures: u8, writes: u8, operations: u8, barriers: u8) -> Limits {
@@ -38,8 +38,8 @@ const fn limits(failures: u8, writes: u8, operations: u8, barriers: u8) -> Limit
         operations,
         barriers,
         ahead: false,
-        forces: false,
-        old_copies: false,
+        in_memory: false,
+        hands: Hands::Nothing,
         breaks: None,
     }
 }
@@ -72,12 +72,7 @@ fn one_failure() {
     let seen = explore(limits(1, 1, 1, 1));
     sees(&seen, &[Sight::Takeover, Sight::BarrierInResync]);
     let seen = explore(limits(1, 2, 0, 1));
-    sees(&seen, &[Sight::DeferredInBarrier]);
-    let ahead = Limits {
-        ahead: true,
-        ..limits(1, 2, 0, 1)
-    };
-    explore(ahead);
+    sees(&seen, &[Sight::WaitsInBarrier]);
 }
 
 #[test]
@@ -91,24 +86,77 @@ fn two_failures() {
 #[test]
 fn three_failures() {
     explore(limits(3, 1, 0, 0));
+}
+
+/// More than each test run needs: announcements of both regions, three failures with an operation and a barrier, and takeovers by force with a barrier.
+#[test]
+#[ignore = "explores for minutes: run after changes of the rules"]
+fn wide_bounds() {
+    let ahead = Limits {
+        ahead: true,
+        ..limits(1, 2, 0, 1)
+    };
+    explore(ahead);
     explore(limits(3, 0, 1, 1));
+    let forced = Limits {
+        hands: Hands::Force,
+        ..limits(2, 1, 0, 1)
+    };
+    explore(forced);
+}
+
+/// A node that serves alone has its marks in memory only, as today.
+#[test]
+fn marks_of_a_node_alone_are_in_memory() {
+    let in_memory = |limits| Limits {
+        in_memory: true,
+        ..limits
+    };
+    let seen = explore(in_memory(limits(1, 2, 0, 1)));
+    sees(&seen, &[Sight::WaitsInBarrier]);
+    let ahead = Limits {
+        ahead: true,
+        ..in_memory(limits(1, 2, 0, 1))
+    };
+    explore(ahead);
+    let seen = explore(in_memory(limits(2, 1, 0, 1)));
+    sees(&seen, &[Sight::DeposedBase]);
+    explore(in_memory(limits(2, 0, 1, 1)));
+    explore(in_memory(limits(3, 1, 0, 0)));
+    let forced = Limits {
+        hands: Hands::Force,
+        ..in_memory(limits(2, 1, 0, 1))
+    };
+    explore(forced);
+    let old_copies = Limits {
+        hands: Hands::PutBack,
+        ..in_memory(limits(1, 1, 0, 1))
+    };
+    explore(old_copies);
+    finds(Break::NamesOutliveAlone, in_memory(limits(2, 1, 0, 0)));
+    finds(Break::AttemptOutlivesSync, in_memory(limits(2, 1, 0, 1)));
+    finds(
+        Break::WriteBeforeAnnouncement,
+        in_memory(limits(1, 1, 0, 0)),
+    );
+    finds(Break::TurnAfterOperation, in_memory(limits(1, 1, 0, 1)));
 }
 
 /// Both nodes may serve alone, by an operator.
 #[test]
 fn takeovers_by_force() {
     let forced = |limits| Limits {
-        forces: true,
+        hands: Hands::Force,
         ..limits
     };
-    explore(forced(limits(2, 1, 0, 1)));
+    explore(forced(limits(2, 1, 0, 0)));
     explore(forced(limits(3, 1, 0, 0)));
 }
 
 #[test]
 fn an_old_copy_is_put_back() {
     let old_copies = |limits| Limits {
-        old_copies: true,
+        hands: Hands::PutBack,
         ..limits
     };
     explore(old_copies(limits(1, 1, 0, 1)));
@@ -129,8 +177,12 @@ fn with_the_bounds_of_the_environment() {
         operations: bound("OPERATIONS"),
         barriers: bound("BARRIERS"),
         ahead: bound("AHEAD") > 0,
-        forces: bound("FORCES") > 0,
-        old_copies: bound("OLD_COPIES") > 0,
+        in_memory: bound("IN_MEMORY") > 0,
+        hands: match (bound("FORCES"), bound("OLD_COPIES")) {
+            (0, 0) => Hands::Nothing,
+            (0, _) => Hands::PutBack,
+            _ => Hands::Force,
+        },
         breaks: None,
     });
     println!("{seen:?}");
@@ -141,12 +193,21 @@ fn with_the_bounds_of_the_environment() {
 fn without_a_rule_of_marks_a_promise_is_broken() {
     finds(Break::MarkAfterWrite, limits(2, 1, 0, 0));
     finds(Break::MarkAfterSend, limits(2, 1, 0, 0));
-    finds(Break::WriteBeforePeerMark, limits(1, 1, 0, 0));
-    finds(Break::DeferredByOldInterval, limits(1, 2, 0, 1));
-    finds(Break::MarksOutliveLink, limits(2, 2, 0, 0));
+    finds(Break::WriteBeforeAnnouncement, limits(1, 1, 0, 0));
+    finds(Break::AnnouncedUnmarked, limits(1, 1, 0, 0));
+    finds(Break::AnnouncedForOldInterval, limits(1, 2, 0, 1));
     finds(Break::MarkUndurableAlone, limits(2, 1, 0, 0));
     finds(Break::DurableTooEarly, limits(2, 1, 0, 0));
     finds(Break::StartForgetsPaw, limits(2, 2, 0, 0));
+}
+
+/// Each of these takes some million states.
+#[test]
+#[ignore = "explores for minutes: run after changes of the rules"]
+fn without_a_rule_that_needs_four_events_a_promise_is_broken() {
+    finds(Break::AnnouncementsOutliveLink, limits(3, 1, 0, 1));
+    finds(Break::NumbersReused, limits(3, 1, 0, 1));
+    finds(Break::LateWordEndsRest, limits(3, 0, 1, 1));
 }
 
 #[test]
@@ -154,8 +215,9 @@ fn without_a_rule_of_barriers_a_promise_is_broken() {
     finds(Break::BarrierDropsNewMarks, limits(1, 1, 0, 1));
     finds(Break::BarrierBeforeSync, limits(1, 1, 0, 1));
     finds(Break::BarrierBeforeOwnSync, limits(1, 1, 0, 1));
-    finds(Break::BarrierByArrival, limits(1, 1, 0, 1));
-    finds(Break::BarrierSkipsDeferred, limits(1, 1, 0, 1));
+    finds(Break::TurnAfterOperation, limits(1, 1, 0, 1));
+    finds(Break::LinkWithoutTurn, limits(2, 1, 0, 1));
+    finds(Break::BarrierSkipsWaiting, limits(1, 1, 0, 1));
     finds(Break::LaterIntervalClears, limits(2, 2, 0, 1));
     finds(Break::JoinForgetsOlder, limits(2, 2, 0, 1));
     finds(Break::AttemptPushesOut, limits(2, 0, 0, 2));
@@ -170,7 +232,6 @@ fn without_a_rule_of_bases_a_promise_is_broken() {
     finds(Break::RollBackExecuted, limits(2, 0, 1, 0));
     finds(Break::RollBackUnnoted, limits(2, 0, 1, 0));
     finds(Break::SoftBaseForgetsOperations, limits(1, 0, 1, 0));
-    finds(Break::NumbersReused, limits(3, 1, 0, 0));
 }
 
 #[test]
@@ -178,7 +239,6 @@ fn without_a_rule_of_resyncs_a_promise_is_broken() {
     finds(Break::ProgressUndurable, limits(2, 1, 0, 1));
     finds(Break::RestUndurable, limits(2, 1, 0, 1));
     finds(Break::ResyncForgetsFinishedEarly, limits(2, 1, 0, 1));
-    finds(Break::LateWordEndsRest, limits(3, 0, 1, 1));
     finds(Break::FinishedOfOtherCopy, limits(1, 1, 0, 0));
 }
 

@@ -1,5 +1,6 @@
 //! Operations of clients on the primary, from the request to the answer.
 
+pub(crate) mod announcements;
 pub(crate) mod berths;
 pub(crate) mod checked_reads;
 pub(crate) mod content;

@@ -2,7 +2,8 @@
 //! `cargo bench -p lockstep-fs --bench region_marks`.
 //!
 //! Rounds of each kind take turns in one run: without a delta; alone, in parts that are marked; alone, in parts without a mark,
-//! each written once; and the same two in sync, after a barrier. The last line has the mark of a mirrored write alone.
+//! each written once; and the same two in sync, after a barrier. The last lines have the mark of a mirrored write alone, and
+//! the question whether its region is announced.
 
 // A benchmark measures real time.
 #![allow(clippy::disallowed_methods)]
@@ -11,7 +12,8 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lockstep_delta::BarrierEvent;
+use lockstep_delta::announced::ENTRIES_MAX;
+use lockstep_delta::{AnnouncedRegions, BarrierEvent, FileRegions};
 use lockstep_fs::Store;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
@@ -20,6 +22,7 @@ use lockstep_types::backing::Backing;
 use lockstep_types::{
     BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
 };
+use parking_lot::Mutex;
 
 const WRITE_BYTES: u64 = 8 << 10;
 /// One write in each part.
@@ -52,7 +55,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     writer.round_us()?;
     let (mut without, mut marked, mut first) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut mirrored, mut mirrored_first, mut mark) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut mirrored, mut mirrored_first) = (Vec::new(), Vec::new());
+    let (mut mark, mut ask) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         store.delta().end();
         without.push(writer.round_us()?);
@@ -66,6 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         mirrored_first.push(writer.round_us()?);
         mirrored.push(writer.round_us()?);
         mark.push(writer.mark_us()?);
+        ask.push(writer.ask_us()?);
         store.barriers().handle(BarrierEvent::MirroringEnded);
     }
     println!("µs for one write of 8 KiB, median of {ROUNDS} rounds of {WRITES}");
@@ -75,6 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("in sync, marked    {:6.2}", median(mirrored));
     println!("in sync, first     {:6.2}", median(mirrored_first));
     println!("a mark by itself   {:6.3}", median(mark));
+    println!("announced or not   {:6.3}", median(ask));
     Ok(())
 }
 
@@ -105,6 +111,23 @@ impl Writer<'_> {
         for part in 0..WRITES {
             let barriers = self.store.barriers();
             barriers.mark_write(self.ino, part * PART_BYTES, WRITE_BYTES);
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(WRITES)?))
+    }
+
+    /// Asks whether the regions of writes are announced, under a lock, as a primary does for each write (P26). All are.
+    fn ask_us(&self) -> Result<f64, Box<dyn Error>> {
+        let barriers = self.store.barriers();
+        let mut known = AnnouncedRegions::new(ENTRIES_MAX);
+        let all = FileRegions::of_bytes(0, WRITES * PART_BYTES);
+        known.add(barriers.open(), self.ino, &all);
+        let known = Mutex::new(known);
+        let start = Instant::now();
+        for part in 0..WRITES {
+            let regions = FileRegions::of_bytes(part * PART_BYTES, WRITE_BYTES);
+            let open = self.store.barriers().open();
+            let is_known = known.lock().holds(open, self.ino, &regions);
+            assert!(is_known, "all regions are announced");
         }
         Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(WRITES)?))
     }

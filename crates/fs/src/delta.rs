@@ -188,7 +188,13 @@ impl DeltaTracker {
     /// A secondary in sync begins to follow, in generation `base`. `applied`: its last operation.
     pub fn follow(&self, base: Generation, applied: Osn) {
         let mut state = self.state();
-        self.end_in(&mut state, RestEnd::Lost);
+        // Marks of the intervals stay (P29).
+        let rest = if matches!(state.delta, Delta::Alone(_)) {
+            RestEnd::Lost
+        } else {
+            RestEnd::Contained
+        };
+        self.end_in(&mut state, rest);
         state.delta = Delta::Following(Following {
             base,
             applied: None,
@@ -218,7 +224,7 @@ impl DeltaTracker {
         match std::mem::take(&mut state.delta) {
             Delta::Alone(alone) if alone.lead.led == led => state.delta = Delta::Alone(alone),
             Delta::Following(following) => {
-                self.end_in(&mut state, RestEnd::Lost);
+                self.end_in(&mut state, RestEnd::Contained);
                 if let Some(applied) = following.applied {
                     let taken = Lead {
                         led,

@@ -6,7 +6,7 @@
 //! Invariant: the order of fields and variants is the wire format. A change of the order needs a new
 //! [`PROTOCOL_VERSION`]; names are free.
 
-pub use lockstep_delta::{BarrierMessage, BarrierName, Interval};
+pub use lockstep_delta::{BarrierMessage, BarrierName, Interval, RegionRun};
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_roles::RoleOffer;
 use lockstep_sums::SumSecret;
@@ -137,6 +137,20 @@ pub enum Message {
     /// A word about a barrier, of either node. The word belongs to no connection: it counts whenever it arrives, also twice
     /// (docs/protocol/delta.md).
     Barrier(BarrierMessage),
+    /// The primary is about to open this interval, or has it open: what comes later over the connection may belong to it (rule P26).
+    Turn(Interval),
+    /// The primary is about to change bytes of these regions, and waits for the answer (rule P26).
+    Announce {
+        /// Number of the announcement, counted by the primary.
+        id: u64,
+        /// The regions.
+        runs: Vec<RegionRun>,
+    },
+    /// The secondary has marked the regions of an announcement.
+    Announced {
+        /// Number of the announcement.
+        id: u64,
+    },
 }
 
 impl Message {
@@ -576,36 +590,4 @@ impl Envelope {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_header_holds_one_message_and_nothing_else() {
-        let envelope = Envelope {
-            datastore: DatastoreUuid::from_bytes([7; 16]),
-            generation: Generation::FIRST,
-            done_below: Osn::ZERO,
-            message: Message::Ping {
-                disk_silent_ms: 0,
-                resync: None,
-            },
-        };
-        let mut bytes = envelope.encode().unwrap();
-        assert_eq!(Envelope::decode(&bytes).unwrap(), envelope);
-        bytes.push(0);
-        let error = Envelope::decode(&bytes).unwrap_err().to_string();
-        assert!(error.contains("1 bytes follow it"), "{error}");
-        assert!(Envelope::decode(&bytes[..bytes.len() - 2]).is_err());
-    }
-
-    /// On the wire a failure is its text.
-    #[test]
-    fn a_failure_takes_no_bytes_but_its_text() {
-        let text = "there is no such inode".to_owned();
-        let failure = RequestFailure(text.clone());
-        assert_eq!(
-            postcard::to_allocvec(&failure).unwrap(),
-            postcard::to_allocvec(&text).unwrap()
-        );
-    }
-}
+mod tests;

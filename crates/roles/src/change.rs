@@ -122,7 +122,7 @@ impl RoleChange {
         self.from.becomes_complete(&self.to)
     }
 
-    /// Whether a node begins to lead in a generation of its own: what it has noted of the intervals before holds no longer.
+    /// Whether a node begins to lead in a generation of its own.
     pub fn begins_to_lead(&self) -> bool {
         self.to.is_primary() && self.from.generation != self.to.generation
     }

@@ -19,9 +19,9 @@ use parking_lot::Mutex;
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `healed.rs`,
-/// `put_back.rs`, `restarted.rs` and `touched.rs` in `poison`; `sums.rs` and `healed.rs` in
+/// `put_back.rs`, `restarted.rs`, `touched.rs` and `deposed.rs` in `poison`; `sums.rs` and `healed.rs` in
 /// `store_on_disk` find those of sums and of a repair, and `tests/barrier_marks.rs` those of the marks of mirrored intervals.
-const SCRIPTED: [Mutant; 26] = [
+const SCRIPTED: [Mutant; 28] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -48,6 +48,8 @@ const SCRIPTED: [Mutant; 26] = [
     Mutant::ColumnsLackRest,
     Mutant::MarksOfOldCopy,
     Mutant::KeysNotInColumns,
+    Mutant::AnnounceAfterWrite,
+    Mutant::AnnouncedUnmarked,
 ];
 
 /// A block differs and is not in PAW or SAW.

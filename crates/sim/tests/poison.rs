@@ -6,6 +6,8 @@
 
 #[path = "poison/barriers.rs"]
 mod barriers;
+#[path = "poison/deposed.rs"]
+mod deposed;
 #[path = "poison/doubts.rs"]
 mod doubts;
 #[path = "poison/healed.rs"]

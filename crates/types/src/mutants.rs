@@ -132,6 +132,10 @@ mutants! {
     RejoinWithoutPaw,
     /// A deposed node that lost power, or had served alone, is brought up to date like one that was in sync (P21).
     RejoinFromAnyCopy,
+    /// The primary makes a write beside its announcement.
+    AnnounceAfterWrite,
+    /// The secondary answers an announcement, and marks nothing.
+    AnnouncedUnmarked,
     /// A primary that starts serves at once, although its peer may have been promoted (R11).
     ServeUndecided,
     /// The gate lets programs in while this node does not serve.

@@ -2,7 +2,7 @@
 
 use lockstep_delta::{BarrierEvent, BarrierMachine, Interval, MarkCoverage};
 
-use crate::limits::Break;
+use crate::limits::{Break, Hands, Limits};
 use crate::world::{Action, Here, Link, Marks, PARTS, PLACES, RECORD, Saved, There, World, bit};
 
 impl World {
@@ -15,7 +15,7 @@ impl World {
             if node.late != 0 {
                 actions.push(Action::LateMark(at));
             }
-            if self.limits.old_copies && !node.role.leads && node.saved.is_none() {
+            if self.limits.hands == Hands::PutBack && !node.role.leads && node.saved.is_none() {
                 actions.push(Action::Save(at));
             }
             if self.link == Link::Down {
@@ -35,7 +35,7 @@ impl World {
         if node.role.leads {
             let is_replaced = other.role.leads && other.role.generation > node.role.generation;
             if node.role.in_sync {
-                if !is_replaced || self.limits.forces {
+                if !is_replaced || self.limits.hands == Hands::Force {
                     actions.push(Action::MarkOut(at));
                 }
                 return;
@@ -48,14 +48,16 @@ impl World {
             let is_written =
                 node.marks.durable | node.marks.rest | node.marks_after(Interval::ZERO);
             let covers = node.coverage.durable().is_some_and(|it| it.is_last);
-            if !covers && !node.coverage.is_lost() || is_written != node.marks.durable {
+            let is_missing =
+                !covers && !node.coverage.is_lost() || is_written != node.marks.durable;
+            if is_missing && !self.limits.in_memory {
                 actions.push(Action::WriteDown(at));
             }
         } else {
             let is_free = other.role.in_sync || !other.role.leads;
             if node.role.complete && is_free {
                 actions.push(Action::TakeOver(at));
-            } else if self.limits.forces && self.left.failures > 0 {
+            } else if self.limits.hands == Hands::Force && self.left.failures > 0 {
                 actions.push(Action::Force(at));
             }
         }
@@ -107,9 +109,11 @@ impl World {
 
     fn lose_link(&mut self) {
         self.link = Link::Down;
-        if !self.breaks(Break::MarksOutliveLink) {
-            self.peer_marks.forget_all();
+        if !self.breaks(Break::AnnouncementsOutliveLink) {
+            self.announced.forget_all();
         }
+        self.announcing = [None; PARTS];
+        (self.posted, self.told) = (None, None);
         for write in self.writes.iter_mut().flatten() {
             // A range of the recovery may take an answered write back.
             write.there = There::Unsent;
@@ -135,6 +139,8 @@ impl World {
 
     pub fn mark_out(&mut self, at: usize) {
         self.end_mirroring(at);
+        let limits = self.limits;
+        self.nodes[at].drop_names(limits);
         self.nodes[at].role.in_sync = false;
         self.nodes[at].role.copy_of = None;
     }
@@ -158,8 +164,8 @@ impl World {
             (value, write.interval, write.is_counted)
         };
         if let Some(value) = value {
-            let breaks = self.limits.breaks;
-            self.nodes[owner].mark_alone(bit(place), breaks);
+            let limits = self.limits;
+            self.nodes[owner].mark_alone(bit(place), limits);
             self.nodes[owner].memory[place] = value;
         }
         if is_counted {
@@ -170,8 +176,8 @@ impl World {
     pub fn write_alone(&mut self, at: usize, place: usize) {
         self.left.writes -= 1;
         let value = self.draw(0);
-        let breaks = self.limits.breaks;
-        self.nodes[at].mark_alone(bit(place), breaks);
+        let limits = self.limits;
+        self.nodes[at].mark_alone(bit(place), limits);
         self.nodes[at].memory[place] = value;
     }
 
@@ -182,7 +188,11 @@ impl World {
             let open = node.barriers.open();
             node.mark(open, places, None);
         } else {
-            node.mark_alone(places, None);
+            let limits = Limits {
+                breaks: None,
+                ..self.limits
+            };
+            node.mark_alone(places, limits);
         }
     }
 
@@ -237,6 +247,7 @@ impl World {
 
     pub fn lose_power(&mut self, at: usize, kept: u8) {
         self.lose_node(at);
+        self.is_excused |= self.nodes[at].is_nameless;
         self.lost[at] = true;
         self.lost_since_sync[at] = true;
         let node = &mut self.nodes[at];
@@ -260,6 +271,10 @@ impl World {
             durable: node.marks.durable,
         };
         node.barriers = BarrierMachine::after_power_loss(node.names);
+        let from = node.barriers.open();
+        if !node.role.leads {
+            node.barriers.handle(BarrierEvent::FollowingBegun { from });
+        }
         node.coverage = MarkCoverage::after_power_loss(node.coverage.durable());
         node.role.complete = false;
         node.role.rest_since = None;
@@ -305,8 +320,10 @@ impl World {
             .generation
             .max(self.nodes[at].role.generation)
             + 1;
+        let limits = self.limits;
         let node = &mut self.nodes[at];
         node.restart();
+        node.drop_names(limits);
         node.marks.rest |= node.waiting;
         node.waiting = 0;
         if !forgets {

@@ -1,6 +1,6 @@
 //! One state for all states that differ in labels only: a value counts by the places that have it, a sync by its order.
 
-use crate::world::{PARTS, PLACES, RECORD, World};
+use crate::world::{Here, PARTS, PLACES, RECORD, Survived, World};
 
 /// Labels in the order in which they are met.
 struct Order {
@@ -23,7 +23,25 @@ impl World {
     pub fn canonical(mut self) -> Self {
         self.relabel_values();
         self.relabel_syncs();
+        self.drop_idle_knowledge();
+        self.survived = Survived::default();
         self
+    }
+
+    /// The announced regions matter to later writes and to those that wait, and the word of the next interval to a later barrier. A mark that
+    /// no write needs hides no difference.
+    fn drop_idle_knowledge(&mut self) {
+        if self.left.writes == 0 {
+            self.announced.forget_all();
+            for (announcing, write) in self.announcing.iter_mut().zip(&self.writes) {
+                if write.is_none_or(|write| write.here != Here::Waits) {
+                    *announcing = None;
+                }
+            }
+        }
+        if self.left.barriers == 0 {
+            self.told = None;
+        }
     }
 
     /// Values of different places are never compared.

@@ -41,18 +41,20 @@ pub fn explore(limits: Limits) -> Found {
         let mut next_round = Vec::new();
         for (number, world) in round {
             actions.clear();
-            world.actions(&mut actions);
+            if !world.is_settled() {
+                world.actions(&mut actions);
+            }
             for action in actions.drain(..) {
                 let mut next = world.clone();
                 next.step(action);
+                next.look(&mut seen);
                 let next = next.canonical();
                 if !visited.insert(hasher.hash_one(&next)) {
                     continue;
                 }
                 let reached = u32::try_from(steps.len()).unwrap();
                 steps.push(Some((number, action)));
-                next.look(&mut seen);
-                if let Some(promise) = next.broken_promise() {
+                if let Some(promise) = next.broken_promise(action) {
                     let path = path(&steps, reached);
                     return Found {
                         states: steps.len(),

@@ -8,13 +8,22 @@ pub struct Limits {
     pub writes: u8,
     pub operations: u8,
     pub barriers: u8,
-    /// Each write marks both parts (mark ahead).
+    /// Each announcement names both regions (announce ahead).
     pub ahead: bool,
-    /// An operator makes nodes lead although the other one may serve.
-    pub forces: bool,
-    /// An old copy may be put back.
-    pub old_copies: bool,
+    /// A node that serves alone has its marks in memory only. So it has no name on stable storage. Barriers run in sync only.
+    pub in_memory: bool,
+    pub hands: Hands,
     pub breaks: Option<Break>,
+}
+
+/// The acts of an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hands {
+    Nothing,
+    /// An operator makes nodes lead although the other one may serve.
+    Force,
+    /// An old copy may be put back.
+    PutBack,
 }
 
 /// A rule that the model leaves out. Then it must find a broken promise.
@@ -24,27 +33,31 @@ pub enum Break {
     MarkAfterWrite,
     /// The primary marks a mirrored write after its end.
     MarkAfterSend,
-    /// The primary defers no write.
-    WriteBeforePeerMark,
-    /// The knowledge that the other node has a mark survives the interval.
-    DeferredByOldInterval,
-    /// The same survives the connection, and the interval goes on with the next one.
-    MarksOutliveLink,
+    /// The primary makes a write beside its announcement.
+    WriteBeforeAnnouncement,
+    /// An announcement counts for later intervals, too.
+    AnnouncedForOldInterval,
+    /// An announcement counts over the next connection, and the interval goes on with that connection.
+    AnnouncementsOutliveLink,
+    /// The secondary answers an announcement, and does not mark the region.
+    AnnouncedUnmarked,
+    /// The primary opens an interval before the secondary is told.
+    TurnAfterOperation,
+    /// A connection begins without a word about the open interval.
+    LinkWithoutTurn,
     /// A barrier drops the marks of both intervals.
     BarrierDropsNewMarks,
     /// The secondary answers before its sync.
     BarrierBeforeSync,
     /// The primary does not wait for its own sync.
     BarrierBeforeOwnSync,
-    /// The secondary marks in the interval that it knows of by barriers.
-    BarrierByArrival,
-    /// The drain does not wait for deferred writes.
-    BarrierSkipsDeferred,
+    /// The drain does not wait for writes that wait for an announcement.
+    BarrierSkipsWaiting,
     /// The marks of a younger interval take the place of older ones.
     LaterIntervalClears,
     /// A new session forgets the older of two intervals.
     JoinForgetsOlder,
-    /// A node that serves alone marks in memory only.
+    /// A node that serves alone marks in memory only, and keeps its names on stable storage.
     MarkUndurableAlone,
     /// Stable storage says that it has the older marks before it has them.
     DurableTooEarly,
@@ -76,6 +89,10 @@ pub enum Break {
     NumbersReused,
     /// The names of the last two attempts are kept.
     AttemptPushesOut,
+    /// A node that serves alone with marks in memory only keeps its names on stable storage.
+    NamesOutliveAlone,
+    /// The sync of a barrier goes on when a node has begun to serve alone, and notes its names.
+    AttemptOutlivesSync,
     /// Operations wait for a barrier under way.
     BarrierHoldsClients,
 }

@@ -60,6 +60,7 @@ impl World {
         } else {
             self.begin_resync();
         }
+        self.tell_interval();
     }
 
     /// A primary that another one has replaced: its writes in flight stay in PAW, and its operation is rolled back.
@@ -111,12 +112,12 @@ impl World {
         self.check_difference(difference, places);
         let open = self.nodes.each_ref().map(|node| node.barriers.open());
         let in_memory = self.breaks(Break::UnionInMemory);
+        let writes = !self.limits.in_memory;
         let one = &mut self.nodes[leader];
         let own = one.marks.rest | one.marks.durable;
         one.marks.rest = places;
         match difference {
-            CopyDifference::Rest => {}
-            CopyDifference::Since(base) => {
+            CopyDifference::Since(base) if writes => {
                 // The marks that were asked for are on stable storage before the resync begins, and then the word.
                 one.marks.durable |= if in_memory { own } else { places };
                 one.coverage.write(DurableMarks {
@@ -125,13 +126,16 @@ impl World {
                     is_last: false,
                 });
             }
+            CopyDifference::Rest | CopyDifference::Since(_) => {}
             CopyDifference::Everything => {
-                one.marks.durable = ALL;
-                one.coverage.write(DurableMarks {
-                    after: Interval::ZERO,
-                    through: Interval::ZERO,
-                    is_last: false,
-                });
+                if writes {
+                    one.marks.durable = ALL;
+                    one.coverage.write(DurableMarks {
+                        after: Interval::ZERO,
+                        through: Interval::ZERO,
+                        is_last: false,
+                    });
+                }
                 let two = &mut self.nodes[other];
                 two.names = BarrierNames::default();
                 two.barriers.forget_names();
@@ -175,11 +179,13 @@ impl World {
         }
         let both = self.lost == [true; 2];
         if difference == CopyDifference::Everything {
-            if !both && !self.is_old_copy {
+            if !both && !self.is_old_copy && !self.is_excused {
                 self.broken = Some(REFUSED);
             }
         } else if both {
-            self.survived_both = true;
+            self.survived.both = true;
+        } else if self.owner == 1 && self.lost[0] {
+            self.survived.deposed |= matches!(difference, CopyDifference::Since(_));
         }
     }
 
@@ -257,6 +263,11 @@ impl World {
                 self.write_alone(place / PARTS - 1, place % PARTS);
             }
             Action::Write(place) => self.begin_write(place),
+            Action::Announce(place) => self.announce(place),
+            Action::Announced(place) => self.mark_announced(place),
+            Action::Heard(place) => self.hear_announced(place),
+            Action::PostTurn => self.post_turn(),
+            Action::ReadTurn => self.read_turn(),
             Action::Execute(place) => self.execute(place),
             Action::Deliver(place) => self.deliver(place),
             Action::Answer(place) => self.answer(place),

@@ -3,7 +3,10 @@
 use lockstep_delta::BarrierEvent;
 
 use crate::limits::Break;
-use crate::world::{Action, Here, Link, Operation, PARTS, RECORD, There, World, Write, bit};
+use crate::world::{
+    Action, Announcing, Here, Link, Operation, PARTS, RECORD, There, World, Write, bit,
+};
+use lockstep_delta::Interval;
 
 impl World {
     /// Whether clients begin operations that both nodes do.
@@ -42,6 +45,9 @@ impl World {
                     if write.here == Here::Due && !holds {
                         actions.push(Action::Execute(place));
                     }
+                    if write.here == Here::Waits && self.announcing[place].is_none() {
+                        actions.push(Action::Announce(place));
+                    }
                     match write.there {
                         There::Unsent if sends => actions.push(Action::Deliver(place)),
                         There::Done => actions.push(Action::Answer(place)),
@@ -63,35 +69,154 @@ impl World {
                 actions.push(Action::Recovered);
             }
         }
-        let begins =
-            matches!(self.link, Link::Synced | Link::Resync) && !self.is_barrier_under_way();
-        if begins && self.left.barriers > 0 {
-            actions.push(Action::BarrierDue);
-        }
+        self.turn_actions(actions);
         let messages = (0..2).filter(|at| self.message(*at).is_some());
         actions.extend(messages.map(Action::Message));
+    }
+
+    fn turn_actions(&self, actions: &mut Vec<Action>) {
+        for (place, announcing) in self.announcing.iter().enumerate() {
+            match announcing {
+                Some(it) if it.is_marked => actions.push(Action::Heard(place)),
+                Some(_) => actions.push(Action::Announced(place)),
+                None => {}
+            }
+        }
+        if self.posted.is_some() {
+            actions.push(Action::ReadTurn);
+        }
+        let begins = match self.link {
+            Link::Synced => !self.limits.in_memory || self.nodes[self.other()].role.complete,
+            Link::Resync => !self.limits.in_memory,
+            Link::Down | Link::Recovery(_) => false,
+        };
+        if !begins || self.is_barrier_under_way() || self.left.barriers == 0 {
+            return;
+        }
+        let next = self.nodes[self.owner].barriers.open().next();
+        let answers = |it: &Announcing| it.interval == next;
+        if self.told != Some(next) {
+            actions.push(Action::PostTurn);
+            if self.breaks(Break::TurnAfterOperation) {
+                actions.push(Action::BarrierDue);
+            }
+        } else if !self.announcing.iter().flatten().any(answers) {
+            actions.push(Action::BarrierDue);
+        }
+    }
+
+    /// The primary tells which interval comes next, and announces the regions in use for that interval.
+    pub fn post_turn(&mut self) {
+        let open = self.nodes[self.owner].barriers.open();
+        (self.posted, self.told) = (Some(open.next()), Some(open.next()));
+        let in_use = self.announced.in_use(open, PARTS);
+        for (_, region) in in_use {
+            let place = usize::try_from(region).unwrap();
+            if self.announcing[place].is_none() {
+                self.announce_for(place, open.next());
+            }
+        }
+    }
+
+    /// The secondary reads that word.
+    pub fn read_turn(&mut self) {
+        let Some(to) = self.posted.take() else { return };
+        self.turn_other(to);
+    }
+
+    /// A connection begins with a word about the open interval.
+    pub fn tell_interval(&mut self) {
+        if self.breaks(Break::LinkWithoutTurn) {
+            return;
+        }
+        let open = self.nodes[self.owner].barriers.open();
+        self.told = Some(open);
+        self.turn_other(open);
+    }
+
+    /// The marks of the secondary are whole from the first such word on.
+    fn turn_other(&mut self, to: Interval) {
+        let other = self.other();
+        let node = &mut self.nodes[other];
+        node.barriers.handle(BarrierEvent::Turned { to });
+        node.coverage.mirror_from(node.barriers.open());
+    }
+
+    /// The secondary reads a message that was sent when this interval was open: it has read each word before.
+    fn read_in_order(&mut self, interval: Interval) {
+        if self.posted.is_some_and(|posted| posted <= interval) {
+            self.read_turn();
+        }
+    }
+
+    pub fn announce(&mut self, place: usize) {
+        let open = self.nodes[self.owner].barriers.open();
+        self.announce_for(place, open);
+    }
+
+    fn announce_for(&mut self, place: usize, interval: Interval) {
+        let is_marked = false;
+        self.announcing[place] = Some(Announcing {
+            interval,
+            is_marked,
+        });
+    }
+
+    pub fn mark_announced(&mut self, place: usize) {
+        let (other, places) = (self.other(), self.announced_with(place));
+        let Some(announcing) = &mut self.announcing[place] else {
+            return;
+        };
+        announcing.is_marked = true;
+        let interval = announcing.interval;
+        self.read_in_order(interval);
+        if !self.breaks(Break::AnnouncedUnmarked) {
+            let breaks = self.limits.breaks;
+            let node = &mut self.nodes[other];
+            node.mark(node.barriers.open(), places, breaks);
+        }
+    }
+
+    pub fn hear_announced(&mut self, place: usize) {
+        let places = self.announced_with(place);
+        let Some(announcing) = self.announcing[place].take() else {
+            return;
+        };
+        self.learn(announcing.interval, places);
+        if let Some(write) = &mut self.writes[place]
+            && write.here == Here::Waits
+            && write.interval <= announcing.interval
+        {
+            write.here = Here::Due;
+        }
     }
 
     pub fn begin_write(&mut self, place: usize) {
         self.left.writes -= 1;
         let value = self.draw(0);
         let interval = self.nodes[self.owner].barriers.open();
-        let knows = self.knows(interval, place) || self.breaks(Break::WriteBeforePeerMark);
+        // The source of a resync has no name: nothing counts that it loses.
+        let is_nameless = self.limits.in_memory && self.link == Link::Resync;
+        let knows = self.knows(interval, place)
+            || is_nameless
+            || self.breaks(Break::WriteBeforeAnnouncement);
         if !self.breaks(Break::MarkAfterSend) {
-            let places = self.marked_by(place);
-            self.nodes[self.owner].mark(interval, places, self.limits.breaks);
+            self.nodes[self.owner].mark(interval, bit(place), self.limits.breaks);
         }
-        let is_counted = knows || !self.breaks(Break::BarrierSkipsDeferred);
+        let is_counted = knows || !self.breaks(Break::BarrierSkipsWaiting);
         if is_counted {
             self.tell(self.owner, BarrierEvent::Begun(interval));
         }
         self.writes[place] = Some(Write {
             value,
             interval,
-            here: if knows { Here::Due } else { Here::Deferred },
+            here: if knows { Here::Due } else { Here::Waits },
             there: There::Unsent,
             is_counted,
         });
+        if !knows && self.announcing[place].is_none() {
+            self.announce(place);
+        }
     }
 
     pub fn execute(&mut self, place: usize) {
@@ -104,33 +229,23 @@ impl World {
 
     /// The secondary marks, notes the write in SAW, and makes it.
     pub fn deliver(&mut self, place: usize) {
-        let (other, places) = (self.other(), self.marked_by(place));
+        let other = self.other();
         let Some(write) = &mut self.writes[place] else {
             return;
         };
         write.there = There::Done;
         let write = *write;
+        self.read_in_order(write.interval);
         let node = &mut self.nodes[other];
-        let interval = match self.limits.breaks {
-            Some(Break::BarrierByArrival) => node.barriers.open(),
-            _ => write.interval,
-        };
-        node.mark(interval, places, self.limits.breaks);
+        node.mark(node.barriers.open(), bit(place), self.limits.breaks);
         node.waiting |= bit(place);
         node.memory[place] = write.value;
     }
 
     pub fn answer(&mut self, place: usize) {
-        let places = self.marked_by(place);
-        let Some(write) = &mut self.writes[place] else {
-            return;
-        };
-        write.there = There::Answered;
-        if write.here == Here::Deferred {
-            write.here = Here::Due;
+        if let Some(write) = &mut self.writes[place] {
+            write.there = There::Answered;
         }
-        let interval = write.interval;
-        self.learn(interval, places);
         self.end_write(place);
     }
 
@@ -178,13 +293,10 @@ impl World {
             self.nodes[self.owner].barriers.handle(begun);
         }
         let operation = *operation;
+        self.read_in_order(operation.interval);
         let node = &mut self.nodes[other];
         if node.memory[RECORD] != operation.value {
-            let interval = match self.limits.breaks {
-                Some(Break::BarrierByArrival) => node.barriers.open(),
-                _ => operation.interval,
-            };
-            node.mark(interval, bit(RECORD), self.limits.breaks);
+            node.mark(node.barriers.open(), bit(RECORD), self.limits.breaks);
             node.memory[RECORD] = operation.value;
         }
     }
@@ -217,8 +329,14 @@ impl World {
         let other = self.other();
         let interval = self.nodes[self.owner].barriers.open();
         let value = self.nodes[self.owner].memory[place];
-        for node in &mut self.nodes {
-            node.mark(interval, bit(place), self.limits.breaks);
+        self.read_turn();
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            let open = if at == self.owner {
+                interval
+            } else {
+                node.barriers.open()
+            };
+            node.mark(open, bit(place), self.limits.breaks);
         }
         self.nodes[other].memory[place] = value;
     }
@@ -241,8 +359,10 @@ impl World {
         let keeps_rest = !self.breaks(Break::RestUndurable);
         let loses_rest = self.breaks(Break::ProgressUndurable);
         let leads = at == self.owner;
+        let is_in_memory = self.limits.in_memory;
         let node = &mut self.nodes[at];
-        if leads && keeps_rest {
+        node.is_nameless = false;
+        if leads && keeps_rest && !is_in_memory {
             node.marks.durable |= node.marks.rest;
         }
         if leads && loses_rest {

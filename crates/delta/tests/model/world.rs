@@ -1,14 +1,15 @@
-//! Two nodes, their copies of one file with two parts and of one record, and the operations between them.
+//! Two nodes, their copies of one file with two regions and of one record, and the operations between them.
 
+use lockstep_delta::announced::REGION_BYTES;
 use lockstep_delta::{
-    BarrierEffect, BarrierEvent, BarrierMachine, BarrierMessage, BarrierName, BarrierNames, Column,
-    FileParts, Interval, MarkCoverage, PeerMarks,
+    AnnouncedRegions, BarrierEffect, BarrierEvent, BarrierMachine, BarrierMessage, BarrierName,
+    BarrierNames, Column, FileRegions, Interval, MarkCoverage,
 };
 use lockstep_types::id::Ino;
 
 use crate::limits::{Break, Limits};
 
-/// The parts of the file, by number, and the record.
+/// The regions of the file, by number, and the record.
 pub const PARTS: usize = 2;
 pub const RECORD: usize = 2;
 /// Places at which copies may differ: the parts and the record. A set of places is a set of bits.
@@ -19,8 +20,7 @@ const FIRST: BarrierName = BarrierName {
     through: Interval::new(1),
     nonce: [0; 16],
 };
-const PEER_MARKS_MAX: usize = 4;
-const PART_BYTES: u64 = 64 * 1024;
+const ANNOUNCED_MAX: usize = 4;
 
 pub const fn bit(place: usize) -> u8 {
     1 << place
@@ -37,6 +37,8 @@ pub struct Node {
     pub barriers: BarrierMachine,
     /// The names on stable storage.
     pub names: BarrierNames,
+    /// The names are in memory only.
+    pub is_nameless: bool,
     pub coverage: MarkCoverage,
     /// The places of writes that may be on this node only: PAW or SAW.
     pub waiting: u8,
@@ -91,7 +93,8 @@ pub struct Write {
 /// The own part of the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Here {
-    Deferred,
+    /// The write waits for an announcement.
+    Waits,
     Due,
     Done,
 }
@@ -102,6 +105,15 @@ pub enum There {
     Unsent,
     Done,
     Answered,
+}
+
+/// An announcement on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Announcing {
+    /// The interval that was open, or about to be, when the announcement was posted.
+    pub interval: Interval,
+    /// The secondary has marked.
+    pub is_marked: bool,
 }
 
 /// The metadata operation in flight, or in doubt.
@@ -141,7 +153,12 @@ pub struct World {
     pub link: Link,
     /// The primary of the connection, or of the last one.
     pub owner: usize,
-    pub peer_marks: PeerMarks,
+    pub announced: AnnouncedRegions,
+    pub announcing: [Option<Announcing>; PARTS],
+    /// The interval that the primary is about to open, and of which the secondary has not read.
+    pub posted: Option<Interval>,
+    /// The last interval that the primary has posted over this connection.
+    pub told: Option<Interval>,
     pub writes: [Option<Write>; PARTS],
     pub operation: Option<Operation>,
     /// The last value, sync and barrier.
@@ -151,15 +168,32 @@ pub struct World {
     /// The same since the last barrier that each of them reached.
     pub lost_since_sync: [bool; 2],
     pub is_old_copy: bool,
+    /// A node has lost power that had served alone, or was the source of a resync: everything may be compared.
+    pub is_excused: bool,
     pub broken: Option<&'static str>,
-    /// A difference was found without comparing everything, after both nodes had lost power.
-    pub survived_both: bool,
+    pub survived: Survived,
+}
+
+/// A difference was found without comparing everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Survived {
+    /// After both nodes had lost power.
+    pub both: bool,
+    /// After a deposed primary had lost power.
+    pub deposed: bool,
 }
 
 /// A step of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     Write(usize),
+    Announce(usize),
+    /// The secondary marks an announced region.
+    Announced(usize),
+    /// The primary reads the answer.
+    Heard(usize),
+    PostTurn,
+    ReadTurn,
     Execute(usize),
     Deliver(usize),
     Answer(usize),
@@ -219,6 +253,7 @@ impl Node {
             marks: Marks::default(),
             barriers: BarrierMachine::after_power_loss(names),
             names,
+            is_nameless: false,
             coverage: MarkCoverage::since(FIRST.through),
             waiting: 0,
             late: 0,
@@ -247,19 +282,40 @@ impl Node {
     }
 
     /// A change that this node makes alone: the mark is on stable storage before.
-    pub fn mark_alone(&mut self, places: u8, breaks: Option<Break>) {
+    pub fn mark_alone(&mut self, places: u8, limits: Limits) {
+        let breaks = limits.breaks;
         if breaks == Some(Break::MarkAfterWrite) {
             self.late |= places;
             return;
         }
         self.marks.rest |= places;
-        if breaks != Some(Break::MarkUndurableAlone) {
+        if breaks != Some(Break::MarkUndurableAlone) && !limits.in_memory {
             self.marks.durable |= places;
         }
     }
 
     pub fn restart(&mut self) {
-        self.barriers = self.barriers.clone().restarted(self.names);
+        let names = if self.is_nameless {
+            self.barriers.names()
+        } else {
+            self.names
+        };
+        self.barriers = self.barriers.clone().restarted(names);
+        let from = self.barriers.open();
+        if !self.role.leads {
+            self.barriers.handle(BarrierEvent::FollowingBegun { from });
+        }
+    }
+
+    /// Before a node serves alone, it removes its names from stable storage, if its marks are in memory only.
+    pub fn drop_names(&mut self, limits: Limits) {
+        if limits.in_memory && limits.breaks != Some(Break::NamesOutliveAlone) {
+            self.names = BarrierNames::default();
+            self.is_nameless = true;
+            if limits.breaks != Some(Break::AttemptOutlivesSync) {
+                self.barriers.end_attempt();
+            }
+        }
     }
 }
 
@@ -270,10 +326,10 @@ pub const fn column_index(column: Column) -> usize {
     }
 }
 
-/// The parts of a set of places, for the marks of the other node.
-fn parts(places: u8) -> impl Iterator<Item = FileParts> {
+/// The regions of a set of places.
+fn regions(places: u8) -> impl Iterator<Item = FileRegions> {
     let set = (0..PARTS).filter(move |place| places & bit(*place) != 0);
-    set.map(|place| FileParts::of_bytes(place as u64 * PART_BYTES, PART_BYTES))
+    set.map(|place| FileRegions::of_bytes(place as u64 * REGION_BYTES, REGION_BYTES))
 }
 
 impl World {
@@ -289,17 +345,22 @@ impl World {
             nodes: [Node::new(true), Node::new(false)],
             link: Link::Synced,
             owner: 0,
-            peer_marks: PeerMarks::new(PEER_MARKS_MAX),
+            announced: AnnouncedRegions::new(ANNOUNCED_MAX),
+            announcing: [None; PARTS],
+            posted: None,
+            told: None,
             writes: [None; PARTS],
             operation: None,
             drawn: [0; 3],
             lost: [false; 2],
             lost_since_sync: [false; 2],
             is_old_copy: false,
+            is_excused: false,
             broken: None,
-            survived_both: false,
+            survived: Survived::default(),
         };
         world.begin_mirroring();
+        world.tell_interval();
         world
     }
 
@@ -310,18 +371,16 @@ impl World {
     /// The primary begins to mirror, in an interval of which neither node has heard.
     pub fn begin_mirroring(&mut self) {
         let open = self.nodes.each_ref().map(|node| node.barriers.open());
-        let from = if self.breaks(Break::NumbersReused) || self.breaks(Break::MarksOutliveLink) {
-            open[self.owner]
-        } else {
-            open[0].max(open[1]).next()
-        };
-        for (at, node) in self.nodes.iter_mut().enumerate() {
-            node.coverage.mirror_from(from);
-            if at == self.owner {
-                node.barriers.handle(BarrierEvent::MirroringBegun { from });
+        let from =
+            if self.breaks(Break::NumbersReused) || self.breaks(Break::AnnouncementsOutliveLink) {
+                open[self.owner]
             } else {
-                node.restart();
-                node.barriers.handle(BarrierEvent::FollowingBegun { from });
+                open[0].max(open[1]).next()
+            };
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            if at == self.owner {
+                node.coverage.mirror_from(from);
+                node.barriers.handle(BarrierEvent::MirroringBegun { from });
             }
             if self.limits.breaks == Some(Break::JoinForgetsOlder) {
                 let older = Column::BOTH.map(|it| node.barriers.columns().youngest(it));
@@ -397,8 +456,8 @@ impl World {
         node.coverage.drop_through(through);
         if leads {
             self.lost = self.lost_since_sync;
-            if !self.breaks(Break::DeferredByOldInterval) {
-                self.peer_marks.forget_through(through);
+            if !self.breaks(Break::AnnouncedForOldInterval) {
+                self.announced.forget_through(through);
             }
         }
     }
@@ -412,17 +471,18 @@ impl World {
         marks.durable = marks.rest;
     }
 
-    pub fn knows(&self, interval: Interval, place: usize) -> bool {
-        let known = |interval| {
-            parts(bit(place)).all(|parts| self.peer_marks.holds(interval, Ino::ROOT, &parts))
+    pub fn knows(&mut self, interval: Interval, place: usize) -> bool {
+        let is_broken = self.breaks(Break::AnnouncedForOldInterval);
+        let announced = &mut self.announced;
+        let mut known = |interval| {
+            regions(bit(place)).all(|regions| announced.holds(interval, Ino::ROOT, &regions))
         };
-        let is_broken = self.breaks(Break::DeferredByOldInterval);
         known(interval) || is_broken && (1..interval.get()).any(|it| known(Interval::new(it)))
     }
 
     pub fn learn(&mut self, interval: Interval, places: u8) {
-        for parts in parts(places) {
-            self.peer_marks.add(interval, Ino::ROOT, &parts);
+        for regions in regions(places) {
+            self.announced.add(interval, Ino::ROOT, &regions);
         }
     }
 
@@ -432,8 +492,8 @@ impl World {
         self.nodes[at].barriers.outgoing().filter(|_| link)
     }
 
-    /// The places that a message about a place marks.
-    pub const fn marked_by(&self, place: usize) -> u8 {
+    /// The places that an announcement about a place names.
+    pub const fn announced_with(&self, place: usize) -> u8 {
         if self.limits.ahead && place < PARTS {
             0b11
         } else {

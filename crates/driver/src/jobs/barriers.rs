@@ -32,11 +32,13 @@ use lockstep_fs::StoreError;
 use lockstep_repl::core::{ConnectionId, Core};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::State;
+use lockstep_roles::RoleChange;
 use lockstep_types::Osn;
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
-use crate::peer::connection::Delivery;
+use crate::ops::announcements::Announcements;
+use crate::peer::connection::{ActiveConnection, Delivery};
 use crate::replication::Replication;
 
 /// The used part of a table of marks from which on a barrier begins early, in thousandths.
@@ -92,16 +94,21 @@ pub(crate) struct Barriers {
     state: Mutex<BarrierWork>,
     /// Held while names are noted on stable storage, and while they are forgotten.
     noting: Mutex<()>,
+    /// The regions that the secondary has marked.
+    pub announcements: Arc<Announcements>,
 }
 
 /// The decisions of a primary.
 impl Barriers {
     /// The barriers of a session that begins. A barrier that an earlier session had under way is over.
-    pub fn begin(engine: &Arc<Engine>, replication: &Arc<Replication>) -> Arc<Self> {
+    pub fn begin(
+        engine: &Arc<Engine>,
+        replication: &Arc<Replication>,
+        announcements: Arc<Announcements>,
+    ) -> Arc<Self> {
         let barriers = engine.store.barriers();
         barriers.restarted();
         if !engine.role_file.state().record.is_primary() {
-            // A secondary marks nothing.
             let from = barriers.open();
             let _none = barriers.handle(BarrierEvent::FollowingBegun { from });
         }
@@ -110,6 +117,7 @@ impl Barriers {
             replication: Arc::clone(replication),
             state: Mutex::default(),
             noting: Mutex::new(()),
+            announcements,
         })
     }
 
@@ -119,6 +127,12 @@ impl Barriers {
             State::Synced => self.begin_mirroring(),
             State::Paused | State::Frozen | State::CatchingUp => {}
             _ => self.end_mirroring(),
+        }
+        match entered {
+            State::Synced => self.announcements.set_mirroring(true),
+            State::Paused | State::Frozen | State::CatchingUp | State::LeavingSync => {}
+            // The names are hidden on stable storage, or the disk has failed.
+            _ => self.announcements.set_mirroring(false),
         }
         if entered == State::OutOfSync {
             // Also of a resync that has lost its connection.
@@ -167,13 +181,19 @@ impl Barriers {
         let Some(connection) = connection.filter(|found| found.has_complete_peer()) else {
             return;
         };
+        self.announcements.go_on();
+        let next = self.engine.store.barriers().open().next();
+        let may_turn = self.may_turn(&connection, next);
         let effects = {
             let core = self.replication.core.lock();
-            if core.state() != State::Synced {
+            // No operation goes over another connection, as long as the core's lock is held.
+            let is_standing = self.replication.peer.get(connection.id).is_some();
+            if core.state() != State::Synced || !is_standing {
                 return;
             }
             let mut state = self.state.lock();
-            let mut effects = self.go_on(&mut state, &core);
+            let may_turn = may_turn && self.engine.store.barriers().open().next() == next;
+            let mut effects = self.go_on(&mut state, &core, may_turn);
             if state.told_on.replace(connection.id) != Some(connection.id) {
                 let again = self.engine.store.barriers().outgoing();
                 let again = again.map(BarrierEffect::Send);
@@ -184,10 +204,22 @@ impl Barriers {
         self.execute(effects);
     }
 
-    fn go_on(&self, state: &mut BarrierWork, core: &Core) -> Vec<BarrierEffect> {
+    /// Whether the secondary has been told of the next interval over this connection, and has marked the regions in use for that
+    /// interval. If a barrier is due, this node tells it.
+    fn may_turn(&self, connection: &ActiveConnection, next: Interval) -> bool {
+        let is_due = self.may_begin(&self.state.lock());
+        is_due && self.announcements.prepare_turn(connection, next)
+    }
+
+    fn may_begin(&self, state: &BarrierWork) -> bool {
+        let is_under_way = self.engine.store.barriers().is_under_way();
+        state.draining.is_none() && !is_under_way && self.is_due(state)
+    }
+
+    fn go_on(&self, state: &mut BarrierWork, core: &Core, may_turn: bool) -> Vec<BarrierEffect> {
         let barriers = self.engine.store.barriers();
         let mut effects = Vec::new();
-        if state.draining.is_none() && !barriers.is_under_way() && self.is_due(state) {
+        if may_turn && self.may_begin(state) {
             effects = self.turn(state, core);
         }
         if let Some(turn) = state.draining.take_if(|turn| core.is_over_below(turn.end)) {
@@ -239,6 +271,19 @@ impl Barriers {
         self.execute(effects);
     }
 
+    /// A node that begins to lead serves alone: its names are hidden (P28) when this returns. A copy that is made complete by force may
+    /// lack anything.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn change_role(&self, change: RoleChange) -> Result<(), StoreError> {
+        match (change.begins_to_lead(), change.makes_complete()) {
+            (false, _) => Ok(()),
+            (true, false) => self.engine.store.barriers().hide_names(),
+            (true, true) => self.forget(),
+        }
+    }
+
     /// This copy has no base in common with another one any more: the names are gone from stable storage when this returns.
     ///
     /// # Errors
@@ -283,6 +328,7 @@ impl Barriers {
                 BarrierEffect::Send(message) => self.send(message),
                 BarrierEffect::Sync(names) => self.make_stable(names),
                 BarrierEffect::Drop { through, .. } => {
+                    self.announcements.forget_through(through);
                     let Some(_working) = self.replication.begin_work() else {
                         continue;
                     };

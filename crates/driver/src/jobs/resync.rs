@@ -37,6 +37,7 @@ use crate::durable::tables::{add_writes_to_delta, ranges_of};
 use crate::engine::Engine;
 use crate::host::oneshot::{Promise, promise};
 use crate::jobs::barriers::Barriers;
+use crate::ops::announcements::Announcements;
 use crate::ops::content::ContentOps;
 use crate::ops::locks::{HeldLocks, InternalLocks};
 use crate::peer::connection::ActiveConnection;
@@ -164,11 +165,12 @@ impl ResyncJobs {
         requests: Arc<PendingRequests>,
         locks: InternalLocks,
         content: Arc<ContentOps>,
+        announcements: Arc<Announcements>,
     ) -> Self {
         let daily = DailyCheck::new(engine.host.now());
         Self {
             pace: ResyncPace::new(Arc::clone(&engine)),
-            barriers: Barriers::begin(&engine, &replication),
+            barriers: Barriers::begin(&engine, &replication, announcements),
             engine,
             replication,
             requests,

@@ -102,6 +102,11 @@ fn mark(replication: &Replication, in_sync: bool, copy: MarkedCopy) -> std::io::
         return Ok(());
     }
     let (role_file, generation) = (&replication.engine.role_file, replication.generation());
+    if copy == MarkedCopy::Peer && !in_sync {
+        // Stable storage names no barrier of a node that serves alone (rule P28).
+        let hidden = replication.engine.store.barriers().hide_names();
+        hidden.map_err(std::io::Error::other)?;
+    }
     match copy {
         MarkedCopy::Own(base) if !in_sync => role_file.leave_sync(generation, base),
         _ => role_file.mark(generation, in_sync),

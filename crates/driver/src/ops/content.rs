@@ -15,6 +15,7 @@ use lockstep_repl::state::Trigger;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Osn};
 
+use super::announcements::Announcements;
 use super::berths::Berths;
 use super::checked_reads::{BlockRead, CheckedReads};
 use super::paw::PawEntries;
@@ -38,13 +39,29 @@ pub(crate) struct CallerWrite<'a> {
     pub waiting: Option<&'a dyn WaitingRequests>,
 }
 
+/// The causes for which this node's part of a write may wait.
+pub(crate) struct WriteWaits {
+    berths: Arc<Berths>,
+    announcements: Arc<Announcements>,
+}
+
+impl WriteWaits {
+    /// Both of them.
+    pub fn of(berths: &Arc<Berths>, announcements: &Arc<Announcements>) -> Self {
+        Self {
+            berths: Arc::clone(berths),
+            announcements: Arc::clone(announcements),
+        }
+    }
+}
+
 /// Executes the core's effects on content.
 pub(crate) struct ContentOps {
     engine: Arc<Engine>,
     replication: Arc<Replication>,
     pending: Arc<PendingOps>,
     pub paw: PawEntries,
-    berths: Arc<Berths>,
+    waits: WriteWaits,
     spill: Arc<SpillBuffer>,
     /// Reads are compared with the sums of their blocks.
     checks: Option<CheckedReads>,
@@ -57,7 +74,7 @@ impl ContentOps {
         replication: Arc<Replication>,
         pending: Arc<PendingOps>,
         paw: PawEntries,
-        berths: Arc<Berths>,
+        waits: WriteWaits,
         spill: Arc<SpillBuffer>,
         checks: Option<CheckedReads>,
     ) -> Self {
@@ -66,7 +83,7 @@ impl ContentOps {
             replication,
             pending,
             paw,
-            berths,
+            waits,
             spill,
             checks,
         }
@@ -94,7 +111,12 @@ impl ContentOps {
             LocalPart::LocksGranted => return None,
             LocalPart::LocksAbandoned => return done,
         };
-        let berth = (thread == ThreadKind::Client).then(|| self.berths.take());
+        if let LocalChange::Write(write) = change
+            && self.waits_for_announcement(op, osn, write, caller)
+        {
+            return None;
+        }
+        let berth = (thread == ThreadKind::Client).then(|| self.waits.berths.take());
         if matches!(berth, Some(None)) {
             self.execute_in_pool(op, osn, caller);
             return None;
@@ -163,19 +185,41 @@ impl ContentOps {
 
     /// Has the worker pool execute an operation of a client's thread without a berth.
     fn execute_in_pool(self: &Arc<Self>, op: OpId, osn: Osn, caller: Option<CallerWrite<'_>>) {
-        // The bytes stay in memory, because other operations wait for the locks of this write. While memory is
-        // full, write admission lets no write pass that would find no berth.
-        if let Some(caller) = caller.filter(|caller| caller.op == op) {
-            let keep = || self.spill.put_begun(caller.data);
-            self.pending
-                .with_write(op, |write| write.data = Some(keep()));
-        }
+        self.keep_begun(op, caller);
         let ops = Arc::clone(self);
         self.replication.spawn(move || {
             if let Some(event) = ops.execute(ThreadKind::MayWait, op, osn, None) {
                 ops.replication.handle_event(ThreadKind::MayWait, event);
             }
         });
+    }
+
+    /// Keeps the bytes of a write that this thread cannot make. They stay in memory, because other operations wait for the locks of
+    /// this write. While memory is full, write admission lets no write pass that would find no berth.
+    fn keep_begun(&self, op: OpId, caller: Option<CallerWrite<'_>>) {
+        if let Some(caller) = caller.filter(|caller| caller.op == op) {
+            let keep = || self.spill.put_begun(caller.data);
+            self.pending
+                .with_write(op, |write| write.data = Some(keep()));
+        }
+    }
+
+    /// Whether this node's part of a write has to wait until the secondary has marked its regions (rule P26). Then its bytes are kept,
+    /// and another thread begins it.
+    fn waits_for_announcement(
+        &self,
+        op: OpId,
+        osn: Osn,
+        WriteParams { message, length }: WriteParams,
+        caller: Option<CallerWrite<'_>>,
+    ) -> bool {
+        let announcements = &self.waits.announcements;
+        let (ino, offset) = (message.ino, message.offset);
+        if !self.is_mirrored_write(op) || announcements.may_begin(op, ino, offset, length) {
+            return false;
+        }
+        self.keep_begun(op, caller);
+        announcements.wait(op, osn, ino, offset, length)
     }
 
     fn is_mirrored_write(&self, op: OpId) -> bool {

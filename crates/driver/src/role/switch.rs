@@ -10,7 +10,6 @@
 
 use std::time::Duration;
 
-use lockstep_fs::StoreError;
 use lockstep_repl::state::ServiceMode;
 use lockstep_roles::{RoleChange, RoleRecord, ServicePart, SessionEvent};
 use lockstep_types::mutants::{Mutant, is_active};
@@ -68,9 +67,14 @@ impl CurrentRole {
             role_file, host, ..
         } = &*self.engine;
         let drawn = host.random_id();
-        let prepared = prepare_store(&self.engine, &self.session(), change, drawn);
-        let prepared = prepared.map_err(std::io::Error::other);
-        let written = prepared.and_then(|()| role_file.replace(change, drawn));
+        let left_out = if change.makes_complete() {
+            skip_numbers(&self.engine, drawn)
+        } else {
+            Ok(())
+        };
+        let forgotten = left_out.and_then(|()| self.session().barriers().change_role(change));
+        let forgotten = forgotten.map_err(std::io::Error::other);
+        let written = forgotten.and_then(|()| role_file.replace(change, drawn));
         if let Err(error) = &written {
             let datastore = self.engine.name();
             tracing::error!(datastore, %error, "the role cannot be written");
@@ -149,23 +153,4 @@ impl CurrentRole {
         }
         self.set_standing(Standing::Serving);
     }
-}
-
-/// Makes durable in the store what must hold before the record of a change is on the disk. `drawn` are random bytes.
-///
-/// A node that begins to lead forgets its barriers: it has no marks of the intervals before, so its copy has no barrier in common
-/// with another one.
-fn prepare_store(
-    engine: &Engine,
-    session: &Session,
-    change: RoleChange,
-    drawn: [u8; 16],
-) -> Result<(), StoreError> {
-    if change.makes_complete() {
-        skip_numbers(engine, drawn)?;
-    }
-    if change.begins_to_lead() {
-        session.barriers().forget()?;
-    }
-    Ok(())
 }

@@ -318,6 +318,11 @@ impl<'a, M: RolePeer> Connector<'a, M> {
                 .close("this node stops, has another role now, or its disk hangs");
             return ending();
         }
+        session
+            .jobs
+            .barriers
+            .announcements
+            .begin_connection(&connection);
         let up = Event::LinkUp {
             connection: id,
             in_sync,
@@ -458,6 +463,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
                 return session.requests.complete(host, id, response);
             }
             Message::Barrier(message) => return session.jobs.barriers.receive(message),
+            Message::Announced { id } => return session.jobs.barriers.announcements.answered(id),
             Message::Refuse { reason } => return notes.set_reason(&reason),
             _ => {
                 let peer = &session.replication.peer;

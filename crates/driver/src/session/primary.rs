@@ -26,9 +26,10 @@ use crate::engine::Engine;
 use crate::host::ThreadKind;
 use crate::jobs::resync::ResyncJobs;
 use crate::jobs::sync_mark::{self, MarkedCopy};
+use crate::ops::announcements::Announcements;
 use crate::ops::berths::Berths;
 use crate::ops::checked_reads::CheckedReads;
-use crate::ops::content::{CallerWrite, ContentOps};
+use crate::ops::content::{CallerWrite, ContentOps, WriteWaits};
 use crate::ops::locks::InternalLocks;
 use crate::ops::meta_pipeline::MetaPipeline;
 use crate::ops::paw::PawEntries;
@@ -76,16 +77,16 @@ impl PrimarySession {
                 Arc::clone(&engine.wakes.tick_work),
             ));
             let requests = Arc::new(PendingRequests::default());
+            let announcements = Arc::new(Announcements::new(&engine, &replication));
             let content = Arc::new(ContentOps::new(
                 Arc::clone(&engine),
                 Arc::clone(&replication),
                 Arc::clone(&pending),
                 PawEntries::new(paw, first_osn),
-                Arc::clone(&berths),
+                WriteWaits::of(&berths, &announcements),
                 Arc::clone(&spill),
                 CheckedReads::if_wanted(&engine, &replication, &requests),
             ));
-            let locks = InternalLocks::new(Arc::clone(&replication), Arc::clone(&pending));
             let space = Arc::new(SpaceCheck::new(
                 Arc::clone(&engine),
                 Arc::clone(&replication),
@@ -103,8 +104,9 @@ impl PrimarySession {
                     Arc::clone(&engine),
                     Arc::clone(&replication),
                     Arc::clone(&requests),
-                    locks,
+                    InternalLocks::new(Arc::clone(&replication), Arc::clone(&pending)),
                     Arc::clone(&content),
+                    announcements,
                 )),
                 backpressure: WriteBackpressure::new(
                     Arc::clone(&engine),
@@ -256,6 +258,7 @@ impl PrimarySession {
 
     fn note_state(&self, state: State) {
         self.replication.note_state(state);
+        self.jobs.barriers.announcements.release();
         if state.service_mode() != ServiceMode::Wait
             && let Some(hold) = self.visibility_hold.lock().take()
         {

@@ -45,6 +45,11 @@ enum ResponseError {
     /// Only a copy out of sync enters a sync.
     #[error("it was told to be in sync, which it is")]
     AlreadyInSync,
+    /// This node has told something else since the connection began.
+    #[error(
+        "the role of this node has changed, or it has said since that its copy is not complete"
+    )]
+    SaidIncomplete,
     /// The request belongs to a resync that is over (rule P10).
     #[error("it was asked to change a copy that is in sync, outside a resync")]
     InSync,
@@ -101,10 +106,17 @@ impl Responder {
         self.replication.handle_event(ThreadKind::MayWait, event);
     }
 
-    /// The response to a request, or the reason that the primary shows.
-    pub fn response(&self, request: &Request, payload: &[u8]) -> Result<Response, RequestFailure> {
-        let response = self.try_respond(request, payload);
-        response.map_err(|error| RequestFailure(error.to_string()))
+    /// The response to a request, or the reason that the primary shows. `None`: the connection has to end, because this node does not
+    /// stand by its greeting. A failure would say that the copies may differ in anything.
+    pub fn response(
+        &self,
+        request: &Request,
+        payload: &[u8],
+    ) -> Option<Result<Response, RequestFailure>> {
+        match self.try_respond(request, payload) {
+            Err(ResponseError::SaidIncomplete) => None,
+            response => Some(response.map_err(|error| RequestFailure(error.to_string()))),
+        }
     }
 
     fn try_respond(&self, request: &Request, payload: &[u8]) -> Result<Response, ResponseError> {
@@ -223,10 +235,12 @@ impl Responder {
         store.delta().follow(generation);
         // The connection may be lost, and this node may have said meanwhile that its copy is not complete.
         let marked = role_file.enter_sync(generation, verifier, *self.greeted.lock());
-        if marked.is_err() {
+        if !matches!(marked, Ok(true)) {
             store.delta().end();
         }
-        marked?;
+        if !marked? {
+            return Err(ResponseError::SaidIncomplete);
+        }
         self.base.enter_sync(generation);
         store.lost_found().end();
         self.happened(Trigger::MarkedInSync);

@@ -28,6 +28,7 @@ use crate::host::signal::wait_until;
 use crate::host::{Reading, ThreadKind};
 use crate::jobs::barriers::Barriers;
 use crate::jobs::sync_mark::{self, MarkedCopy};
+use crate::ops::announcements::Announcements;
 use crate::ops::spill::SpillLoad;
 use crate::peer::connection::{Delivery, PeerCopy};
 use crate::peer::reply_permits::{ReplyPermits, TooMany};
@@ -100,7 +101,8 @@ impl StandbySession {
         Arc::new_cyclic(|session: &Weak<Self>| {
             let driver = session.clone();
             let replication = Replication::begin(engine, core, first_osn, driver);
-            let barriers = Barriers::begin(engine, &replication);
+            let announcements = Arc::new(Announcements::new(engine, &replication));
+            let barriers = Barriers::begin(engine, &replication, announcements);
             Self {
                 engine: Arc::clone(engine),
                 responder: Responder::new(

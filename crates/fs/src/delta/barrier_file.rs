@@ -3,6 +3,9 @@
 //! The file has two slots of 4 KiB. Each change writes the other slot than the last one, and syncs. The slot with the higher number
 //! counts, so a change that was interrupted has not happened, or has happened as a whole. A slot that cannot be read has no names.
 //!
+//! *A node that serves alone hides its names*: they count only while memory has the coverage of the columns. After a loss of power
+//! nothing names what the node has done alone, so it has no names then.
+//!
 //! Locks: one, which is held across the change of the file and never under the lock of the barriers' machine.
 
 use std::sync::Arc;
@@ -32,6 +35,26 @@ struct BarrierNote {
     number: u64,
     complete: Option<NoteOfName>,
     reached: Option<NoteOfName>,
+    /// The names count only with a coverage.
+    is_hidden: bool,
+}
+
+/// The names of a file that was opened.
+#[derive(Clone, Copy, Default)]
+pub(super) struct LeftNames {
+    /// The names, whether they count or not.
+    pub names: BarrierNames,
+    is_hidden: bool,
+}
+
+impl LeftNames {
+    /// The names that count. `is_covered`: the coverage of the last process is there.
+    pub fn that_count(self, is_covered: bool) -> BarrierNames {
+        if self.is_hidden && !is_covered {
+            return BarrierNames::default();
+        }
+        self.names
+    }
 }
 
 /// The state of the file.
@@ -53,11 +76,14 @@ impl BarrierFile {
     ///
     /// # Errors
     /// If the disk fails.
-    pub fn open(backing: Arc<dyn Backing>) -> Result<(Self, BarrierNames), StoreError> {
+    pub fn open(backing: Arc<dyn Backing>) -> Result<(Self, LeftNames), StoreError> {
         let newest = read_slots(backing.as_ref())?;
-        let names = newest.map_or_else(BarrierNames::default, |note| BarrierNames {
-            complete: note.complete.map(name_of),
-            reached: note.reached.map(name_of),
+        let names = newest.map_or_else(LeftNames::default, |note| LeftNames {
+            names: BarrierNames {
+                complete: note.complete.map(name_of),
+                reached: note.reached.map(name_of),
+            },
+            is_hidden: note.is_hidden,
         });
         let state = FileState {
             number: newest.map_or(0, |note| note.number),
@@ -87,7 +113,19 @@ impl BarrierChange<'_> {
     ///
     /// # Errors
     /// If the disk fails or is full. Then the file may have the names or those of before.
-    pub fn write(mut self, names: BarrierNames) -> Result<(), StoreError> {
+    pub fn write(self, names: BarrierNames) -> Result<(), StoreError> {
+        self.put(names, false)
+    }
+
+    /// Puts the names there of a node that is about to serve alone.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn hide(self, names: BarrierNames) -> Result<(), StoreError> {
+        self.put(names, true)
+    }
+
+    fn put(mut self, names: BarrierNames, is_hidden: bool) -> Result<(), StoreError> {
         if self.state.is_missing && names == BarrierNames::default() {
             return Ok(());
         }
@@ -98,6 +136,7 @@ impl BarrierChange<'_> {
             number,
             complete: names.complete.map(note_of),
             reached: names.reached.map(note_of),
+            is_hidden,
         };
         let bytes = seal(&postcard::to_allocvec(&note).unwrap_or_default());
         let written = self.backing.open_or_create(BARRIER_FILE).and_then(|file| {

@@ -32,7 +32,7 @@ use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
-use super::barrier_file::BarrierFile;
+use super::barrier_file::{BarrierFile, LeftNames};
 use super::kept_column::{ColumnWords, KeptColumn};
 use super::region_marks::RegionNotes;
 use super::resync_part::ChangedRecords;
@@ -155,7 +155,7 @@ impl IntervalMarks {
     /// The columns in these tables, as the last process has left them. `has_rest`: nothing of the rest of the last process is lost.
     pub(super) fn open(
         tables: [MarkTable; 2],
-        file: (BarrierFile, BarrierNames),
+        file: (BarrierFile, LeftNames),
         has_rest: bool,
     ) -> Self {
         let [first, second] = tables.map(KeptColumn::open);
@@ -169,7 +169,12 @@ impl IntervalMarks {
             }
             _ => (None, MarkColumns::default()),
         };
-        let (names, known) = file;
+        let (names, left) = file;
+        let known = left.that_count(live_after.is_some());
+        if known != left.names {
+            // A name that is left there counts only with the coverage of a later process, which begins above that name.
+            let _left = names.lock().write(known).is_err();
+        }
         let marks = Self {
             state: Mutex::new(IntervalState::of(known, columns, live_after)),
             tables: Mutex::new([first, second]),
@@ -216,11 +221,26 @@ impl IntervalMarks {
         self.is_stale.load(Ordering::Acquire)
     }
 
+    /// Gives the headers the words of this moment, and empties the columns that are over.
     fn settle_in(&self, tables: &mut [KeptColumn; 2]) {
         loop {
             // Taken before the words are read: a drop takes coverage first, and so the words lack the intervals of these columns.
             let cleared = Column::BOTH.map(|column| self.pending.take(column));
-            let losses = self.store_words(tables);
+            let is_stale = self.is_stale();
+            let (words, losses) = {
+                let state = self.state.lock();
+                let words = Column::BOTH.map(|column| state.words(column));
+                (words, state.losses)
+            };
+            if is_stale {
+                tables.iter_mut().for_each(KeptColumn::void);
+            }
+            for (kept, words) in tables.iter_mut().zip(words) {
+                match words {
+                    Some(words) => kept.set_words(words),
+                    None => kept.void(),
+                }
+            }
             for (kept, is_cleared) in tables.iter_mut().zip(cleared) {
                 if is_cleared {
                     kept.clear();
@@ -232,26 +252,6 @@ impl IntervalMarks {
                 return;
             }
         }
-    }
-
-    /// Gives the headers the words of this moment. Returns how often coverage was lost until then.
-    fn store_words(&self, tables: &mut [KeptColumn; 2]) -> u64 {
-        let is_stale = self.is_stale();
-        let (words, losses) = {
-            let state = self.state.lock();
-            let words = Column::BOTH.map(|column| state.words(column));
-            (words, state.losses)
-        };
-        if is_stale {
-            tables.iter_mut().for_each(KeptColumn::void);
-        }
-        for (kept, words) in tables.iter_mut().zip(words) {
-            match words {
-                Some(words) => kept.set_words(words),
-                None => kept.void(),
-            }
-        }
-        losses
     }
 
     /// The store has noted that this is the opening `epoch`.
@@ -359,15 +359,22 @@ impl IntervalMarks {
 impl IntervalMarks {
     /// Takes an event of the barriers. Changes memory only.
     pub fn handle(&self, event: BarrierEvent) -> Vec<BarrierEffect> {
-        if matches!(event, BarrierEvent::FollowingBegun { .. }) {
-            self.lose_coverage();
-        }
         let mut state = self.state.lock();
         let open = state.machine.open();
         let event = match event {
             BarrierEvent::MirroringBegun { from } => BarrierEvent::MirroringBegun {
                 from: state.begin_coverage(from),
             },
+            // Writes of the open interval may be under way, and the marks of them lost. The barrier of that interval waits for them,
+            // so that interval is the first base.
+            BarrierEvent::Turned { to }
+                if state.live_after.is_none() && !state.machine.mirrors() =>
+            {
+                let from = to.max(open).next();
+                BarrierEvent::Turned {
+                    to: state.begin_coverage(from),
+                }
+            }
             _ => event,
         };
         let effects = state.machine.handle(event);
@@ -450,6 +457,17 @@ impl IntervalMarks {
             return Ok(false);
         }
         file.write(names).map(|()| true)
+    }
+
+    /// The names count only with the coverage from now on, as this node is about to serve alone. The barrier under way ends.
+    pub fn hide_names(&self) -> Result<(), StoreError> {
+        let file = self.names.lock();
+        let names = {
+            let mut state = self.state.lock();
+            state.machine.end_attempt();
+            state.machine.names()
+        };
+        file.hide(names)
     }
 
     /// Removes the names from stable storage, and drops all marks and the coverage.

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use lockstep_delta::BarrierNames;
 use lockstep_types::backing::Backing;
 
-use super::barrier_file::BarrierFile;
+use super::barrier_file::{BarrierFile, LeftNames};
 use super::table::{LastUse, MarkTable, MarkTableSizes};
 use crate::error::StoreError;
 use crate::paths::{DELTA_FILE, MARK_FILES};
@@ -14,7 +13,7 @@ use crate::paths::{DELTA_FILE, MARK_FILES};
 pub struct MarkTables {
     pub(super) delta: MarkTable,
     pub(super) columns: [MarkTable; 2],
-    pub(super) names: (BarrierFile, BarrierNames),
+    pub(super) names: (BarrierFile, LeftNames),
 }
 
 impl MarkTables {

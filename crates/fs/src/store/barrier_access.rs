@@ -37,7 +37,7 @@ impl BarrierAccess<'_> {
     /// [`Self::drop_columns`] on a thread that may wait for the disk.
     ///
     /// [`BarrierEvent::MirroringBegun`] begins a coverage, unless one lasts: the open interval may then be above `from`.
-    /// [`BarrierEvent::FollowingBegun`] ends it.
+    /// [`BarrierEvent::Turned`] does so on a secondary.
     pub fn handle(self, event: BarrierEvent) -> Vec<BarrierEffect> {
         self.marks.handle(event)
     }
@@ -125,6 +125,15 @@ impl BarrierAccess<'_> {
     /// If the disk fails, which poisons the store (P16), or is full. On a full disk nothing is lost.
     pub fn note_names(self, names: BarrierNames) -> Result<bool, StoreError> {
         self.on_disk(|marks| marks.note_names(names))
+    }
+
+    /// This node is about to serve alone, and marks what it does alone in memory only: after a loss of power it knows no barrier.
+    /// Ends the barrier under way. Marks and coverage stay, and the names with the coverage.
+    ///
+    /// # Errors
+    /// If the disk fails, which poisons the store (P16), or is full.
+    pub fn hide_names(self) -> Result<(), StoreError> {
+        self.on_disk(IntervalMarks::hide_names)
     }
 
     /// Removes the names of all barriers from stable storage and from memory, and ends the barrier under way and the coverage. Before

@@ -4,11 +4,16 @@
 use lockstep_delta::{BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval};
 use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_lossy::disk::{Disk, DiskOptions, Survivors, Verdict};
-use lockstep_types::{FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind};
+use lockstep_types::{BootId, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind};
 
-use crate::harness::{Node, new_disk, open, osn_and_time, read_all};
+use crate::harness::{Node, new_disk, open, open_in, osn_and_time, read_all};
 
 const PART: u64 = 64 << 10;
+/// A disk that is full no more.
+const AMPLE: DiskOptions = DiskOptions {
+    capacity_bytes: 1 << 40,
+    capacity_files: 1 << 20,
+};
 
 fn name(text: &str) -> FileName {
     FileName::new(text.as_bytes()).unwrap()
@@ -199,10 +204,7 @@ fn a_full_disk_forgets_names() {
     barrier(&store, 1, || Ok(())).unwrap();
     disk.fill();
     store.barriers().forget().unwrap();
-    disk.set_capacity(DiskOptions {
-        capacity_bytes: 1 << 40,
-        capacity_files: 1 << 20,
-    });
+    disk.set_capacity(AMPLE);
     let mut node = Node::of(disk, store);
     node.lose_power();
     assert!(known(&node.store).is_empty());
@@ -231,19 +233,75 @@ fn a_kill_keeps_the_marks_of_a_store_and_a_loss_of_power_takes_them() {
     assert_eq!(node.store.barriers().base_with(&[base]), None);
 }
 
-/// The copy of a node that follows changes without a mark.
+/// A node that follows marks what it changes, until a resync of its copy begins.
 #[test]
-fn the_first_operation_of_a_node_that_follows_ends_the_coverage_for_each_later_process() {
+fn a_node_that_follows_goes_on_with_its_marks() {
     let (disk, ino) = with_file();
     let store = open(&disk);
     begin(&store);
     write(&store, 11, ino, 0, b"first").unwrap();
     let base = barrier(&store, 1, || Ok(())).unwrap();
-    assert_eq!(open(&disk.fork()).barriers().base_with(&[base]), Some(base));
     let from = Interval::new(9);
-    store
-        .barriers()
-        .handle(BarrierEvent::FollowingBegun { from });
-    create(&store, 12, "followed").unwrap();
+    let barriers = store.barriers();
+    barriers.handle(BarrierEvent::FollowingBegun { from });
+    store.delta().follow(Generation::FIRST);
+    let made = create(&store, 12, "followed").unwrap();
+    let next = open(&disk.fork());
+    assert!(next.delta().adopt_base(base, Generation::FIRST));
+    let records = next.delta().adopted_records().unwrap();
+    let key = lockstep_fs::keys::inode(made);
+    assert!(records.keys.contains(&key), "{records:?}");
+    store.delta().end();
+    create(&store, 13, "resynced").unwrap();
     assert_eq!(open(&disk.fork()).barriers().base_with(&[base]), None);
+}
+
+/// The marks of a secondary begin with the first interval of which it reads. Writes of that interval may be under way, so its barrier
+/// is the first base.
+#[test]
+fn a_turn_begins_the_marks_of_a_node_that_follows() {
+    let (disk, ino) = with_file();
+    let store = open(&disk);
+    let barriers = store.barriers();
+    let from = Interval::new(0);
+    barriers.handle(BarrierEvent::FollowingBegun { from });
+    let to = Interval::new(5);
+    barriers.handle(BarrierEvent::Turned { to });
+    assert_eq!(barriers.open(), to.next());
+    let (osn, time) = osn_and_time(11);
+    store.write(ino, 0, b"followed", osn, time).unwrap();
+    let name = |through| BarrierName {
+        through: Interval::new(through),
+        nonce: [1; 16],
+    };
+    // A word about the barrier of that interval, which this node reaches.
+    let complete = None;
+    let effects = barriers.handle(BarrierEvent::Received(BarrierMessage::Barrier {
+        name: name(5),
+        complete,
+    }));
+    let Some(BarrierEffect::Sync(names)) = effects.last() else {
+        panic!("{effects:?}");
+    };
+    assert!(barriers.note_names(*names).unwrap());
+    barriers.handle(BarrierEvent::Synced);
+    assert_eq!(barriers.base_with(&[name(5)]), Some(name(5)));
+    assert_eq!(barriers.base_with(&[name(4)]), None);
+}
+
+/// A node that serves alone knows its barriers while it has its power.
+#[test]
+fn hidden_names_count_until_a_loss_of_power() {
+    let (disk, _) = with_file();
+    let store = open(&disk);
+    begin(&store);
+    barrier(&store, 1, || Ok(())).unwrap();
+    disk.fill();
+    store.barriers().hide_names().unwrap();
+    disk.set_capacity(AMPLE);
+    assert!(known(&open(&disk.fork())).contains(&1));
+    let lost = disk.after_power_loss(Survivors::Everything, 0);
+    let next_run = BootId::from_bytes([2; 16]);
+    assert_eq!(known(&open_in(&lost, next_run)), [0_u8; 0]);
+    assert_eq!(known(&open_in(&lost.fork(), next_run)), [0_u8; 0]);
 }

@@ -60,7 +60,7 @@ pub fn open(disk: &Disk) -> Store {
 }
 
 /// Opens the store in the run `boot` of the machine.
-fn open_in(disk: &Disk, boot: BootId) -> Store {
+pub fn open_in(disk: &Disk, boot: BootId) -> Store {
     let options = OpenOptions {
         boot,
         ..open_options(Access::Write)

@@ -121,6 +121,13 @@ impl ScriptedCluster {
         self.stop(side, Stop::Power);
     }
 
+    /// Cuts the power of a node that is running. The disk keeps everything, also what was not synced.
+    pub fn cut_power_after_write_back(&mut self, side: Side) {
+        let planned = &mut self.nodes.of_mut(side).planned;
+        planned.loss = Some((Survivors::Everything, 1));
+        self.stop(side, Stop::Power);
+    }
+
     /// Promotes a node while the other one is down. Returns whether the node agrees.
     pub fn promote(&mut self, side: Side) -> Result<bool, String> {
         self.injector.operator.promote(side, false)

@@ -14,9 +14,9 @@ use super::resumed::compared;
 use super::steps::{kill, run, start_in_sync, status, until, until_in_sync};
 
 /// The length of one write.
-const PART: u64 = 1 << 20;
+pub const PART: u64 = 1 << 20;
 /// Number of writes of the file.
-const PARTS: u64 = 12;
+pub const PARTS: u64 = 12;
 /// Most bytes that are compared for a few changes.
 const COMPARED_MAX: u64 = 3 * PART;
 /// A barrier begins within this time, if something is marked.
@@ -32,6 +32,10 @@ const SETTINGS: Settings = Settings {
 /// Waits for a barrier that begins from now on. Something is marked.
 fn until_barrier(cluster: &mut ScriptedCluster) {
     let begun = cluster.now();
+    until_barrier_since(cluster, begun);
+}
+
+fn until_barrier_since(cluster: &mut ScriptedCluster, begun: Duration) {
     until(cluster, "a barrier", |cluster| {
         let since = status(cluster, PRIMARY).sync.barrier_since_ms;
         let since = since.map(|since| Duration::from_millis(since + 1));
@@ -40,7 +44,7 @@ fn until_barrier(cluster: &mut ScriptedCluster) {
 }
 
 /// Two nodes in sync with a long file, all of which is behind a barrier.
-fn with_base() -> ScriptedCluster {
+pub fn with_base() -> ScriptedCluster {
     let mut cluster = ScriptedCluster::manual(&SETTINGS);
     start_in_sync(&mut cluster);
     let made = run(&mut cluster, |mount| {
@@ -52,7 +56,7 @@ fn with_base() -> ScriptedCluster {
     cluster
 }
 
-fn change(cluster: &mut ScriptedCluster, name: &'static str, part: u64) {
+pub fn change(cluster: &mut ScriptedCluster, name: &'static str, part: u64) {
     let changed = run(cluster, move |mount| {
         program::create(mount, name)?;
         program::write_at(mount, LATER, part * PART, 5000)
@@ -60,12 +64,14 @@ fn change(cluster: &mut ScriptedCluster, name: &'static str, part: u64) {
     assert_eq!(changed, Ok(()));
 }
 
-fn until_barrier_after_change(cluster: &mut ScriptedCluster, name: &'static str) {
+pub fn until_barrier_after_change(cluster: &mut ScriptedCluster, name: &'static str) {
+    // A barrier that begins in the middle leaves nothing marked.
+    let begun = cluster.now();
     change(cluster, name, 1);
-    until_barrier(cluster);
+    until_barrier_since(cluster, begun);
 }
 
-fn until_state(cluster: &mut ScriptedCluster, state: State) {
+pub fn until_state(cluster: &mut ScriptedCluster, state: State) {
     until(cluster, state.describe(), |cluster| {
         cluster.state(PRIMARY) == Some(state)
     });
@@ -92,7 +98,7 @@ fn resync(cluster: &mut ScriptedCluster) -> u64 {
     last.get()
 }
 
-fn is_identical(cluster: &mut ScriptedCluster) -> bool {
+pub fn is_identical(cluster: &mut ScriptedCluster) -> bool {
     let report = cluster.compare().unwrap();
     if !report.is_identical() {
         println!("{report:#?}");
@@ -102,7 +108,7 @@ fn is_identical(cluster: &mut ScriptedCluster) -> bool {
 
 /// The resync compares a part, and leaves no difference.
 #[track_caller]
-fn expect_part(cluster: &mut ScriptedCluster, compared: u64) {
+pub fn expect_part(cluster: &mut ScriptedCluster, compared: u64) {
     assert!(compared <= COMPARED_MAX, "{compared} bytes are compared");
     assert!(is_identical(cluster));
 }

@@ -22,7 +22,7 @@ pub fn name(text: &str) -> FileName {
     FileName::new(text.as_bytes()).unwrap()
 }
 
-fn file(mount: &Mount) -> Result<Ino, Errno> {
+pub fn file(mount: &Mount) -> Result<Ino, Errno> {
     let (parent, name) = (Ino::ROOT, name(FILE));
     match mount.submit(&Op::Lookup { parent, name })? {
         Answer::Attr(attr) => Ok(attr.ino),

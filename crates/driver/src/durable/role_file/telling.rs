@@ -30,17 +30,21 @@ impl RoleFile {
     }
 
     /// Makes durable, on the secondary, that this copy is complete and has the memory of the primary's (rule P22). The whole store
-    /// is on stable storage.
+    /// is on stable storage. Returns false, and changes nothing, if the role of this node has changed, or this node has said since the
+    /// greeting that its copy is not complete.
+    ///
+    /// # Errors
+    /// If the file cannot be changed.
     pub fn enter_sync(
         &self,
         generation: Generation,
         verifier: WriteVerifier,
         greeted: Greeted,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         let is_last_word = || self.words() == greeted.words || is_active(Mutant::MarkAfterWord);
         let is_current =
             |state: &RoleState| state.record.generation == generation && is_last_word();
-        let is_marked = self.change_if(|state| {
+        self.change_if(|state| {
             let verifier = if is_active(Mutant::KeepOwnVerifier) {
                 state.clients.verifier
             } else {
@@ -50,13 +54,6 @@ impl RoleFile {
                 let equal = state.marked(true).made_equal(Some(greeted.is_durable));
                 equal.with_verifier(verifier)
             })
-        })?;
-        if is_marked {
-            Ok(())
-        } else {
-            Err(io::Error::other(
-                "the role of this node has changed, or it has said since that its copy is not complete",
-            ))
-        }
+        })
     }
 }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use lockstep_delta::BarrierEvent;
+use lockstep_delta::announced::REGION_BYTES;
 use lockstep_fs::store::Applied;
 use lockstep_fs::{OpError, Store};
 use lockstep_link::{FrameRef, SendFrames};
-use lockstep_repl::message::{BarrierMessage, Envelope, Message, Request, WriteMessage};
+use lockstep_repl::message::{BarrierMessage, Envelope, Message, RegionRun, Request, WriteMessage};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, MetaOp, Osn};
 
@@ -77,14 +79,31 @@ impl StandbySession {
                 self.answer(&**sender, Message::Alive);
                 Ok(())
             }
-            Message::Barrier(message) => {
-                self.receive_barrier(message);
+            Message::Barrier(_) | Message::Turn(_) | Message::Announce { .. } => {
+                self.handle_interval(&**sender, envelope.message);
                 Ok(())
             }
             Message::Request { id, request } => {
                 self.handle_request(sender, id, request, frame.payload.to_vec())
             }
             other => Err(ConnectionEnd::NotForSecondary(Box::new(other))),
+        }
+    }
+
+    /// Takes a word about intervals and their marks (rules P26, P27).
+    fn handle_interval(&self, sender: &dyn SendFrames, message: Message) {
+        let store = &self.engine.store;
+        match message {
+            Message::Barrier(message) => self.receive_barrier(message),
+            Message::Turn(to) => {
+                let _none = store.barriers().handle(BarrierEvent::Turned { to });
+            }
+            // On this thread, as the marks of a write: behind a flush that hangs, the primary's writes would wait.
+            Message::Announce { id, runs } => {
+                mark_regions(store, &runs);
+                self.answer(sender, Message::Announced { id });
+            }
+            _ => {}
         }
     }
 
@@ -268,7 +287,10 @@ impl StandbySession {
         let permit = self.permits.request()?;
         let (session, sender) = (Arc::clone(self), Arc::clone(sender));
         self.replication.spawn_ordered(move || {
-            let response = session.responder.response(&request, &payload);
+            let Some(response) = session.responder.response(&request, &payload) else {
+                sender.shutdown("this node has said since that its copy is not complete");
+                return;
+            };
             if response.is_ok() && request.is_of_resync() {
                 session.engine.disk.count.note_answered_now();
             }
@@ -277,6 +299,19 @@ impl StandbySession {
             drop(permit);
         });
         Ok(())
+    }
+}
+
+/// Marks the regions in which the primary is about to write: this copy may never get the bytes, and the primary may keep them over a
+/// loss of its power (rule P26).
+fn mark_regions(store: &Store, runs: &[RegionRun]) {
+    if is_active(Mutant::AnnouncedUnmarked) {
+        return;
+    }
+    for run in runs {
+        let offset = run.first.saturating_mul(REGION_BYTES);
+        let length = u64::from(run.count).saturating_mul(REGION_BYTES);
+        store.barriers().mark_write(run.ino, offset, length);
     }
 }
 

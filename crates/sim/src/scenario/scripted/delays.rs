@@ -18,6 +18,11 @@ impl ScriptedCluster {
         self.world.network.set_frames_kept(Some(u64::MAX));
     }
 
+    /// Lets no frame in flight arrive when its connection ends.
+    pub fn lose_frames(&self) {
+        self.world.network.set_frames_kept(Some(0));
+    }
+
     /// Lets each later call of the witness by a node take this time longer, as long as its limit allows.
     pub fn slow_witness(&self, role: Role, time: Duration) {
         let side = self.nodes.machine(role);
