@@ -30,8 +30,7 @@ use crate::playground::Playground;
 use crate::records::WrittenRecords;
 
 use database::{DatabaseWriter, Ledger};
-use files::DemoFiles;
-use power::LastFile;
+use files::{DemoFiles, LastFile};
 use rot::FlippedBit;
 use show::{Show, count, duration, milliseconds, size};
 

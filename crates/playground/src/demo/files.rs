@@ -118,6 +118,31 @@ fn large_path(root: &Path) -> PathBuf {
     root.join("large.dat")
 }
 
+/// A file that a program writes last before a loss of power, without a sync: its content.
+pub(super) struct LastFile(Vec<u8>);
+
+impl LastFile {
+    /// Bytes of the file.
+    pub(super) const BYTES: usize = 4 << 20;
+    const NAME: &str = "written-before-the-loss";
+    const SEED: u64 = 77;
+
+    /// Writes the file.
+    pub(super) fn write(root: &Path) -> Result<Self> {
+        let mut content = vec![0; Self::BYTES];
+        fill(Self::SEED, &mut content);
+        fs::write(root.join(Self::NAME), &content).context("cannot write a file")?;
+        Ok(Self(content))
+    }
+
+    /// Compares the file under `root` with what was written.
+    pub(super) fn check(&self, root: &Path) -> Result<()> {
+        let found = fs::read(root.join(Self::NAME)).context("cannot read the file written last")?;
+        ensure!(found == self.0, "{} has other content", Self::NAME);
+        Ok(())
+    }
+}
+
 fn small_content(number: u64) -> Vec<u8> {
     let length = number.wrapping_mul(7919) % (SMALL_BYTES_MAX + 1);
     let mut content = vec![0; usize::try_from(length).unwrap_or(0)];

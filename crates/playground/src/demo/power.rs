@@ -2,22 +2,17 @@
 //! barrier, and not everything.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::bytes::fill;
 use crate::options::ServerName;
 use crate::program::StatusAnswer;
 
+use super::files::LastFile;
 use super::show::size;
 use super::{Demo, ids};
 
-/// The file that is written last before the loss of power, and its bytes.
-const LAST_NAME: &str = "written-before-the-loss";
-const LAST_BYTES: usize = 4 << 20;
-const LAST_SEED: u64 = 77;
 /// The line of a primary's log at the end of a resync of the changes.
 const OF_CHANGES: &str = "resync of what has changed: content is equal";
 /// Longest time of a node between the restart and its mark "in sync" that is worth a wait.
@@ -41,7 +36,7 @@ impl Demo<'_> {
         let last = LastFile::write(&self.cluster.mount()?)?;
         self.show.note(&format!(
             "{} are written, acknowledged by both nodes, and synced by nobody",
-            size(LAST_BYTES as u64)
+            size(LastFile::BYTES as u64)
         ));
         self.cut_power(secondary)?;
         self.restart(secondary)?;
@@ -81,24 +76,5 @@ impl Demo<'_> {
             number.parse().ok()
         });
         bytes.with_context(|| format!("no number of bytes in {last}"))
-    }
-}
-
-/// The file that was written last before the loss of power: its content.
-pub(super) struct LastFile(Vec<u8>);
-
-impl LastFile {
-    fn write(root: &Path) -> Result<Self> {
-        let mut content = vec![0; LAST_BYTES];
-        fill(LAST_SEED, &mut content);
-        fs::write(root.join(LAST_NAME), &content).context("cannot write a file")?;
-        Ok(Self(content))
-    }
-
-    /// Compares the file under `root` with what was written.
-    pub(super) fn check(&self, root: &Path) -> Result<()> {
-        let found = fs::read(root.join(LAST_NAME)).context("cannot read the file written last")?;
-        ensure!(found == self.0, "{LAST_NAME} has other content");
-        Ok(())
     }
 }
