@@ -101,7 +101,8 @@ impl SumKeeper {
 
     fn open_era(&self, mut record: EraRecord) -> Result<KeptEra, StoreError> {
         let backing = self.files.backing();
-        let (changing, left) = ChangingTable::open(backing)?;
+        let key = SumKey::new(&record.secret());
+        let (changing, left) = ChangingTable::open(backing, &key)?;
         let LastRun {
             boot, last_boot, ..
         } = self.last_run;
@@ -116,7 +117,7 @@ impl SumKeeper {
             record.change += 1;
             record.store(backing)?;
         }
-        let era = KeptEra::new(record, changing);
+        let era = KeptEra::new(record, key, changing);
         if !is_over {
             repair(era.place(&self.files), &left.changes)?;
         }
@@ -171,10 +172,11 @@ impl SumKeeper {
             last.end();
         }
         self.forget();
-        let (changing, _) = ChangingTable::open(self.files.backing())?;
+        let key = SumKey::new(secret);
+        let (changing, _) = ChangingTable::open(self.files.backing(), &key)?;
         record.store(self.files.backing())?;
         changing.clear();
-        *era = Some(KeptEra::new(record, changing));
+        *era = Some(KeptEra::new(record, key, changing));
         Ok(())
     }
 
@@ -231,9 +233,9 @@ pub(super) fn count(counter: &AtomicU64) {
 }
 
 impl KeptEra {
-    fn new(record: EraRecord, changing: ChangingTable) -> Self {
+    fn new(record: EraRecord, key: SumKey, changing: ChangingTable) -> Self {
         Self {
-            key: SumKey::new(&record.secret()),
+            key,
             record,
             changing,
             is_over: AtomicBool::new(false),
