@@ -97,7 +97,7 @@ impl FileSums {
         };
         if let Some(further) = sums.further(place)? {
             let cut = further.set_len(0);
-            cut.map_err(StoreError::disk("cut", block_sums_path(ino)))?;
+            cut.map_err(StoreError::disk_at("cut", block_sums_path, ino))?;
         }
         sums.store_slot(place)?;
         Ok(sums)
@@ -248,7 +248,7 @@ impl FileSums {
             && let Some(further) = self.further(place)?
         {
             let cut = further.set_len(offset_of(blocks.start));
-            cut.map_err(StoreError::disk("cut", block_sums_path(self.ino)))?;
+            cut.map_err(StoreError::disk_at("cut", block_sums_path, self.ino))?;
         }
         self.slot.void = void;
         self.store_slot(place)
@@ -307,7 +307,7 @@ impl FileSums {
         }
         if let Some(file) = self.further(place)? {
             let written = file.write_at(offset_of(first), &bytes);
-            written.map_err(StoreError::disk("write", block_sums_path(ino)))?;
+            written.map_err(StoreError::disk_at("write", block_sums_path, ino))?;
         }
         Ok(true)
     }
@@ -355,7 +355,7 @@ impl FileSums {
         let length = match self.further(place)? {
             Some(file) => file
                 .stat()
-                .map_err(StoreError::disk("stat", block_sums_path(ino)))?,
+                .map_err(StoreError::disk_at("stat", block_sums_path, ino))?,
             None => return Ok(self.slot.void.end.max(SLOT_BLOCKS)),
         };
         let further = u32::try_from(length.length.div_ceil(ENTRY)).unwrap_or(u32::MAX);
@@ -372,7 +372,11 @@ impl FileSums {
             return Ok(end);
         };
         let found = further.seek_data(offset_of(at));
-        let found = found.map_err(StoreError::disk("look for data in", block_sums_path(ino)))?;
+        let found = found.map_err(StoreError::disk_at(
+            "look for data in",
+            block_sums_path,
+            ino,
+        ))?;
         let block = found.map_or(u64::from(end), |data| data / ENTRY + u64::from(SLOT_BLOCKS));
         Ok(u32::try_from(block).unwrap_or(end).clamp(at, end))
     }
@@ -406,7 +410,7 @@ impl FileSums {
         let mut bytes: EntryBytes = smallvec![0; count * 8];
         if let Some(further) = self.further(place)? {
             let read = further.read_at(offset_of(first), &mut bytes);
-            read.map_err(StoreError::disk("read", block_sums_path(ino)))?;
+            read.map_err(StoreError::disk_at("read", block_sums_path, ino))?;
         }
         Ok(bytes)
     }
