@@ -21,7 +21,7 @@ const SCHEDULES_MAX: usize = 8_000;
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `healed.rs`,
 /// `put_back.rs`, `restarted.rs` and `touched.rs` in `poison`; `sums.rs` and `healed.rs` in
 /// `store_on_disk` find those of sums and of a repair, and `tests/barrier_marks.rs` those of the marks of mirrored intervals.
-const SCRIPTED: [Mutant; 26] = [
+const SCRIPTED: [Mutant; 27] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -36,6 +36,7 @@ const SCRIPTED: [Mutant; 26] = [
     Mutant::SilenceFromLook,
     Mutant::SumNotRecomputed,
     Mutant::SumOfOldBlock,
+    Mutant::SumOfOtherBytes,
     Mutant::VoidForgotten,
     Mutant::ChangingUnnoted,
     Mutant::RepairFromBad,

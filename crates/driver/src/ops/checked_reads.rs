@@ -15,7 +15,7 @@ use lockstep_resync::{Peer, PeerError};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::settings::CheckReads;
 use lockstep_types::{Errno, Ino};
-use lockstep_verify::own_sums::{KeyCache, StoreSums};
+use lockstep_verify::own_sums::StoreSums;
 use lockstep_verify::{DeepCopy, RepairError};
 use thiserror::Error;
 
@@ -65,7 +65,6 @@ pub(crate) struct CheckedReads {
     engine: Arc<Engine>,
     replication: Arc<Replication>,
     requests: Arc<PendingRequests>,
-    key: KeyCache,
 }
 
 impl CheckedReads {
@@ -80,7 +79,6 @@ impl CheckedReads {
             engine: Arc::clone(engine),
             replication: Arc::clone(replication),
             requests: Arc::clone(requests),
-            key: KeyCache::default(),
         })
     }
 
@@ -92,7 +90,7 @@ impl CheckedReads {
         let mut bytes = vec![0; (before + length).next_multiple_of(BLOCK_BYTES)];
         let read = store.read(ino, first, &mut bytes)?;
         bytes.truncate(read);
-        let sums = &StoreSums::with(store, &self.key);
+        let sums = &StoreSums::of(store);
         let misfits = DeepCopy { store, sums }.misfits(ino, first, &bytes);
         Ok(BlockRead {
             bytes,

@@ -65,7 +65,7 @@ pub(super) struct SumCounts {
 /// An era, and the secret of its sums.
 pub(super) struct KeptEra {
     record: EraRecord,
-    pub key: SumKey,
+    pub key: Arc<SumKey>,
     pub changing: ChangingTable,
     /// The sums of this era say nothing any more.
     is_over: AtomicBool,
@@ -147,6 +147,12 @@ impl SumKeeper {
     pub fn secret(&self) -> Option<SumSecret> {
         let era = self.era.read();
         era.as_ref().map(|era| era.record.secret())
+    }
+
+    /// The key of the secret, if the store has one.
+    pub fn key(&self) -> Option<Arc<SumKey>> {
+        let era = self.era.read();
+        era.as_ref().map(|era| Arc::clone(&era.key))
     }
 
     /// Takes a secret. Another one makes all sums void.
@@ -235,7 +241,7 @@ pub(super) fn count(counter: &AtomicU64) {
 impl KeptEra {
     fn new(record: EraRecord, key: SumKey, changing: ChangingTable) -> Self {
         Self {
-            key,
+            key: Arc::new(key),
             record,
             changing,
             is_over: AtomicBool::new(false),

@@ -8,7 +8,7 @@
 
 use std::io;
 
-use lockstep_sums::{BlockOffset, BlockSpan, BlockSum};
+use lockstep_sums::{BlockOffset, BlockSpan, BlockSum, SummedBytes};
 use lockstep_types::Ino;
 use lockstep_types::backing::BackingFile;
 use lockstep_types::limits::BLOCK_BYTES;
@@ -225,17 +225,21 @@ impl SumKeeper {
     }
 }
 
-/// The new states of blocks that are written. `partial` has those of the blocks that are written in part.
+/// The new states of blocks that are written. `partial` has those of the blocks that are written in part. Bytes that have their sums
+/// with them are not hashed again.
 fn written(
     era: &KeptEra,
-    (offset, data): (u64, &[u8]),
+    (offset, data): (u64, SummedBytes<'_>),
     content: &dyn BackingFile,
     partial: &PartialStates,
 ) -> NewStates {
     let first = block_number(offset / BLOCK);
-    let pieces = lockstep_sums::pieces(BlockOffset::of(offset), data);
+    let start = BlockOffset::of(offset);
+    let known = data.sums(&era.key, start).unwrap_or_default();
+    let shift = usize::from(is_active(Mutant::SumOfOtherBytes) && start != BlockOffset::START);
+    let pieces = lockstep_sums::pieces(start, data.bytes()).enumerate();
     let mut partial = partial.iter();
-    let state = |(block, piece): (u32, &[u8])| {
+    let state = |(block, (number, piece)): (u32, (usize, &[u8]))| {
         if piece.len() < BLOCK_BYTES {
             return partial.next().and_then(|(_, state)| *state);
         }
@@ -243,7 +247,10 @@ fn written(
             let old = read_block(content, block).unwrap_or([0; BLOCK_BYTES]);
             return Some(era.key.block(&old));
         }
-        Some(BlockSum::from(era.key.piece(piece)))
+        Some(match known.get(number - shift) {
+            Some(sum) => BlockSum::from_bytes(*sum),
+            None => BlockSum::from(era.key.piece(piece)),
+        })
     };
     let states = (first..).zip(pieces).map(state).collect();
     NewStates::Written(first, states)
