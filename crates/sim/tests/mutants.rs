@@ -21,7 +21,7 @@ const SCHEDULES_MAX: usize = 8_000;
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `healed.rs`,
 /// `put_back.rs`, `restarted.rs` and `touched.rs` in `poison`; `sums.rs` and `healed.rs` in
 /// `store_on_disk` find those of sums and of a repair, and `tests/barrier_marks.rs` those of the marks of mirrored intervals.
-const SCRIPTED: [Mutant; 27] = [
+const SCRIPTED: [Mutant; 28] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -42,6 +42,7 @@ const SCRIPTED: [Mutant; 27] = [
     Mutant::RepairFromBad,
     Mutant::RepairOtherSum,
     Mutant::RemakeUncompared,
+    Mutant::AdoptUncompared,
     Mutant::HealAsWrite,
     Mutant::BarrierDropsNewMarks,
     Mutant::BarrierBeforeSync,

@@ -4,8 +4,10 @@
 //! The blocks are inspected again on both nodes, under a lock that keeps operations away from them, at most 1 MiB of a file
 //! at once: a client waits for no more. The first look may have met a file that just changed.
 //!
-//! Invariant: without an order to repair nothing is changed on either node. A repair changes blocks and sums by
-//! [`DeepCopy`] only, which checks each of them again where it is changed.
+//! Invariants:
+//! - Without an order to repair no byte is changed on either node. Void sums of blocks that both disks have equal are made of
+//!   these bytes all the same.
+//! - A repair changes blocks and sums by [`DeepCopy`] only, which checks each of them again where it is changed.
 
 use std::ops::Range;
 
@@ -47,12 +49,11 @@ impl Comparer<'_> {
 
     /// Notes the files of a batch that a node's sums call wrong, and the blocks of which they say nothing.
     pub(crate) fn note_word(&mut self, word: &SumsWord, numbers: &Range<u64>) {
-        let Some(deep) = self.deep else {
+        if self.deep.is_none() {
             return;
-        };
+        }
         self.report.note_void(word.void_blocks);
-        let void = word.void.iter().filter(|_| deep.repairs);
-        let inodes = word.misfits.iter().chain(void);
+        let inodes = word.misfits.iter().chain(&word.void);
         let inside = inodes.filter(|number| numbers.contains(number));
         self.suspects
             .inodes
@@ -127,7 +128,8 @@ impl Comparer<'_> {
         Ok(())
     }
 
-    /// Repairs a run of blocks, if that is asked for, and reports the run. `end`: the end of the file, or of the range.
+    /// Repairs a run of blocks, if that is asked for, and reports the run. Void sums of equal blocks are made without an order: no
+    /// byte changes. `end`: the end of the file, or of the range.
     fn settle(
         &mut self,
         deep: DeepWork<'_>,
@@ -135,7 +137,7 @@ impl Comparer<'_> {
         run: &BlockRun,
         end: u64,
     ) -> Result<(), ResyncError> {
-        let repair = if deep.repairs {
+        let repair = if deep.repairs || run.verdict.adopts() {
             self.repair(deep.copy, ino, run)?
         } else {
             RepairOutcome::NotAsked
@@ -161,7 +163,15 @@ impl Comparer<'_> {
     ) -> Result<RepairOutcome, ResyncError> {
         let (offset, count) = (run.offset, run.hashes.len());
         let outcome = match run.verdict {
-            BlockVerdict::Sound | BlockVerdict::Unproved => return Ok(RepairOutcome::NotAsked),
+            BlockVerdict::Sound => return Ok(RepairOutcome::NotAsked),
+            BlockVerdict::Unproved => {
+                let ours = of_own(copy.remake(ino, offset, &run.hashes).map(|()| true));
+                let theirs = self.order_sums(ino, run)?;
+                match ours {
+                    failed @ RepairOutcome::Failed { .. } => failed,
+                    _ => theirs,
+                }
+            }
             BlockVerdict::WrongBytes(Side::Here) => {
                 let right = self.fetch(ino, offset, count)?;
                 of_own(copy.heal(ino, offset, &right))
@@ -175,13 +185,7 @@ impl Comparer<'_> {
                 of_own(remade.map(|()| true))
             }
             BlockVerdict::WrongSum(Side::There) | BlockVerdict::VoidSum(Side::There) => {
-                let hashes = run.hashes.clone();
-                let request = Request::RemakeSums {
-                    ino,
-                    offset,
-                    hashes,
-                };
-                self.order(request, &[])?
+                self.order_sums(ino, run)?
             }
             BlockVerdict::CopiesDiffer
             | BlockVerdict::NoneKnownRight
@@ -190,6 +194,16 @@ impl Comparer<'_> {
             }
         };
         Ok(outcome)
+    }
+
+    /// Has the peer make sums of blocks that have the bytes of this node.
+    fn order_sums(&self, ino: Ino, run: &BlockRun) -> Result<RepairOutcome, ResyncError> {
+        let request = Request::RemakeSums {
+            ino,
+            offset: run.offset,
+            hashes: run.hashes.clone(),
+        };
+        self.order(request, &[])
     }
 
     /// Keeps the versions of both nodes aside.
