@@ -19,6 +19,9 @@
 //! If the store has a delta of the changes since the copies were equal, only the files of the delta get size and
 //! times, and only their changed regions are compared. Every other byte is equal already, or is mirrored.
 //!
+//! A file or a piece that the secondary finds equal has its void sums made, on both nodes, unless a sum of this node says that the
+//! bytes are wrong: such bytes are compared block by block, and the secondary makes no sum of those (rule P32).
+//!
 //! Bytes that have been made equal leave the delta when the secondary has answered, under their lock. So a resync that
 //! loses its connection goes on where it was (rule P24).
 //!
@@ -46,6 +49,7 @@ use self::jobs::{
 };
 use crate::api::{LockClaim, Locks, Peer, PeerBase, PendingAnswer, ResyncError, differing};
 use crate::bits;
+use crate::content_sums::ContentSums;
 use crate::described::{DescribedFile, DescribedFiles, FileAnswers, TellsBytes};
 use crate::file_walk::{FileWalk, WalkedFile};
 use crate::limits::RANGES_MAX;
@@ -70,6 +74,7 @@ pub fn send_content(
     let (walk, touched) = FileWalk::begin(source, base, progress)?;
     let sender = ContentSender {
         view: source.view,
+        sums: source.sums,
         peer,
         locks,
         progress,
@@ -92,6 +97,7 @@ pub fn send_content(
 /// The state of a transfer of the content.
 struct ContentSender<'a> {
     view: &'a dyn StoreView,
+    sums: ContentSums<'a>,
     peer: &'a dyn Peer,
     locks: &'a dyn Locks,
     progress: &'a JobProgress,
@@ -190,6 +196,8 @@ impl<'a> ContentSender<'a> {
                 let differing = differing("compare a run of blocks", answer()?)?;
                 self.compares_runs = !bits::get(&differing, 0);
                 if self.compares_runs {
+                    let offset = part.piece.as_ref().map_or(0, |piece| piece.offset);
+                    self.sums.adopt(self.view, part.ino, offset, &data);
                     self.part_done(&part);
                 } else {
                     let step = self.compare_blocks(part, data);
@@ -219,6 +227,12 @@ impl<'a> ContentSender<'a> {
     /// The secondary has taken over size and times of files.
     fn times_set(&mut self, batch: TimesBatch, answers: &FileAnswers) {
         self.progress.bytes_done.add(batch.read);
+        for (number, (ino, times, content)) in batch.described.iter().enumerate() {
+            let is_put = *content == WireContent::Bytes;
+            if is_put || *content != WireContent::Untold && !answers.differs(number) {
+                self.sums.adopt_file(self.view, *ino, times.size);
+            }
+        }
         let files: Vec<Ino> = batch.described.iter().map(|(ino, ..)| *ino).collect();
         for ino in files.iter().chain(&batch.reserved) {
             self.open.begin(*ino);
@@ -302,7 +316,7 @@ impl<'a> ContentSender<'a> {
         let mut described = DescribedFiles::default();
         for &ino in files {
             if let Some(facts) = self.checked_facts(ino)? {
-                described.add(self.view, ino, &facts, self.tells_bytes.0)?;
+                described.add((self.view, self.sums), ino, &facts, self.tells_bytes.0)?;
             }
         }
         Ok(described)
@@ -412,7 +426,8 @@ impl<'a> ContentSender<'a> {
             let changes = self.send_runs(ino, &piece, &data, &runs)?;
             return Ok(JobStep::Changing(part, changes));
         }
-        if !self.compares_runs {
+        // The secondary makes void sums of a run that is equal. Bytes that a sum of this node calls wrong get none there.
+        if !self.compares_runs || !self.sums.accept(ino, offset, &data) {
             return Ok(self.compare_blocks(part, data));
         }
         let request = Request::CompareRun {

@@ -11,6 +11,7 @@ use lockstep_types::{Hash128, Ino};
 
 use crate::api::ResyncError;
 use crate::bits;
+use crate::content_sums::ContentSums;
 use crate::file_times::to_wire;
 use crate::limits::HASHED_FILE_BYTES_MAX;
 use crate::suspect::UNCOMPARED_BYTES_MAX;
@@ -38,10 +39,11 @@ pub(crate) struct DescribedFiles {
 }
 
 impl DescribedFiles {
-    /// Adds a file, which its lock keeps as it is. `by_bytes`: a small file is told by its bytes.
+    /// Adds a file, which its lock keeps as it is. `by_bytes`: a small file is told by its bytes. Nothing is told of bytes that a sum
+    /// of this node calls wrong: the secondary makes its void sums of what is told.
     pub fn add(
         &mut self,
-        view: &dyn StoreView,
+        (view, sums): (&dyn StoreView, ContentSums<'_>),
         ino: Ino,
         facts: &FileTimes,
         by_bytes: bool,
@@ -51,7 +53,12 @@ impl DescribedFiles {
         let (content, has_reserved) = if is_small {
             let whole = view.whole_content(ino, facts.size)?;
             self.read += facts.size;
-            (self.tell(&whole, by_bytes), whole.has_reserved)
+            let content = if sums.accept(ino, 0, &whole.bytes) {
+                self.tell(&whole, by_bytes)
+            } else {
+                WireContent::Untold
+            };
+            (content, whole.has_reserved)
         } else {
             let reserved = view.reserved(ino, 0, 1)?;
             (WireContent::Untold, !reserved.is_empty())

@@ -8,6 +8,7 @@
 pub mod api;
 pub mod bits;
 pub mod content;
+mod content_sums;
 mod described;
 mod file_times;
 mod file_walk;

@@ -16,6 +16,7 @@ use lockstep_types::{Errno, Hash128, Ino};
 
 use crate::api::AnswerError;
 use crate::bits;
+use crate::content_sums::ContentSums;
 use crate::described::{DescribedFile, FileAnswers};
 use crate::file_times::from_wire;
 use crate::limits::{BLOCKS_MAX, FILES_MAX, HASHED_FILE_BYTES_MAX, RANGES_MAX, RECORD_RUN_BYTES};
@@ -277,6 +278,9 @@ fn set_times(
         Some(hash) => pieces::whole_file_hash(&store.tree(), ino, times.size)? != hash,
         None => true,
     };
+    if hash.is_some() && !differs {
+        sums_of(store).adopt_file(&store.tree(), ino, times.size);
+    }
     store.lost_found().file_begun(ino, times.size, differs);
     Ok(differs)
 }
@@ -298,6 +302,7 @@ fn put_file(
     let times_of_primary = from_wire(times);
     if is_equal {
         store.replica().set_file_times(ino, &times_of_primary)?;
+        sums_of(store).adopt(&view, ino, 0, bytes);
     }
     lost_found.file_begun(ino, times.size, !is_equal);
     if !is_equal {
@@ -305,6 +310,11 @@ fn put_file(
         store.replica().put_file(ino, &times_of_primary, bytes)?;
     }
     Ok(!is_equal)
+}
+
+/// The sums that this node makes of bytes which were found equal.
+fn sums_of(store: &Store) -> ContentSums<'_> {
+    ContentSums(store.sums())
 }
 
 /// Refuses ranges that no file can have. The last block of the largest file ends with the file.
@@ -356,6 +366,7 @@ fn compare_run(
         hole + BLOCK_BYTES as u64 > end
     };
     if is_equal {
+        sums_of(store).adopt(&store.tree(), ino, offset, &blocks);
         store.lost_found().compared(ino, end);
     }
     Ok(Response::Differing(bits::pack([!is_equal])))

@@ -5,6 +5,8 @@
 use lockstep_fs::store::{DeltaAccess, ImageAccess};
 use lockstep_fs::{Store, StoreView};
 
+use crate::content_sums::ContentSums;
+
 /// See the head of this file.
 #[derive(Clone, Copy)]
 pub struct ResyncSource<'a> {
@@ -14,6 +16,8 @@ pub struct ResyncSource<'a> {
     pub(crate) image: ImageAccess<'a>,
     /// The changes since both copies were equal.
     pub(crate) delta: DeltaAccess<'a>,
+    /// The sums of the content that the view shows.
+    pub(crate) sums: ContentSums<'a>,
 }
 
 impl<'a> ResyncSource<'a> {
@@ -23,6 +27,7 @@ impl<'a> ResyncSource<'a> {
             view,
             image: store.image(),
             delta: store.delta(),
+            sums: ContentSums(store.sums()),
         }
     }
 }
