@@ -6,6 +6,8 @@
 // A benchmark measures real time.
 #![allow(clippy::disallowed_methods)]
 
+mod measured;
+
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,9 +18,9 @@ use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_sums::SumSecret;
 use lockstep_types::backing::Backing;
-use lockstep_types::{
-    BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
-};
+use lockstep_types::{BootId, DatastoreUuid, FileName, Ino, MetaOp, MetaRequest, NodeKind};
+
+use self::measured::{median, stamp};
 
 const ROUNDS: usize = 41;
 const FILE_BYTES: u64 = 256 << 20;
@@ -159,17 +161,4 @@ impl Writer {
         }
         Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(kind.writes))
     }
-}
-
-fn stamp(sequence: u64) -> (Osn, Timestamp) {
-    let osn = Osn {
-        generation: Generation::FIRST,
-        sequence,
-    };
-    (osn, Timestamp { secs: 1, nanos: 0 })
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(ROUNDS / 2).copied().unwrap_or_default()
 }

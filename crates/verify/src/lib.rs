@@ -33,5 +33,6 @@ pub use digest::digest;
 pub use offline::{OfflineCopy, OfflineError, OfflineReport, compare_offline};
 pub use own_sums::OwnSums;
 pub use report::{DifferenceKind, InodeDifference, RepairOutcome, Report};
+pub use second_look::fetch_blocks;
 pub use secondary::{answer, answer_deep};
 pub use side::Side;

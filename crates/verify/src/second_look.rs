@@ -16,7 +16,7 @@ use lockstep_repl::checked::{BlockWord, SumsWord};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{BlockRange, LockKey, LockMode};
 use lockstep_repl::message::{Request, Response};
-use lockstep_resync::{PeerError, ResyncError};
+use lockstep_resync::{Peer, PeerError, ResyncError};
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 use lockstep_types::{Errno, Hash128, Ino};
 
@@ -173,7 +173,7 @@ impl Comparer<'_> {
                 }
             }
             BlockVerdict::WrongBytes(Side::Here) => {
-                let right = self.fetch(ino, offset, count)?;
+                let right = fetch_blocks(self.peer, ino, offset, count)?;
                 of_own(copy.heal(ino, offset, &right))
             }
             BlockVerdict::WrongBytes(Side::There) => {
@@ -230,25 +230,6 @@ impl Comparer<'_> {
         })
     }
 
-    /// The bytes of blocks on the disk of the peer.
-    fn fetch(&self, ino: Ino, offset: u64, count: usize) -> Result<Vec<u8>, ResyncError> {
-        let mut bytes = Vec::with_capacity(count * BLOCK_BYTES);
-        while bytes.len() < count * BLOCK_BYTES {
-            let done = bytes.len() / BLOCK_BYTES;
-            let next = READ_BLOCKS_MAX.min(count - done);
-            let request = Request::ReadBlocks {
-                ino,
-                offset: offset + bytes.len() as u64,
-                blocks: u32::try_from(next).unwrap_or(1),
-            };
-            match self.peer.ask(request, &[])? {
-                Response::Bytes(more) if more.len() == next * BLOCK_BYTES => bytes.extend(more),
-                _ => return Err(unexpected("read blocks")),
-            }
-        }
-        Ok(bytes)
-    }
-
     /// Has the peer change its copy. A peer that could not do it is no reason to end the comparison.
     fn order(&self, request: Request, payload: &[u8]) -> Result<RepairOutcome, ResyncError> {
         match self.peer.ask(request, payload) {
@@ -258,6 +239,37 @@ impl Comparer<'_> {
             Err(lost) => Err(lost.into()),
         }
     }
+}
+
+/// The bytes of blocks on the disk of the peer.
+///
+/// # Errors
+/// If the peer does not tell them.
+pub fn fetch_blocks(
+    peer: &dyn Peer,
+    ino: Ino,
+    offset: u64,
+    count: usize,
+) -> Result<Vec<u8>, PeerError> {
+    let mut bytes = Vec::with_capacity(count * BLOCK_BYTES);
+    while bytes.len() < count * BLOCK_BYTES {
+        let done = bytes.len() / BLOCK_BYTES;
+        let next = READ_BLOCKS_MAX.min(count - done);
+        let request = Request::ReadBlocks {
+            ino,
+            offset: offset + bytes.len() as u64,
+            blocks: u32::try_from(next).unwrap_or(1),
+        };
+        match peer.ask(request, &[])? {
+            Response::Bytes(more) if more.len() == next * BLOCK_BYTES => bytes.extend(more),
+            _ => {
+                return Err(PeerError::Unexpected {
+                    what: "read blocks",
+                });
+            }
+        }
+    }
+    Ok(bytes)
 }
 
 fn unexpected(what: &'static str) -> ResyncError {

@@ -10,8 +10,7 @@
 use std::sync::Arc;
 
 use lockstep_fs::OpError;
-use lockstep_repl::message::{Request, Response};
-use lockstep_resync::{Peer, PeerError};
+use lockstep_resync::PeerError;
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::settings::CheckReads;
 use lockstep_types::{Errno, Ino};
@@ -149,20 +148,8 @@ impl CheckedReads {
         let (replication, requests) = (Arc::clone(&self.replication), Arc::clone(&self.requests));
         let peer = RemotePeer::new(replication, requests, connection);
         let offset = block.saturating_mul(BLOCK);
-        let request = Request::ReadBlocks {
-            ino,
-            offset,
-            blocks: 1,
-        };
-        match peer.ask(request, &[])? {
-            Response::Bytes(right) if right.len() == BLOCK_BYTES => {
-                copy.heal(ino, offset, &right)?;
-                Ok("the peer")
-            }
-            _ => {
-                let what = "read blocks";
-                Err(PeerError::Unexpected { what }.into())
-            }
-        }
+        let right = lockstep_verify::fetch_blocks(&peer, ino, offset, 1)?;
+        copy.heal(ino, offset, &right)?;
+        Ok("the peer")
     }
 }

@@ -6,8 +6,9 @@ use lockstep_delta::BarrierNames;
 use lockstep_types::backing::Backing;
 
 use super::barrier_file::BarrierFile;
-use super::table::{LastUse, MarkTable, MarkTableSizes};
+use super::table::{MarkTable, MarkTableSizes};
 use crate::error::StoreError;
+use crate::last_use::LastUse;
 use crate::paths::{DELTA_FILE, MARK_FILES};
 
 /// See the head of this file.
