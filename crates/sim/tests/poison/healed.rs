@@ -14,7 +14,7 @@ use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::settings::ScrubEvery;
 use lockstep_types::{Hash128, Ino};
 use lockstep_verify::own_sums::StoreSums;
-use lockstep_verify::{BlockVerdict, DeepCopy, DifferenceKind, Report};
+use lockstep_verify::{BlockVerdict, DeepCopy, DifferenceKind, InodeDifference, Report};
 
 use super::program::{self, FILE, FIRST, LATER, OTHER, THIRD};
 use super::steps::{kill, run, start_in_sync, status, until};
@@ -287,6 +287,9 @@ fn void_sums_are_made() -> Result<(), String> {
     let expected = BTreeMap::from([(3, BlockVerdict::UnknownByVoid)]);
     let report = compare(&mut cluster, false);
     check("void", &report.void_blocks, &(2 * (SHORT + 1)))?;
+    let of_blocks = |found: &&InodeDifference| matches!(found.what, DifferenceKind::Blocks { .. });
+    let is_named = report.differences.iter().filter(of_blocks).count() == report.differences.len();
+    check("named by its block", &is_named, &true)?;
     check("named", &named(&report), &expected)?;
     let report = compare(&mut cluster, false);
     check("void after a comparison", &report.void_blocks, &2)?;
