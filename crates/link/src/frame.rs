@@ -263,6 +263,7 @@ impl Arriving {
 }
 
 /// The progress of opening the head of a frame.
+#[expect(clippy::large_enum_variant, reason = "a frame costs no allocation")]
 enum OpenHead {
     /// The head is available and verified.
     Whole(Arriving),

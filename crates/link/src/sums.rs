@@ -127,6 +127,7 @@ pub enum Hashing {
 
 impl Hashing {
     /// The same function with this key, if it has one for blocks.
+    #[must_use]
     pub fn with_key(&self, key: &Arc<SumKey>) -> Self {
         match self {
             Self::Keyed => Self::Keyed,
@@ -169,6 +170,7 @@ impl Hashing {
 }
 
 /// Hashes a payload as it arrives or leaves. Each byte is hashed once.
+#[expect(clippy::large_enum_variant, reason = "a frame costs no allocation")]
 pub enum PayloadHasher {
     /// With BLAKE3.
     Keyed {

@@ -32,6 +32,7 @@ struct Begun {
 }
 
 /// The states of blocks after a change.
+#[expect(clippy::large_enum_variant, reason = "a write costs no allocation")]
 enum NewStates {
     /// Those of the blocks that are written, from this one on.
     Written(u32, SmallVec<[BlockState; CHANGE_BLOCKS]>),
