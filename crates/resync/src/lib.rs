@@ -8,7 +8,6 @@
 pub mod api;
 pub mod bits;
 pub mod content;
-mod content_sums;
 mod described;
 mod file_times;
 mod file_walk;
@@ -21,6 +20,7 @@ pub mod progress;
 pub mod recovery;
 pub mod secondary;
 mod source;
+mod summed_content;
 mod suspect;
 
 pub use api::{

@@ -16,12 +16,12 @@ use lockstep_types::{Errno, Hash128, Ino};
 
 use crate::api::AnswerError;
 use crate::bits;
-use crate::content_sums::ContentSums;
 use crate::described::{DescribedFile, FileAnswers};
 use crate::file_times::from_wire;
 use crate::limits::{BLOCKS_MAX, FILES_MAX, HASHED_FILE_BYTES_MAX, RANGES_MAX, RECORD_RUN_BYTES};
 use crate::namespace::record_runs;
 use crate::pieces;
+use crate::summed_content::SummedContent;
 
 /// Carries out one request. The error text is for the primary's operator.
 ///
@@ -279,7 +279,8 @@ fn set_times(
         None => true,
     };
     if hash.is_some() && !differs {
-        sums_of(store).adopt_file(&store.tree(), ino, times.size);
+        let (view, sums) = (&store.tree(), store.sums());
+        SummedContent { view, sums }.adopt_file(ino, times.size);
     }
     store.lost_found().file_begun(ino, times.size, differs);
     Ok(differs)
@@ -302,7 +303,7 @@ fn put_file(
     let times_of_primary = from_wire(times);
     if is_equal {
         store.replica().set_file_times(ino, &times_of_primary)?;
-        sums_of(store).adopt(&view, ino, 0, bytes);
+        adopt(store, ino, 0, bytes);
     }
     lost_found.file_begun(ino, times.size, !is_equal);
     if !is_equal {
@@ -312,9 +313,10 @@ fn put_file(
     Ok(!is_equal)
 }
 
-/// The sums that this node makes of bytes which were found equal.
-fn sums_of(store: &Store) -> ContentSums<'_> {
-    ContentSums(store.sums())
+/// Makes void sums of bytes that were found equal.
+fn adopt(store: &Store, ino: Ino, offset: u64, bytes: &[u8]) {
+    let (view, sums) = (&store.tree(), store.sums());
+    SummedContent { view, sums }.adopt(ino, offset, bytes);
 }
 
 /// Refuses ranges that no file can have. The last block of the largest file ends with the file.
@@ -366,7 +368,7 @@ fn compare_run(
         hole + BLOCK_BYTES as u64 > end
     };
     if is_equal {
-        sums_of(store).adopt(&store.tree(), ino, offset, &blocks);
+        adopt(store, ino, offset, &blocks);
         store.lost_found().compared(ino, end);
     }
     Ok(Response::Differing(bits::pack([!is_equal])))

@@ -2,10 +2,8 @@
 //!
 //! Records and content are read through the view alone, so a resync does not know which moment the view shows.
 
-use lockstep_fs::store::{DeltaAccess, ImageAccess};
+use lockstep_fs::store::{DeltaAccess, ImageAccess, SumsAccess};
 use lockstep_fs::{Store, StoreView};
-
-use crate::content_sums::ContentSums;
 
 /// See the head of this file.
 #[derive(Clone, Copy)]
@@ -17,7 +15,7 @@ pub struct ResyncSource<'a> {
     /// The changes since both copies were equal.
     pub(crate) delta: DeltaAccess<'a>,
     /// The sums of the content that the view shows.
-    pub(crate) sums: ContentSums<'a>,
+    pub(crate) sums: SumsAccess<'a>,
 }
 
 impl<'a> ResyncSource<'a> {
@@ -27,7 +25,7 @@ impl<'a> ResyncSource<'a> {
             view,
             image: store.image(),
             delta: store.delta(),
-            sums: ContentSums(store.sums()),
+            sums: store.sums(),
         }
     }
 }

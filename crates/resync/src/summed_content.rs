@@ -15,20 +15,23 @@ use lockstep_types::limits::BLOCK_BYTES;
 
 use crate::limits::HASHED_FILE_BYTES_MAX;
 
-/// The sums of the content that a view shows.
+/// The content that a view shows, with its sums.
 #[derive(Clone, Copy)]
-pub(crate) struct ContentSums<'a>(pub SumsAccess<'a>);
+pub(crate) struct SummedContent<'a> {
+    pub view: &'a dyn StoreView,
+    pub sums: SumsAccess<'a>,
+}
 
-impl ContentSums<'_> {
+impl SummedContent<'_> {
     /// Whether no sum says that bytes are wrong. They begin with a block, and end with one or with the file. Void sums say nothing;
     /// sums that cannot be read are no witness.
     pub fn accept(self, ino: Ino, offset: u64, bytes: &[u8]) -> bool {
-        let Some(key) = self.0.key() else {
+        let Some(key) = self.sums.key() else {
             return true;
         };
         let blocks = bytes.chunks(BLOCK_BYTES);
         let first = offset / BLOCK_BYTES as u64;
-        let Ok(sums) = self.0.blocks(ino, first, blocks.len() as u64) else {
+        let Ok(sums) = self.sums.blocks(ino, first, blocks.len() as u64) else {
             return false;
         };
         let fits = |(sum, block)| sum == key.block(block);
@@ -40,28 +43,28 @@ impl ContentSums<'_> {
 
     /// Both nodes have these bytes: void sums are made of them. Bytes behind the end of the file do not count. A store that cannot
     /// take a sum leaves it void.
-    pub fn adopt(self, view: &dyn StoreView, ino: Ino, offset: u64, bytes: &[u8]) {
+    pub fn adopt(self, ino: Ino, offset: u64, bytes: &[u8]) {
         let blocks = bytes.len().div_ceil(BLOCK_BYTES) as u64;
-        let sums = self.0.blocks(ino, offset / BLOCK_BYTES as u64, blocks);
+        let sums = self.sums.blocks(ino, offset / BLOCK_BYTES as u64, blocks);
         if sums.is_ok_and(|sums| sums.iter().all(Option::is_some)) {
             return;
         }
-        let size = view.file_times(ino).ok().flatten();
+        let size = self.view.file_times(ino).ok().flatten();
         let left = size.map_or(0, |times| times.size.saturating_sub(offset));
         let inside = usize::try_from(left).unwrap_or(usize::MAX);
         let inside = bytes.get(..inside).unwrap_or(bytes);
-        let _void_if_failed = self.0.adopt(ino, offset, inside);
+        let _void_if_failed = self.sums.adopt(ino, offset, inside);
     }
 
     /// The same for all of a short file.
-    pub fn adopt_file(self, view: &dyn StoreView, ino: Ino, size: u64) {
+    pub fn adopt_file(self, ino: Ino, size: u64) {
         let is_whole = |kept: KeptSum| kept.void_blocks == 0;
-        if size > HASHED_FILE_BYTES_MAX || self.0.file(ino).is_ok_and(is_whole) {
+        if size > HASHED_FILE_BYTES_MAX || self.sums.file(ino).is_ok_and(is_whole) {
             return;
         }
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
-        if view.read_raw(ino, 0, &mut bytes).is_ok() {
-            self.adopt(view, ino, 0, &bytes);
+        if self.view.read_raw(ino, 0, &mut bytes).is_ok() {
+            self.adopt(ino, 0, &bytes);
         }
     }
 }
