@@ -4,11 +4,12 @@
 //! make the node panic, stop answering, or exceed its memory bound. The node carries a message out, refuses it with a
 //! reason, or closes the connection. The store can be opened afterwards, and the true peer can make it equal.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_link::{Payload, ReceiveFrames, Receiver, SendFrames, Sender};
 use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Request, ResyncScope};
-use lockstep_sums::SumSecret;
+use lockstep_sums::{SumKey, SumSecret};
 use lockstep_testbed::chance::Chance;
 use lockstep_types::settings::Role;
 use lockstep_types::{Ino, WriteVerifier};
@@ -121,6 +122,7 @@ impl Conversation<'_> {
     fn greet(&mut self) -> Result<(), Ended> {
         self.meet()?;
         let in_sync = self.chance.percent(50);
+        let secret = SumSecret::new([in_sync.into(); 32]);
         let greeting = Message::Hello(Hello {
             version: PROTOCOL_VERSION,
             in_sync,
@@ -128,13 +130,14 @@ impl Conversation<'_> {
             was_resynced: self.chance.percent(90),
             store: messages::store(self.chance, &self.known),
             sync: messages::standing(self.chance, &self.known),
-            sum_secret: Some(SumSecret::new([in_sync.into(); 32])),
+            sum_secret: Some(secret.clone()),
         });
         if self.chance.percent(5) {
             let other = messages::any(self.chance, &self.known);
             self.send(other)?;
         } else {
             self.send(greeting)?;
+            self.sender.use_sum_key(&Arc::new(SumKey::new(&secret)));
         }
         if let Message::Welcome(welcome) = self.receive()? {
             self.known.last = welcome.applied;

@@ -18,6 +18,7 @@ use lockstep_link::{
 };
 use lockstep_repl::checked::SumsWord;
 use lockstep_repl::message::{Envelope, Message, Request, Response};
+use lockstep_sums::SumKey;
 use lockstep_testbed::chance::Chance;
 use lockstep_types::backing::Room;
 use lockstep_types::{FileName, Hash128, Ino, NodeKind};
@@ -148,8 +149,15 @@ fn answer_badly(chance: &mut Chance, known: &mut PeerState, connection: Connecti
             return;
         };
         assert_eq!(envelope.datastore, known.datastore);
-        let Message::RoleOffer(theirs) = envelope.message else {
-            break;
+        let theirs = match envelope.message {
+            Message::RoleOffer(theirs) => theirs,
+            Message::Hello(hello) => {
+                if let Some(secret) = &hello.sum_secret {
+                    receiver.use_sum_key(&Arc::new(SumKey::new(secret)));
+                }
+                break;
+            }
+            _ => break,
         };
         let own = messages::meet(chance, known, Role::Secondary, Some(theirs.record));
         if !send(chance, &sender, known, Message::RoleOffer(own)) {

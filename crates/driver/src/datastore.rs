@@ -7,12 +7,13 @@ use lockstep_fs::Store;
 use lockstep_repl::state::State;
 use lockstep_roles::ServicePart;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{DatastoreUuid, Errno, Generation, Osn};
+use lockstep_types::{DatastoreUuid, Errno, Generation};
 
 use crate::config::settings::Setting;
 use crate::config::{ConfigHandle, ConfigRefused, DatastoreConfig};
 use crate::durable::{DatastoreError, failed, refused, tables};
 use crate::engine::Engine;
+use crate::jobs::resync::ResyncJobs;
 use crate::maintenance::Maintenance;
 use crate::report::comparison::verify_report;
 use crate::report::{CommandFailure, DatastoreStatus, VerifyMode, VerifyProgress, VerifyReport};
@@ -147,12 +148,7 @@ impl Datastore {
         mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
-        let (report, through) = self.compare_through(mode, progress)?;
-        let time = self.engine.host.time_of_day();
-        self.engine.notes.note_comparison(&report, time);
-        if report.is_identical() {
-            self.engine.notes.note_proved(through.to_string(), time);
-        }
+        let report = self.comparing()?.compare_and_note(mode, progress)?;
         Ok(verify_report(report, mode))
     }
 
@@ -165,16 +161,13 @@ impl Datastore {
         mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<lockstep_verify::Report, CommandFailure> {
-        Ok(self.compare_through(mode, progress)?.0)
+        Ok(self.comparing()?.compare(mode, progress)?.0)
     }
 
-    fn compare_through(
-        &self,
-        mode: VerifyMode,
-        progress: &mut dyn FnMut(VerifyProgress),
-    ) -> Result<(lockstep_verify::Report, Osn), CommandFailure> {
+    /// The jobs that compare; a secondary has none.
+    fn comparing(&self) -> Result<Arc<ResyncJobs>, CommandFailure> {
         match self.session() {
-            Session::Primary(session) => session.jobs.compare(mode, progress),
+            Session::Primary(session) => Ok(Arc::clone(&session.jobs)),
             Session::Undecided(_) | Session::Secondary(_) => Err(CommandFailure::new(
                 "this node is the secondary of the datastore",
                 "ask the primary",

@@ -19,6 +19,7 @@ use lockstep_link::SendFrames;
 use lockstep_repl::core::{ConnectionId, Core, Effect, Effects, Event};
 use lockstep_repl::message::{Envelope, Message};
 use lockstep_repl::state::{RefusedTrigger, State, Trigger};
+use lockstep_sums::SummedBytes;
 use lockstep_types::{Generation, Osn, StateVersion, SyncId};
 use parking_lot::Mutex;
 
@@ -223,7 +224,7 @@ impl Replication {
         &self,
         connection: ConnectionId,
         message: Message,
-        payload: &[u8],
+        payload: SummedBytes<'_>,
         delivery: Delivery<'_>,
     ) -> bool {
         let found = self.peer.get(connection);
@@ -233,7 +234,12 @@ impl Replication {
     /// The same over the connection of the moment, if there is one.
     pub fn send_current(&self, message: Message) {
         if let Some(connection) = self.peer.current() {
-            self.send(connection.id, message, &[], Delivery::Post);
+            self.send(
+                connection.id,
+                message,
+                SummedBytes::default(),
+                Delivery::Post,
+            );
         }
     }
 
@@ -242,7 +248,7 @@ impl Replication {
         &self,
         connection: &ActiveConnection,
         message: Message,
-        payload: &[u8],
+        payload: SummedBytes<'_>,
         delivery: Delivery<'_>,
     ) -> bool {
         let done_below = self.core.lock().note_sent(&message);
@@ -264,7 +270,12 @@ impl Replication {
         if is_counted(&message) {
             self.engine.disk.count.note_answered_now();
         }
-        deliver(sender, &self.envelope(Osn::ZERO, message), &[], delivery)
+        deliver(
+            sender,
+            &self.envelope(Osn::ZERO, message),
+            SummedBytes::default(),
+            delivery,
+        )
     }
 
     /// Sends an answer to an operation that came in the sync `sync`, which may be over (rule P17).
@@ -278,7 +289,12 @@ impl Replication {
         if is_counted(&message) {
             self.engine.disk.count.note_answered(sync);
         }
-        deliver(sender, &self.envelope(Osn::ZERO, message), &[], delivery)
+        deliver(
+            sender,
+            &self.envelope(Osn::ZERO, message),
+            SummedBytes::default(),
+            delivery,
+        )
     }
 
     /// Ends the connection because the core's state says so.

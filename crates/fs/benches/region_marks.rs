@@ -8,6 +8,8 @@
 // A benchmark measures real time.
 #![allow(clippy::disallowed_methods)]
 
+mod measured;
+
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,9 +22,11 @@ use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
 use lockstep_intentlog::LogOptions;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
-    BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
+    BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind,
 };
 use parking_lot::Mutex;
+
+use self::measured::{median, stamp};
 
 const WRITE_BYTES: u64 = 8 << 10;
 /// One write in each part.
@@ -131,17 +135,4 @@ impl Writer<'_> {
         }
         Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(WRITES)?))
     }
-}
-
-fn stamp(sequence: u64) -> (Osn, Timestamp) {
-    let osn = Osn {
-        generation: Generation::FIRST,
-        sequence,
-    };
-    (osn, Timestamp { secs: 1, nanos: 0 })
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(ROUNDS / 2).copied().unwrap_or_default()
 }

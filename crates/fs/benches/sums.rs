@@ -1,24 +1,27 @@
 //! The cost of the sums for each write of a node. `cargo bench -p lockstep-fs --bench sums`.
 //!
-//! Two stores on one disk, with and without a secret, take turns in one run: 8 KiB at random places of a file of 256 MiB, 8 KiB over
+//! Two stores on one disk, with and without a secret, take turns in one run. The one with a secret hashes the bytes, or gets them with
+//! their sums, which the frame of a mirrored write needs anyway: 8 KiB at random places of a file of 256 MiB, 8 KiB over
 //! a small file, whole blocks and off their borders, and 256 KiB.
 
 // A benchmark measures real time.
 #![allow(clippy::disallowed_methods)]
 
+mod measured;
+
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lockstep_fs::Store;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
 use lockstep_intentlog::LogOptions;
-use lockstep_sums::SumSecret;
+use lockstep_sums::{BlockOffset, PieceSums, SumSecret, SummedBytes};
 use lockstep_types::backing::Backing;
-use lockstep_types::{
-    BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, Timestamp,
-};
+use lockstep_types::{BootId, DatastoreUuid, FileName, Ino, MetaOp, MetaRequest, NodeKind};
+
+use self::measured::{median, stamp};
 
 const ROUNDS: usize = 41;
 const FILE_BYTES: u64 = 256 << 20;
@@ -31,16 +34,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         writer.fill()?;
     }
     println!("µs for one write, median of {ROUNDS} rounds");
-    println!("{:34} {:>8} {:>8} {:>8}", "", "without", "with", "sums");
+    println!(
+        "{:34} {:>8} {:>8} {:>8} {:>8}",
+        "", "without", "with", "given", "cost given"
+    );
     for kind in KINDS {
-        let (mut plain, mut summed) = (Vec::new(), Vec::new());
+        let (mut plain, mut summed, mut given) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            plain.push(without.round_us(&kind)?);
-            summed.push(with.round_us(&kind)?);
+            plain.push(without.round_us(&kind, false)?);
+            summed.push(with.round_us(&kind, false)?);
+            given.push(with.round_us(&kind, true)?);
         }
-        let (plain, summed) = (median(plain), median(summed));
-        let cost = summed - plain;
-        println!("{:34} {plain:8.2} {summed:8.2} {cost:8.2}", kind.name);
+        let [plain, summed, given] = [plain, summed, given].map(median);
+        let cost = given - plain;
+        println!(
+            "{:34} {plain:8.2} {summed:8.2} {given:8.2} {cost:8.2}",
+            kind.name
+        );
     }
     Ok(())
 }
@@ -130,7 +140,7 @@ impl Writer {
         })
     }
 
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Box<dyn Error>> {
+    fn write(&mut self, offset: u64, data: SummedBytes<'_>) -> Result<(), Box<dyn Error>> {
         self.count += 1;
         let (osn, time) = stamp(self.count);
         Ok(self.store.write(self.ino, offset, data, osn, time)?)
@@ -139,15 +149,17 @@ impl Writer {
     fn fill(&mut self) -> Result<(), Box<dyn Error>> {
         let data = vec![7; 1 << 20];
         for offset in (0..FILE_BYTES).step_by(1 << 20) {
-            self.write(offset, &data)?;
+            self.write(offset, (&data).into())?;
         }
         Ok(self.store.sync_everything()?)
     }
 
-    fn round_us(&mut self, kind: &Kind) -> Result<f64, Box<dyn Error>> {
+    /// `is_given`: the sums come with the bytes. Their making is not measured.
+    fn round_us(&mut self, kind: &Kind, is_given: bool) -> Result<f64, Box<dyn Error>> {
         let mut data = vec![7_u8; kind.bytes];
         let places = kind.within / kind.border;
-        let start = Instant::now();
+        let key = self.store.sums().key().filter(|_| is_given);
+        let mut spent = Duration::ZERO;
         for _ in 0..kind.writes {
             self.random ^= self.random << 13;
             self.random ^= self.random >> 7;
@@ -155,21 +167,18 @@ impl Writer {
             if let Some(byte) = data.first_mut() {
                 *byte = byte.wrapping_add(1);
             }
-            self.write(self.random % places * kind.border, &data)?;
+            let offset = self.random % places * kind.border;
+            let sums = key
+                .as_ref()
+                .map(|key| PieceSums::of(key, BlockOffset::of(offset), &data));
+            let bytes = match &sums {
+                Some(sums) => sums.with(&data),
+                None => (&data).into(),
+            };
+            let start = Instant::now();
+            self.write(offset, bytes)?;
+            spent += start.elapsed();
         }
-        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(kind.writes))
+        Ok(spent.as_secs_f64() * 1e6 / f64::from(kind.writes))
     }
-}
-
-fn stamp(sequence: u64) -> (Osn, Timestamp) {
-    let osn = Osn {
-        generation: Generation::FIRST,
-        sequence,
-    };
-    (osn, Timestamp { secs: 1, nanos: 0 })
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(ROUNDS / 2).copied().unwrap_or_default()
 }

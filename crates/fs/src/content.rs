@@ -38,6 +38,7 @@ mod unflushed_table;
 use std::io;
 use std::sync::Arc;
 
+use lockstep_sums::SummedBytes;
 use lockstep_types::backing::{BackingFile, BackingStat};
 use lockstep_types::{Errno, Ino, InodeFlags, Osn, StateVersion, Timestamp, limits};
 
@@ -269,7 +270,7 @@ impl ContentStore {
         &self,
         ticket: &WriteTicket,
         offset: u64,
-        data: &[u8],
+        data: SummedBytes<'_>,
         origin: ChangeOrigin,
     ) -> Result<(), StoreError> {
         let file = &ticket.file;

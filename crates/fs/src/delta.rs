@@ -74,7 +74,7 @@ use requests::{DeltaRequest, DeltaRequests, RestEnd};
 use resync_part::ResyncPart;
 pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles};
 use table::sync_tables;
-pub use table::{LastUse, MarkTableSizes, make_table};
+pub use table::{MarkTableSizes, make_table};
 
 /// The operations that the primary may not have applied.
 struct Following {

@@ -197,6 +197,19 @@ impl StoreError {
         }
     }
 
+    /// The same, for a file whose path is made for the error only.
+    pub(crate) fn disk_at(
+        operation: &'static str,
+        path_of: impl FnOnce(Ino) -> String,
+        ino: Ino,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Disk {
+            operation,
+            path: path_of(ino),
+            source,
+        }
+    }
+
     /// The same, for the content file of an inode.
     pub(crate) fn content(
         operation: &'static str,

@@ -16,6 +16,7 @@ mod delta;
 pub mod error;
 pub mod export;
 pub mod kv;
+mod last_use;
 mod lost_found;
 mod metadata_log;
 mod namespace;

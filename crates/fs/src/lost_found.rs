@@ -561,7 +561,7 @@ const NO_ROOM: &str = "NOT KEPT: the limit is reached (a quarter of the room tha
 /// The bytes that a change loses; `None` if it loses none.
 fn loss_of<'a>(change: &ByteChange<'a>) -> Option<LostBytes<'a>> {
     let (new, kind) = match change.edit {
-        ByteEdit::Write { data, .. } => (Some(data), LostKind::Overwritten),
+        ByteEdit::Write { data, .. } => (Some(data.bytes()), LostKind::Overwritten),
         ByteEdit::Resize { .. } => (None, LostKind::Cut),
         ByteEdit::Punch { .. } | ByteEdit::Zero { .. } => (None, LostKind::Overwritten),
         ByteEdit::TakeBack { .. } | ByteEdit::Reserve { .. } => return None,

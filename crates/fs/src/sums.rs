@@ -30,5 +30,5 @@ mod sum_files;
 mod tests;
 
 pub use self::change::NewBytes;
-pub use self::keeper::{LastRun, SumKeeper, SumTotals};
+pub use self::keeper::{SumKeeper, SumTotals};
 pub use self::right_bytes::KeptSum;

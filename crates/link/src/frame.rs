@@ -18,7 +18,9 @@
 //! Invariants: a frame outside the bounds causes no allocation and no wait. The receiver trusts the lengths only after
 //! the CRC of the prefix matches, and the other bytes only after their sum matches.
 
-use lockstep_sums::BlockOffset;
+use std::sync::Arc;
+
+use lockstep_sums::{BlockOffset, PieceSums, SumKey, SummedBytes};
 use lockstep_types::Hash128;
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 
@@ -137,6 +139,8 @@ pub struct Opener {
     sums: Sums,
     /// The frame whose head is verified and whose payload is still arriving.
     arriving: Option<Arriving>,
+    /// The sums of the pieces of the last payload.
+    pieces: Option<PieceSums>,
 }
 
 /// A frame that is arriving.
@@ -153,7 +157,13 @@ impl Opener {
         Self {
             sums: Sums::new(method),
             arriving: None,
+            pieces: None,
         }
+    }
+
+    /// Has the payloads of the next frames hashed with this key. Without effect on a connection in clear.
+    pub fn use_key(&mut self, key: &Arc<SumKey>) {
+        self.sums.use_key(key);
     }
 
     /// Examines `bytes`, which begin at the end of the previous frame, or at the start of the stream. Repeated calls
@@ -197,22 +207,36 @@ impl Opener {
     }
 
     /// Hashes the available part of the payload. Returns true when the whole payload is available and matches its sum.
-    fn advance(&self, frame: &mut Arriving, bytes: &[u8]) -> Result<bool, FrameError> {
+    fn advance(&mut self, frame: &mut Arriving, bytes: &[u8]) -> Result<bool, FrameError> {
         let body = bytes.get(frame.span.head_bytes()..).unwrap_or_default();
         let whole = body.split_at_checked(frame.span.payload_bytes);
         let (payload, sum) = match whole.map(|(payload, rest)| (payload, rest.first_chunk())) {
-            Some(([], _)) => return Ok(true),
+            Some(([], _)) => {
+                self.pieces = None;
+                return Ok(true);
+            }
             Some((payload, Some(sum))) => (payload, sum),
             _ => {
                 frame.hash_arrived(self.sums.hashing(), body);
                 return Ok(false);
             }
         };
-        let hash = frame.hash_rest(self.sums.hashing(), payload);
+        let (hash, pieces) = frame.hash_rest(self.sums.hashing(), payload);
+        self.pieces = pieces;
         if frame.sums.sum(&hash) == Hash128(*sum) {
             return Ok(true);
         }
         Err(FrameError::Payload)
+    }
+
+    /// The frame that [`Self::open`] has returned last, at the start of the same bytes; `None` if `bytes` is too short.
+    pub fn frame<'a>(&'a self, span: &FrameSpan, bytes: &'a [u8]) -> Option<FrameRef<'a>> {
+        let (header, payload) = span.split(bytes)?;
+        let payload = match &self.pieces {
+            Some(pieces) => pieces.with(payload),
+            None => SummedBytes::without(payload),
+        };
+        Some(FrameRef { header, payload })
     }
 }
 
@@ -229,18 +253,17 @@ impl Arriving {
         }
     }
 
-    fn hash_rest(&mut self, hashing: &Hashing, bytes: &[u8]) -> PayloadHash {
-        match self.hasher.take() {
-            Some(hasher) => hasher.finish(bytes),
-            None => hashing.hash(Payload {
-                bytes,
-                start: self.span.payload_start,
-            }),
-        }
+    fn hash_rest(&mut self, hashing: &Hashing, bytes: &[u8]) -> (PayloadHash, Option<PieceSums>) {
+        let start = self.span.payload_start;
+        let hasher = self.hasher.take();
+        hasher
+            .unwrap_or_else(|| hashing.hasher(start))
+            .finish(bytes)
     }
 }
 
 /// The progress of opening the head of a frame.
+#[expect(clippy::large_enum_variant, reason = "a frame costs no allocation")]
 enum OpenHead {
     /// The head is available and verified.
     Whole(Arriving),
@@ -267,15 +290,12 @@ impl FrameSpan {
         self.head_bytes() + self.payload_bytes + payload_sum
     }
 
-    /// The parts of the frame at the start of `bytes`; `None` if `bytes` is too short.
-    pub fn split<'a>(&self, bytes: &'a [u8]) -> Option<FrameRef<'a>> {
+    /// Header and payload of the frame at the start of `bytes`; `None` if `bytes` is too short.
+    fn split<'a>(&self, bytes: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
         let (_, rest) = bytes.split_at_checked(PREFIX_BYTES)?;
         let (header, rest) = rest.split_at_checked(self.header_bytes)?;
         let (_, rest) = rest.split_at_checked(SUM_BYTES)?;
-        Some(FrameRef {
-            header,
-            payload: rest.get(..self.payload_bytes)?,
-        })
+        Some((header, rest.get(..self.payload_bytes)?))
     }
 
     /// Bytes of the frame before its payload.
@@ -357,8 +377,8 @@ fn length_of(word: [u8; 4]) -> usize {
 pub struct FrameRef<'a> {
     /// The sender's header.
     pub header: &'a [u8],
-    /// The sender's payload.
-    pub payload: &'a [u8],
+    /// The sender's payload, with the sums of its pieces if the link has made them.
+    pub payload: SummedBytes<'a>,
 }
 
 #[cfg(test)]

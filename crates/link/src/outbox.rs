@@ -85,7 +85,7 @@ impl Outbox {
     ) -> Result<(), FrameError> {
         let sums = self.append_head(header, payload)?;
         if let Some(hash) = hash {
-            self.queued.extend_from_slice(payload.bytes);
+            self.queued.extend_from_slice(&payload.bytes);
             self.queued.extend_from_slice(&sums.sum(hash).0);
         }
         Ok(())

@@ -20,9 +20,10 @@
 //! socket; then the pusher or the receiver waits for room. No thread holds the lock across a system call.
 
 use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
+use lockstep_sums::SumKey;
 use lockstep_types::Hash128;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -53,6 +54,8 @@ const PIECE_BYTES: usize = 128 << 10;
 pub(crate) struct Outgoing {
     wire: Arc<Wire>,
     hashing: Hashing,
+    /// The function with the key that both nodes have agreed on meanwhile.
+    agreed: OnceLock<Hashing>,
     outbox: Mutex<Outbox>,
     /// Notified when a holder takes the queue or releases the socket, and when the connection is closed.
     room: Condvar,
@@ -71,10 +74,21 @@ impl Outgoing {
         Self {
             wire,
             hashing: sealer.hashing().clone(),
+            agreed: OnceLock::new(),
             outbox: Mutex::new(Outbox::new(sealer, SendBatch::default())),
             room: Condvar::new(),
             push: Condvar::new(),
         }
+    }
+
+    pub(crate) fn use_key(&self, key: &Arc<SumKey>) {
+        // A second key would need an order among the frames under way.
+        let _first = self.agreed.set(self.hashing.with_key(key));
+    }
+
+    /// The hash function for payloads.
+    fn hashing(&self) -> &Hashing {
+        self.agreed.get().unwrap_or(&self.hashing)
     }
 
     pub(crate) fn close(&self, reason: &str) {
@@ -224,21 +238,28 @@ impl Outgoing {
         else {
             return self.wire.send([frames, &[], &[]], buffers, when_full);
         };
-        let bytes = payload.bytes;
+        let bytes = payload.bytes.bytes();
+        let hashing = self.hashing();
         if bytes.len() <= PIECE_BYTES {
-            let Hash128(sum) = sums.sum(&self.hashing.hash(payload));
+            let Hash128(sum) = sums.sum(&hashing.hash(payload));
             return self.wire.send([frames, bytes, &sum], buffers, when_full);
         }
         let mut frames = &frames[..];
-        let mut hasher = self.hashing.hasher(payload.start);
+        let mut hasher = (!hashing.knows(&payload)).then(|| hashing.hasher(payload.start));
         let (pieces, last) = bytes.split_at((bytes.len() - 1) / PIECE_BYTES * PIECE_BYTES);
         for (number, piece) in pieces.chunks(PIECE_BYTES).enumerate() {
             let end = (number + 1) * PIECE_BYTES;
-            hasher.advance(bytes.get(..end).unwrap_or_default());
+            if let Some(hasher) = &mut hasher {
+                hasher.advance(bytes.get(..end).unwrap_or_default());
+            }
             self.wire.send([frames, piece, &[]], buffers, when_full)?;
             frames = &[];
         }
-        let Hash128(sum) = sums.sum(&hasher.finish(bytes));
+        let hash = match hasher {
+            Some(hasher) => hasher.finish(bytes).0,
+            None => hashing.hash(payload),
+        };
+        let Hash128(sum) = sums.sum(&hash);
         self.wire.send([frames, last, &sum], buffers, when_full)
     }
 
@@ -317,7 +338,7 @@ impl Outgoing {
     }
 
     fn hash_of(&self, payload: Payload<'_>) -> Option<PayloadHash> {
-        (!payload.bytes.is_empty()).then(|| self.hashing.hash(payload))
+        (!payload.bytes.is_empty()).then(|| self.hashing().hash(payload))
     }
 
     fn check_room(&self, outbox: &Outbox, most: usize) -> Result<(), LinkError> {

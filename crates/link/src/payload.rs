@@ -1,12 +1,12 @@
 //! The payload of a frame, and its place in the blocks of its file.
 
-use lockstep_sums::BlockOffset;
+use lockstep_sums::{BlockOffset, SummedBytes};
 
 /// The payload of a frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Payload<'a> {
-    /// The bytes.
-    pub bytes: &'a [u8],
+    /// The bytes, with their sums if these are known.
+    pub bytes: SummedBytes<'a>,
     /// The place of the first byte in its block, if the bytes are those of a file.
     pub start: BlockOffset,
 }
@@ -18,15 +18,15 @@ impl<'a> Payload<'a> {
     /// Bytes that are not those of a file, or begin with a block.
     pub const fn of(bytes: &'a [u8]) -> Self {
         Self {
-            bytes,
+            bytes: SummedBytes::without(bytes),
             start: BlockOffset::START,
         }
     }
 
     /// Bytes of a file, from `offset` on.
-    pub fn at(offset: u64, bytes: &'a [u8]) -> Self {
+    pub fn at(offset: u64, bytes: impl Into<SummedBytes<'a>>) -> Self {
         Self {
-            bytes,
+            bytes: bytes.into(),
             start: BlockOffset::of(offset),
         }
     }

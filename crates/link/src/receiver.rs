@@ -15,6 +15,8 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lockstep_sums::SumKey;
+
 use crate::error::LinkError;
 use crate::frame::{FRAME_BYTES_MAX, FrameRef, OpenProgress, Opener};
 use crate::outgoing::Outgoing;
@@ -114,7 +116,7 @@ impl Receiver {
         };
         self.heard = false;
         self.returned = span.frame_bytes();
-        let Some(frame) = span.split(self.inbox.filled()) else {
+        let Some(frame) = self.opener.frame(&span, self.inbox.filled()) else {
             unreachable!("the opener returns a frame only when the buffer has the whole frame")
         };
         Ok(frame)
@@ -214,6 +216,10 @@ impl ReceiveFrames for Receiver {
         set.map_err(|error| self.wire.socket_error("set a time-out", error))?;
         self.timeout = timeout;
         Ok(())
+    }
+
+    fn use_sum_key(&mut self, key: &Arc<SumKey>) {
+        self.opener.use_key(key);
     }
 
     fn recv(&mut self) -> Result<FrameRef<'_>, LinkError> {

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use lockstep_sums::SumKey;
+
 use crate::error::LinkError;
 use crate::outgoing::Outgoing;
 use crate::payload::Payload;
@@ -64,6 +66,10 @@ impl SendFrames for Sender {
 
     fn flush_nowait(&self) -> Result<(), LinkError> {
         self.outgoing().flush_or_push()
+    }
+
+    fn use_sum_key(&self, key: &Arc<SumKey>) {
+        self.outgoing().use_key(key);
     }
 
     fn shutdown(&self, reason: &str) {

@@ -11,10 +11,8 @@
 use std::sync::Arc;
 
 use blake3::Hasher;
-use lockstep_sums::{BlockOffset, SumKey, pieces};
+use lockstep_sums::{BlockOffset, PieceHasher, PieceSums, SumBytes, SumKey};
 use lockstep_types::Hash128;
-use lockstep_types::limits::BLOCK_BYTES;
-use smallvec::SmallVec;
 use twox_hash::XxHash3_128;
 
 use crate::payload::Payload;
@@ -79,6 +77,11 @@ impl Sums {
         (sum.unwrap_or_else(|| plain(head)), payload)
     }
 
+    /// Has the payloads from now on hashed with this key, if they are cut into blocks at all.
+    pub(crate) fn use_key(&mut self, key: &Arc<SumKey>) {
+        self.hashing = self.hashing.with_key(key);
+    }
+
     /// The hash function for the payloads of this direction.
     pub(crate) const fn hashing(&self) -> &Hashing {
         &self.hashing
@@ -123,92 +126,90 @@ pub enum Hashing {
 }
 
 impl Hashing {
+    /// The same function with this key, if it has one for blocks.
+    #[must_use]
+    pub fn with_key(&self, key: &Arc<SumKey>) -> Self {
+        match self {
+            Self::Keyed => Self::Keyed,
+            Self::Blocks(_) => Self::Blocks(Arc::clone(key)),
+        }
+    }
+
     /// A hasher for a payload that is not there as a whole yet, or leaves in pieces. The payload begins at `start` in its
     /// block.
     pub fn hasher(&self, start: BlockOffset) -> PayloadHasher {
-        PayloadHasher {
-            start,
-            hashed: 0,
-            state: match self {
-                Self::Keyed => HasherState::Keyed(Box::default()),
-                Self::Blocks(key) => HasherState::Blocks(Arc::clone(key), Vec::new()),
+        match self {
+            Self::Keyed => PayloadHasher::Keyed {
+                hashed: 0,
+                hasher: Box::default(),
+            },
+            Self::Blocks(key) => PayloadHasher::Blocks(PieceHasher::new(key, start)),
+        }
+    }
+
+    /// The hash of a payload in one piece. A payload that has the sums of its pieces with it is not hashed again.
+    pub fn hash(&self, payload: Payload<'_>) -> PayloadHash {
+        match self {
+            Self::Keyed => PayloadHash(blake3::hash(payload.bytes.bytes()).into()),
+            Self::Blocks(key) => match payload.bytes.sums(key, payload.start) {
+                Some(known) => PayloadHash::of_pieces(known),
+                None => PayloadHash::of_pieces(
+                    PieceSums::of(key, payload.start, payload.bytes.bytes()).sums(),
+                ),
             },
         }
     }
 
-    /// The hash of a payload in one piece.
-    pub fn hash(&self, payload: Payload<'_>) -> PayloadHash {
+    /// Whether a payload has the sums with it of which its hash is made.
+    pub(crate) fn knows(&self, payload: &Payload<'_>) -> bool {
         match self {
-            Self::Keyed => PayloadHash(blake3::hash(payload.bytes).into()),
-            Self::Blocks(key) => {
-                let pieces = pieces(payload.start, payload.bytes);
-                let sums: PieceSums = pieces.map(|piece| sum_of(key, piece)).collect();
-                PayloadHash::of_pieces(&sums)
-            }
+            Self::Keyed => false,
+            Self::Blocks(key) => payload.bytes.sums(key, payload.start).is_some(),
         }
     }
 }
 
-/// The sums of the pieces of a payload that is there as a whole. Those of 64 KiB need no other memory.
-type PieceSums = SmallVec<[[u8; 8]; 17]>;
-
-fn sum_of(key: &SumKey, piece: &[u8]) -> [u8; 8] {
-    key.piece(piece).to_le_bytes()
-}
-
 /// Hashes a payload as it arrives or leaves. Each byte is hashed once.
-pub struct PayloadHasher {
-    start: BlockOffset,
-    /// Bytes at the start of the payload that are hashed.
-    hashed: usize,
-    state: HasherState,
-}
-
-enum HasherState {
-    Keyed(Box<Hasher>),
-    /// The sums of the pieces so far.
-    Blocks(Arc<SumKey>, Vec<[u8; 8]>),
+#[expect(clippy::large_enum_variant, reason = "a frame costs no allocation")]
+pub enum PayloadHasher {
+    /// With BLAKE3.
+    Keyed {
+        /// Bytes at the start of the payload that are hashed.
+        hashed: usize,
+        /// The state of the function.
+        hasher: Box<Hasher>,
+    },
+    /// By its pieces.
+    Blocks(PieceHasher),
 }
 
 impl PayloadHasher {
     /// Hashes the part of the payload that is there, `arrived` from its first byte on, as far as the function can go.
     pub fn advance(&mut self, arrived: &[u8]) {
-        let before = usize::from(self.start.get());
-        let end = match self.state {
-            HasherState::Keyed(_) => arrived.len() / KEYED_STEP_BYTES * KEYED_STEP_BYTES,
-            HasherState::Blocks(..) => {
-                ((before + arrived.len()) / BLOCK_BYTES * BLOCK_BYTES).saturating_sub(before)
+        match self {
+            Self::Keyed { hashed, hasher } => {
+                let end = arrived.len() / KEYED_STEP_BYTES * KEYED_STEP_BYTES;
+                if let Some(piece @ [_, ..]) = arrived.get(*hashed..end) {
+                    hasher.update(piece);
+                    *hashed = end;
+                }
             }
-        };
-        if let Some(piece @ [_, ..]) = arrived.get(self.hashed..end) {
-            self.add(piece);
+            Self::Blocks(hasher) => hasher.advance(arrived),
         }
     }
 
-    /// The hash of the whole payload.
-    pub fn finish(mut self, payload: &[u8]) -> PayloadHash {
-        self.add(payload.get(self.hashed..).unwrap_or_default());
-        match &self.state {
-            HasherState::Keyed(hasher) => PayloadHash(hasher.finalize().into()),
-            HasherState::Blocks(_, sums) => PayloadHash::of_pieces(sums),
-        }
-    }
-
-    /// Adds the next bytes. They begin at the border of a block, unless they are the first ones.
-    fn add(&mut self, bytes: &[u8]) {
-        match &mut self.state {
-            HasherState::Keyed(hasher) => {
-                hasher.update(bytes);
+    /// The hash of the whole payload, and the sums of its pieces if the function makes them.
+    pub fn finish(self, payload: &[u8]) -> (PayloadHash, Option<PieceSums>) {
+        match self {
+            Self::Keyed { hashed, mut hasher } => {
+                hasher.update(payload.get(hashed..).unwrap_or_default());
+                (PayloadHash(hasher.finalize().into()), None)
             }
-            HasherState::Blocks(key, sums) => {
-                let start = match self.hashed {
-                    0 => self.start,
-                    _ => BlockOffset::START,
-                };
-                sums.extend(pieces(start, bytes).map(|piece| sum_of(key, piece)));
+            Self::Blocks(hasher) => {
+                let sums = hasher.finish(payload);
+                (PayloadHash::of_pieces(sums.sums()), Some(sums))
             }
         }
-        self.hashed += bytes.len();
     }
 }
 
@@ -217,7 +218,7 @@ impl PayloadHasher {
 pub struct PayloadHash([u8; 32]);
 
 impl PayloadHash {
-    fn of_pieces(sums: &[[u8; 8]]) -> Self {
+    fn of_pieces(sums: &[SumBytes]) -> Self {
         let mut bytes = [0; 32];
         if let Some(first) = bytes.first_chunk_mut() {
             *first = XxHash3_128::oneshot(sums.as_flattened()).to_le_bytes();
@@ -229,6 +230,7 @@ impl PayloadHash {
 #[cfg(test)]
 mod tests {
     use lockstep_sums::SumSecret;
+    use lockstep_types::limits::BLOCK_BYTES;
 
     use super::*;
 
@@ -246,7 +248,7 @@ mod tests {
                 for end in (0..bytes.len()).step_by(step) {
                     hasher.advance(&bytes[..end]);
                 }
-                assert_eq!(hasher.finish(&bytes), hashing.hash(payload), "{offset}");
+                assert_eq!(hasher.finish(&bytes).0, hashing.hash(payload), "{offset}");
             }
         }
     }
@@ -260,10 +262,27 @@ mod tests {
         let bytes: Vec<u8> = (0..=250).cycle().take(2 * BLOCK_BYTES).collect();
         let (head, rest) = bytes.split_at(BLOCK_BYTES - 100);
         let (block, tail) = rest.split_at(BLOCK_BYTES);
-        let sums = [head, block, tail].map(|piece| sum_of(&key, piece));
+        let sums = [head, block, tail].map(|piece| key.piece(piece).to_le_bytes());
         assert_eq!(sums[1], key.block(block).get().to_le_bytes());
         let made = Hashing::Blocks(key).hash(Payload::at(4096 * 7 + 100, &bytes));
         assert_eq!(made, PayloadHash::of_pieces(&sums));
+    }
+
+    /// A payload that has sums of another secret with it gets a hash of its own.
+    #[test]
+    fn known_sums_count_for_their_secret_only() {
+        let bytes = vec![9; 2 * BLOCK_BYTES];
+        let other = Arc::new(SumKey::new(&SumSecret::new([2; 32])));
+        let right = blocks().hash(Payload::at(100, &bytes));
+        let Hashing::Blocks(key) = blocks() else {
+            unreachable!("block sums")
+        };
+        for (of, is_known) in [(&key, true), (&other, false)] {
+            let sums = PieceSums::of(of, BlockOffset::of(100), &bytes);
+            let payload = Payload::at(100, sums.with(&bytes));
+            assert_eq!(blocks().knows(&payload), is_known);
+            assert_eq!(blocks().hash(payload), right);
+        }
     }
 
     #[test]

@@ -3,7 +3,10 @@
 //! [`crate::Sender`] and [`crate::Receiver`] are the halves of a real connection. This file holds no code that sends or
 //! receives.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use lockstep_sums::SumKey;
 
 use crate::error::LinkError;
 use crate::frame::FrameRef;
@@ -56,6 +59,11 @@ pub trait SendFrames: Send + Sync {
     /// The connection is lost.
     fn flush_nowait(&self) -> Result<(), LinkError>;
 
+    /// Has the payloads of the next frames hashed with this key: the sums of their blocks are then those that a store with this
+    /// secret keeps. The receiving half of the peer must have the same key from the same frame on, and the caller keeps other
+    /// threads from sending meanwhile. A connection in clear takes no notice. The first key counts.
+    fn use_sum_key(&self, _key: &Arc<SumKey>) {}
+
     /// Closes the connection at once, in both directions. All threads that wait on the connection return with an error
     /// that gives `reason`.
     fn shutdown(&self, reason: &str);
@@ -68,6 +76,9 @@ pub trait ReceiveFrames: Send {
     /// # Errors
     /// [`LinkError::Socket`]; the socket refuses zero.
     fn set_timeout(&mut self, timeout: Option<Duration>) -> Result<(), LinkError>;
+
+    /// The receiving side of [`SendFrames::use_sum_key`].
+    fn use_sum_key(&mut self, _key: &Arc<SumKey>) {}
 
     /// Returns the next frame, verified. The frame is valid until the next call.
     ///

@@ -22,7 +22,7 @@ use crate::checked::{BlockWord, SumsWord};
 pub use crate::resync_scope::ResyncScope;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 14;
+pub const PROTOCOL_VERSION: u32 = 15;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -335,7 +335,8 @@ pub enum Request {
         /// The use of the answer. In a resync a block in a hole is different, although it reads as zeros.
         purpose: ComparePurpose,
     },
-    /// Asks whether any of the given blocks differs from the secondary's blocks, or lies in a hole.
+    /// Asks whether any of the given blocks differs from the secondary's blocks, or lies in a hole. The secondary makes void sums of
+    /// equal blocks (P32): so the primary does not ask about bytes that a sum of its own calls wrong.
     CompareRun {
         /// The file.
         ino: Ino,

@@ -19,6 +19,9 @@
 //! If the store has a delta of the changes since the copies were equal, only the files of the delta get size and
 //! times, and only their changed regions are compared. Every other byte is equal already, or is mirrored.
 //!
+//! A file or a piece that the secondary finds equal has its void sums made, on both nodes, unless a sum of this node says that the
+//! bytes are wrong: such bytes are compared block by block, and the secondary makes no sum of those (rule P32).
+//!
 //! Bytes that have been made equal leave the delta when the secondary has answered, under their lock. So a resync that
 //! loses its connection goes on where it was (rule P24).
 //!
@@ -30,8 +33,8 @@ mod jobs;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
+use lockstep_fs::OpError;
 use lockstep_fs::store::{ChangedContent, FileTimes};
-use lockstep_fs::{OpError, StoreView};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{ComparePurpose, Request, WireContent};
@@ -53,6 +56,7 @@ use crate::open_files::OpenFiles;
 use crate::pieces::{self, Piece};
 use crate::progress::JobProgress;
 use crate::source::ResyncSource;
+use crate::summed_content::SummedContent;
 use crate::suspect::Suspect;
 
 /// Most bytes of one request.
@@ -69,7 +73,10 @@ pub fn send_content(
 ) -> Result<BTreeSet<Ino>, ResyncError> {
     let (walk, touched) = FileWalk::begin(source, base, progress)?;
     let sender = ContentSender {
-        view: source.view,
+        content: SummedContent {
+            view: source.view,
+            sums: source.sums,
+        },
         peer,
         locks,
         progress,
@@ -91,7 +98,7 @@ pub fn send_content(
 
 /// The state of a transfer of the content.
 struct ContentSender<'a> {
-    view: &'a dyn StoreView,
+    content: SummedContent<'a>,
     peer: &'a dyn Peer,
     locks: &'a dyn Locks,
     progress: &'a JobProgress,
@@ -190,6 +197,8 @@ impl<'a> ContentSender<'a> {
                 let differing = differing("compare a run of blocks", answer()?)?;
                 self.compares_runs = !bits::get(&differing, 0);
                 if self.compares_runs {
+                    let offset = part.piece.as_ref().map_or(0, |piece| piece.offset);
+                    self.content.adopt(part.ino, offset, &data);
                     self.part_done(&part);
                 } else {
                     let step = self.compare_blocks(part, data);
@@ -219,6 +228,12 @@ impl<'a> ContentSender<'a> {
     /// The secondary has taken over size and times of files.
     fn times_set(&mut self, batch: TimesBatch, answers: &FileAnswers) {
         self.progress.bytes_done.add(batch.read);
+        for (number, (ino, times, content)) in batch.described.iter().enumerate() {
+            let is_put = *content == WireContent::Bytes;
+            if is_put || *content != WireContent::Untold && !answers.differs(number) {
+                self.content.adopt_file(*ino, times.size);
+            }
+        }
         let files: Vec<Ino> = batch.described.iter().map(|(ino, ..)| *ino).collect();
         for ino in files.iter().chain(&batch.reserved) {
             self.open.begin(*ino);
@@ -302,7 +317,7 @@ impl<'a> ContentSender<'a> {
         let mut described = DescribedFiles::default();
         for &ino in files {
             if let Some(facts) = self.checked_facts(ino)? {
-                described.add(self.view, ino, &facts, self.tells_bytes.0)?;
+                described.add(self.content, ino, &facts, self.tells_bytes.0)?;
             }
         }
         Ok(described)
@@ -341,8 +356,8 @@ impl<'a> ContentSender<'a> {
     /// Size and times of a file that still exists. Content that does not fit its record is an error:
     /// damage must not be carried to the other node.
     fn checked_facts(&self, ino: Ino) -> Result<Option<FileTimes>, ResyncError> {
-        match self.view.check_content(ino) {
-            Ok(()) => Ok(self.view.file_times(ino)?),
+        match self.content.view.check_content(ino) {
+            Ok(()) => Ok(self.content.view.file_times(ino)?),
             Err(OpError::Refused(Errno::Stale | Errno::NoEntry)) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -367,14 +382,15 @@ impl<'a> ContentSender<'a> {
         let Some(run) = suspect.next_changed() else {
             return Ok(None);
         };
-        let Some(guess) = pieces::piece_at(self.view, ino, run.start, run.end)? else {
+        let Some(guess) = pieces::piece_at(self.content.view, ino, run.start, run.end)? else {
             return Ok(None);
         };
         let cost = cost_of(suspect, &guess);
         self.take_turn()?;
         self.make_room(cost)?;
         let claim = self.claim(pieces::read_lock(ino, &guess))?;
-        let Some((piece, size, data)) = pieces::read(self.view, ino, run.start, &guess)? else {
+        let Some((piece, size, data)) = pieces::read(self.content.view, ino, run.start, &guess)?
+        else {
             return Ok(None);
         };
         self.locks.note_read(data.len() as u64);
@@ -412,7 +428,8 @@ impl<'a> ContentSender<'a> {
             let changes = self.send_runs(ino, &piece, &data, &runs)?;
             return Ok(JobStep::Changing(part, changes));
         }
-        if !self.compares_runs {
+        // The secondary makes void sums of a run that is equal. Bytes that a sum of this node calls wrong get none there.
+        if !self.compares_runs || !self.content.accept(ino, offset, &data) {
             return Ok(self.compare_blocks(part, data));
         }
         let request = Request::CompareRun {
@@ -468,7 +485,7 @@ impl<'a> ContentSender<'a> {
     ) -> Result<PendingAnswer<'a>, ResyncError> {
         let length = bytes.len() as u64;
         if is_zero(bytes) {
-            let data = self.view.next_data(ino, offset)?;
+            let data = self.content.view.next_data(ino, offset)?;
             // A later write over these blocks needs no new room on this node. The peer therefore reserves room, too.
             let is_written = data.is_some_and(|data| data < offset + length);
             return Ok(if is_written {
@@ -492,7 +509,7 @@ impl<'a> ContentSender<'a> {
         // All requests for this file are over once the claim is held.
         let claim = self.claim(smallvec![(LockKey::File(ino), LockMode::Exclusive)])?;
         let (mut changes, mut at) = (VecDeque::new(), 0);
-        while self.view.file_times(ino)?.is_some() {
+        while self.content.view.file_times(ino)?.is_some() {
             let (ranges, next) = self.reserved_from(ino, at)?;
             if ranges.is_empty() {
                 break;
@@ -512,7 +529,7 @@ impl<'a> ContentSender<'a> {
 
     /// Some ranges with reserved space from an offset on, and the end of the last range.
     fn reserved_from(&self, ino: Ino, offset: u64) -> Result<(Vec<(u64, u64)>, u64), ResyncError> {
-        let runs = self.view.reserved(ino, offset, RANGES_MAX)?;
+        let runs = self.content.view.reserved(ino, offset, RANGES_MAX)?;
         let next = runs.last().map_or(offset, |run| run.end);
         let ranges = runs.iter().map(|run| (run.start, run.end - run.start));
         Ok((ranges.collect(), next))

@@ -4,7 +4,6 @@
 //! them differ, as on an empty copy, the bytes go with the description, so that many files cost one request. Of a file beyond
 //! [`UNCOMPARED_BYTES_MAX`] the blocks are compared in any case.
 
-use lockstep_fs::StoreView;
 use lockstep_fs::store::{FileTimes, WholeContent};
 use lockstep_repl::message::{WireContent, WireFileTimes};
 use lockstep_types::{Hash128, Ino};
@@ -13,6 +12,7 @@ use crate::api::ResyncError;
 use crate::bits;
 use crate::file_times::to_wire;
 use crate::limits::HASHED_FILE_BYTES_MAX;
+use crate::summed_content::SummedContent;
 use crate::suspect::UNCOMPARED_BYTES_MAX;
 
 /// Bytes of content read under the exclusive locks of one batch of files; files beyond this number of bytes are
@@ -38,10 +38,11 @@ pub(crate) struct DescribedFiles {
 }
 
 impl DescribedFiles {
-    /// Adds a file, which its lock keeps as it is. `by_bytes`: a small file is told by its bytes.
+    /// Adds a file, which its lock keeps as it is. `by_bytes`: a small file is told by its bytes. Nothing is told of bytes that a sum
+    /// of this node calls wrong: the secondary makes its void sums of what is told.
     pub fn add(
         &mut self,
-        view: &dyn StoreView,
+        ours: SummedContent<'_>,
         ino: Ino,
         facts: &FileTimes,
         by_bytes: bool,
@@ -49,11 +50,16 @@ impl DescribedFiles {
         let is_small =
             facts.size <= HASHED_FILE_BYTES_MAX && self.read + facts.size <= BATCH_READ_BYTES_MAX;
         let (content, has_reserved) = if is_small {
-            let whole = view.whole_content(ino, facts.size)?;
+            let whole = ours.view.whole_content(ino, facts.size)?;
             self.read += facts.size;
-            (self.tell(&whole, by_bytes), whole.has_reserved)
+            let content = if ours.accept(ino, 0, &whole.bytes) {
+                self.tell(&whole, by_bytes)
+            } else {
+                WireContent::Untold
+            };
+            (content, whole.has_reserved)
         } else {
-            let reserved = view.reserved(ino, 0, 1)?;
+            let reserved = ours.view.reserved(ino, 0, 1)?;
             (WireContent::Untold, !reserved.is_empty())
         };
         if has_reserved {

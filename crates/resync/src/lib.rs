@@ -20,6 +20,7 @@ pub mod progress;
 pub mod recovery;
 pub mod secondary;
 mod source;
+mod summed_content;
 mod suspect;
 
 pub use api::{

@@ -21,6 +21,7 @@ use crate::file_times::from_wire;
 use crate::limits::{BLOCKS_MAX, FILES_MAX, HASHED_FILE_BYTES_MAX, RANGES_MAX, RECORD_RUN_BYTES};
 use crate::namespace::record_runs;
 use crate::pieces;
+use crate::summed_content::SummedContent;
 
 /// Carries out one request. The error text is for the primary's operator.
 ///
@@ -277,6 +278,10 @@ fn set_times(
         Some(hash) => pieces::whole_file_hash(&store.tree(), ino, times.size)? != hash,
         None => true,
     };
+    if hash.is_some() && !differs {
+        let (view, sums) = (&store.tree(), store.sums());
+        SummedContent { view, sums }.adopt_file(ino, times.size);
+    }
     store.lost_found().file_begun(ino, times.size, differs);
     Ok(differs)
 }
@@ -298,6 +303,7 @@ fn put_file(
     let times_of_primary = from_wire(times);
     if is_equal {
         store.replica().set_file_times(ino, &times_of_primary)?;
+        adopt(store, ino, 0, bytes);
     }
     lost_found.file_begun(ino, times.size, !is_equal);
     if !is_equal {
@@ -305,6 +311,12 @@ fn put_file(
         store.replica().put_file(ino, &times_of_primary, bytes)?;
     }
     Ok(!is_equal)
+}
+
+/// Makes void sums of bytes that were found equal.
+fn adopt(store: &Store, ino: Ino, offset: u64, bytes: &[u8]) {
+    let (view, sums) = (&store.tree(), store.sums());
+    SummedContent { view, sums }.adopt(ino, offset, bytes);
 }
 
 /// Refuses ranges that no file can have. The last block of the largest file ends with the file.
@@ -356,6 +368,7 @@ fn compare_run(
         hole + BLOCK_BYTES as u64 > end
     };
     if is_equal {
+        adopt(store, ino, offset, &blocks);
         store.lost_found().compared(ino, end);
     }
     Ok(Response::Differing(bits::pack([!is_equal])))

@@ -2,7 +2,7 @@
 //!
 //! Records and content are read through the view alone, so a resync does not know which moment the view shows.
 
-use lockstep_fs::store::{DeltaAccess, ImageAccess};
+use lockstep_fs::store::{DeltaAccess, ImageAccess, SumsAccess};
 use lockstep_fs::{Store, StoreView};
 
 /// See the head of this file.
@@ -14,6 +14,8 @@ pub struct ResyncSource<'a> {
     pub(crate) image: ImageAccess<'a>,
     /// The changes since both copies were equal.
     pub(crate) delta: DeltaAccess<'a>,
+    /// The sums of the content that the view shows.
+    pub(crate) sums: SumsAccess<'a>,
 }
 
 impl<'a> ResyncSource<'a> {
@@ -23,6 +25,7 @@ impl<'a> ResyncSource<'a> {
             view,
             image: store.image(),
             delta: store.delta(),
+            sums: store.sums(),
         }
     }
 }

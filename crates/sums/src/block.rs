@@ -17,6 +17,11 @@ impl BlockSum {
         self.0 == 0
     }
 
+    /// The sum with these bytes, little endian.
+    pub const fn from_bytes(bytes: [u8; 8]) -> Self {
+        Self(u64::from_le_bytes(bytes))
+    }
+
     /// The sum as a number.
     pub const fn get(self) -> u64 {
         self.0

@@ -87,6 +87,11 @@ impl SumKey {
         })
     }
 
+    /// Whether both keys are of one secret.
+    pub fn is_of_secret_of(&self, other: &Self) -> bool {
+        self.weights == other.weights && self.zeros == other.zeros
+    }
+
     /// The weight of the block with this number. It is odd, so that no factor but zero makes the product zero.
     pub(crate) const fn weight(&self, number: u64) -> u128 {
         let [low, high] = self.weights;

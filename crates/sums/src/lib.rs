@@ -17,8 +17,10 @@ mod block;
 mod file;
 mod key;
 mod span;
+mod summed;
 
 pub use block::{BlockOffset, BlockSum, pieces};
 pub use file::FileSum;
 pub use key::{SumKey, SumSecret};
 pub use span::BlockSpan;
+pub use summed::{PieceHasher, PieceSums, SumBytes, SummedBytes};

@@ -210,6 +210,10 @@ mutants! {
     SumNotRecomputed,
     /// The sum of a block that is written whole is that of its old bytes (P32).
     SumOfOldBlock,
+    /// A deep comparison makes a void sum of bytes that the other node does not have (P32).
+    AdoptUncompared,
+    /// A block of a write that begins within a block gets the sum of the piece before it (P32).
+    SumOfOtherBytes,
     /// The sums of a store count after a loss of power (P32).
     VoidForgotten,
     /// The store does not note the blocks whose bytes change (P32).

@@ -71,7 +71,9 @@ impl BlockEvidence {
             (SumFit::Misfits, SumFit::Fits) => self.misfit_on(Side::Here),
             (SumFit::Fits, SumFit::Misfits) => self.misfit_on(Side::There),
             (SumFit::Misfits, SumFit::Misfits) => BlockVerdict::NoneKnownRight,
-            _ if !self.equal_bytes => BlockVerdict::UnknownByVoid,
+            _ if !self.equal_bytes && !is_active(Mutant::AdoptUncompared) => {
+                BlockVerdict::UnknownByVoid
+            }
             (SumFit::Void, SumFit::Fits) => BlockVerdict::VoidSum(Side::Here),
             (SumFit::Fits, SumFit::Void) => BlockVerdict::VoidSum(Side::There),
             (SumFit::Void, SumFit::Void) => BlockVerdict::Unproved,
@@ -101,6 +103,11 @@ impl BlockVerdict {
     /// Whether nothing of the block is wrong, as far as the nodes can tell.
     pub const fn is_good(self) -> bool {
         matches!(self, Self::Sound | Self::Unproved | Self::VoidSum(_))
+    }
+
+    /// Whether void sums of the block are made of its bytes: both disks have the same ones, and no sum contradicts.
+    pub const fn adopts(self) -> bool {
+        matches!(self, Self::Unproved | Self::VoidSum(_))
     }
 
     /// Whether both versions of the block are kept aside, because no copy is known to be right.
@@ -202,6 +209,18 @@ mod tests {
             }
         }
         assert_eq!(wrong, 4, "each side, by its bytes and by its sum");
+    }
+
+    /// A void sum is made of bytes that both disks have, and never against the word of another sum.
+    #[test]
+    fn a_void_sum_is_made_of_equal_bytes_without_a_misfit() {
+        for found in every_evidence() {
+            let fits = [found.here, found.there];
+            let may = found.equal_bytes
+                && fits.contains(&SumFit::Void)
+                && !fits.contains(&SumFit::Misfits);
+            assert_eq!(found.verdict().adopts(), may, "{found:?}");
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(crate) struct Suspects {
 
 impl DeepWork<'_> {
     /// Whether the word of a node's sums asks for a second look.
-    pub fn is_suspicious(&self, word: &SumsWord) -> bool {
-        !word.misfits.is_empty() || self.repairs && !word.void.is_empty()
+    pub fn is_suspicious(word: &SumsWord) -> bool {
+        !word.misfits.is_empty() || !word.void.is_empty()
     }
 }

@@ -1,6 +1,6 @@
 //! The comparison of the two nodes of a datastore, while it is in use.
 //!
-//! [`compare()`] or [`compare_inodes()`] runs on the primary and asks; [`secondary`] answers. The comparison changes nothing on either
+//! [`compare()`] or [`compare_inodes()`] runs on the primary and asks; [`secondary`] answers. The comparison changes no byte on either
 //! node. Two inodes are equal if their digests are equal. Only different inodes are compared further,
 //! to name the differences.
 //!
@@ -33,5 +33,6 @@ pub use digest::digest;
 pub use offline::{OfflineCopy, OfflineError, OfflineReport, compare_offline};
 pub use own_sums::OwnSums;
 pub use report::{DifferenceKind, InodeDifference, RepairOutcome, Report};
+pub use second_look::fetch_blocks;
 pub use secondary::{answer, answer_deep};
 pub use side::Side;

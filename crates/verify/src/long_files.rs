@@ -12,6 +12,7 @@ use lockstep_types::Ino;
 use lockstep_types::limits::BLOCK_BYTES;
 
 use crate::compare::Comparer;
+use crate::deep_work::DeepWork;
 
 /// Most pieces of a file under way, and so locked against writes.
 const UNDER_WAY_MAX: usize = 4;
@@ -81,7 +82,7 @@ impl<'a> Comparer<'a> {
         }
         let word = deep.checked.take();
         self.report.note_void(word.void_blocks);
-        deep.is_suspicious(&word)
+        DeepWork::is_suspicious(&word)
     }
 
     /// Waits for the answers about the oldest pieces.
@@ -158,9 +159,9 @@ impl<'a> Comparer<'a> {
     ) -> Result<(), ResyncError> {
         let differing = match (self.deep, answer) {
             (None, Response::Differing(differing)) => differing,
-            (Some(deep), Response::Checked { differing, sums }) => {
+            (Some(_), Response::Checked { differing, sums }) => {
                 self.report.note_void(sums.void_blocks);
-                if differing.iter().any(|bits| *bits != 0) || deep.is_suspicious(&sums) {
+                if differing.iter().any(|bits| *bits != 0) || DeepWork::is_suspicious(&sums) {
                     self.suspect(piece);
                 }
                 return Ok(());

@@ -220,36 +220,13 @@ pub struct StoreSums<'a> {
     key: Arc<SumKey>,
 }
 
-/// The key of the last secret, for a caller that asks often: to make a key takes a microsecond.
-#[derive(Default)]
-pub struct KeyCache(Mutex<Option<(SumSecret, Arc<SumKey>)>>);
-
-impl KeyCache {
-    fn key(&self, secret: SumSecret) -> Arc<SumKey> {
-        let mut cached = self.0.lock();
-        if let Some((of, key)) = &*cached
-            && *of == secret
-        {
-            return Arc::clone(key);
-        }
-        let key = Arc::new(SumKey::new(&secret));
-        *cached = Some((secret, Arc::clone(&key)));
-        key
-    }
-}
-
 impl<'a> StoreSums<'a> {
     /// The sums of a store.
     pub fn of(store: &'a Store) -> Self {
-        Self::with(store, &KeyCache::default())
-    }
-
-    /// The same, with the key of an earlier call.
-    pub fn with(store: &'a Store, cache: &KeyCache) -> Self {
         let sums = store.sums();
         // Without a secret each sum is void, and no key is used.
-        let secret = sums.secret().unwrap_or(SumSecret::new([0; 32]));
-        let key = cache.key(secret);
+        let no_key = || Arc::new(SumKey::new(&SumSecret::new([0; 32])));
+        let key = sums.key().unwrap_or_else(no_key);
         Self { sums, key }
     }
 }

@@ -4,8 +4,10 @@
 //! The blocks are inspected again on both nodes, under a lock that keeps operations away from them, at most 1 MiB of a file
 //! at once: a client waits for no more. The first look may have met a file that just changed.
 //!
-//! Invariant: without an order to repair nothing is changed on either node. A repair changes blocks and sums by
-//! [`DeepCopy`] only, which checks each of them again where it is changed.
+//! Invariants:
+//! - Without an order to repair no byte is changed on either node. Void sums of blocks that both disks have equal are made of
+//!   these bytes all the same.
+//! - A repair changes blocks and sums by [`DeepCopy`] only, which checks each of them again where it is changed.
 
 use std::ops::Range;
 
@@ -14,7 +16,7 @@ use lockstep_repl::checked::{BlockWord, SumsWord};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{BlockRange, LockKey, LockMode};
 use lockstep_repl::message::{Request, Response};
-use lockstep_resync::{PeerError, ResyncError};
+use lockstep_resync::{Peer, PeerError, ResyncError};
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 use lockstep_types::{Errno, Hash128, Ino};
 
@@ -47,12 +49,11 @@ impl Comparer<'_> {
 
     /// Notes the files of a batch that a node's sums call wrong, and the blocks of which they say nothing.
     pub(crate) fn note_word(&mut self, word: &SumsWord, numbers: &Range<u64>) {
-        let Some(deep) = self.deep else {
+        if self.deep.is_none() {
             return;
-        };
+        }
         self.report.note_void(word.void_blocks);
-        let void = word.void.iter().filter(|_| deep.repairs);
-        let inodes = word.misfits.iter().chain(void);
+        let inodes = word.misfits.iter().chain(&word.void);
         let inside = inodes.filter(|number| numbers.contains(number));
         self.suspects
             .inodes
@@ -127,7 +128,8 @@ impl Comparer<'_> {
         Ok(())
     }
 
-    /// Repairs a run of blocks, if that is asked for, and reports the run. `end`: the end of the file, or of the range.
+    /// Repairs a run of blocks, if that is asked for, and reports the run. Void sums of equal blocks are made without an order: no
+    /// byte changes. `end`: the end of the file, or of the range.
     fn settle(
         &mut self,
         deep: DeepWork<'_>,
@@ -135,7 +137,7 @@ impl Comparer<'_> {
         run: &BlockRun,
         end: u64,
     ) -> Result<(), ResyncError> {
-        let repair = if deep.repairs {
+        let repair = if deep.repairs || run.verdict.adopts() {
             self.repair(deep.copy, ino, run)?
         } else {
             RepairOutcome::NotAsked
@@ -161,9 +163,17 @@ impl Comparer<'_> {
     ) -> Result<RepairOutcome, ResyncError> {
         let (offset, count) = (run.offset, run.hashes.len());
         let outcome = match run.verdict {
-            BlockVerdict::Sound | BlockVerdict::Unproved => return Ok(RepairOutcome::NotAsked),
+            BlockVerdict::Sound => return Ok(RepairOutcome::NotAsked),
+            BlockVerdict::Unproved => {
+                let ours = of_own(copy.remake(ino, offset, &run.hashes).map(|()| true));
+                let theirs = self.order_sums(ino, run)?;
+                match ours {
+                    failed @ RepairOutcome::Failed { .. } => failed,
+                    _ => theirs,
+                }
+            }
             BlockVerdict::WrongBytes(Side::Here) => {
-                let right = self.fetch(ino, offset, count)?;
+                let right = fetch_blocks(self.peer, ino, offset, count)?;
                 of_own(copy.heal(ino, offset, &right))
             }
             BlockVerdict::WrongBytes(Side::There) => {
@@ -175,13 +185,7 @@ impl Comparer<'_> {
                 of_own(remade.map(|()| true))
             }
             BlockVerdict::WrongSum(Side::There) | BlockVerdict::VoidSum(Side::There) => {
-                let hashes = run.hashes.clone();
-                let request = Request::RemakeSums {
-                    ino,
-                    offset,
-                    hashes,
-                };
-                self.order(request, &[])?
+                self.order_sums(ino, run)?
             }
             BlockVerdict::CopiesDiffer
             | BlockVerdict::NoneKnownRight
@@ -190,6 +194,16 @@ impl Comparer<'_> {
             }
         };
         Ok(outcome)
+    }
+
+    /// Has the peer make sums of blocks that have the bytes of this node.
+    fn order_sums(&self, ino: Ino, run: &BlockRun) -> Result<RepairOutcome, ResyncError> {
+        let request = Request::RemakeSums {
+            ino,
+            offset: run.offset,
+            hashes: run.hashes.clone(),
+        };
+        self.order(request, &[])
     }
 
     /// Keeps the versions of both nodes aside.
@@ -216,25 +230,6 @@ impl Comparer<'_> {
         })
     }
 
-    /// The bytes of blocks on the disk of the peer.
-    fn fetch(&self, ino: Ino, offset: u64, count: usize) -> Result<Vec<u8>, ResyncError> {
-        let mut bytes = Vec::with_capacity(count * BLOCK_BYTES);
-        while bytes.len() < count * BLOCK_BYTES {
-            let done = bytes.len() / BLOCK_BYTES;
-            let next = READ_BLOCKS_MAX.min(count - done);
-            let request = Request::ReadBlocks {
-                ino,
-                offset: offset + bytes.len() as u64,
-                blocks: u32::try_from(next).unwrap_or(1),
-            };
-            match self.peer.ask(request, &[])? {
-                Response::Bytes(more) if more.len() == next * BLOCK_BYTES => bytes.extend(more),
-                _ => return Err(unexpected("read blocks")),
-            }
-        }
-        Ok(bytes)
-    }
-
     /// Has the peer change its copy. A peer that could not do it is no reason to end the comparison.
     fn order(&self, request: Request, payload: &[u8]) -> Result<RepairOutcome, ResyncError> {
         match self.peer.ask(request, payload) {
@@ -244,6 +239,37 @@ impl Comparer<'_> {
             Err(lost) => Err(lost.into()),
         }
     }
+}
+
+/// The bytes of blocks on the disk of the peer.
+///
+/// # Errors
+/// If the peer does not tell them.
+pub fn fetch_blocks(
+    peer: &dyn Peer,
+    ino: Ino,
+    offset: u64,
+    count: usize,
+) -> Result<Vec<u8>, PeerError> {
+    let mut bytes = Vec::with_capacity(count * BLOCK_BYTES);
+    while bytes.len() < count * BLOCK_BYTES {
+        let done = bytes.len() / BLOCK_BYTES;
+        let next = READ_BLOCKS_MAX.min(count - done);
+        let request = Request::ReadBlocks {
+            ino,
+            offset: offset + bytes.len() as u64,
+            blocks: u32::try_from(next).unwrap_or(1),
+        };
+        match peer.ask(request, &[])? {
+            Response::Bytes(more) if more.len() == next * BLOCK_BYTES => bytes.extend(more),
+            _ => {
+                return Err(PeerError::Unexpected {
+                    what: "read blocks",
+                });
+            }
+        }
+    }
+    Ok(bytes)
 }
 
 fn unexpected(what: &'static str) -> ResyncError {

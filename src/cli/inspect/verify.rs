@@ -198,7 +198,7 @@ fn text(report: &VerifyReport, identical: &str) -> String {
         let bytes = bytes(report.unproved_blocks.saturating_mul(BLOCK_BYTES as u64));
         let _ = writeln!(
             text,
-            "No sum of its node says anything of {bytes} on the disks."
+            "No sum of its node said anything of {bytes} on the disks. Blocks that both have equal have sums now."
         );
     }
     if let Some(folder) = &report.kept_in {

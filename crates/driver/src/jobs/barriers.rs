@@ -33,6 +33,7 @@ use lockstep_repl::core::{ConnectionId, Core};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::State;
 use lockstep_roles::RoleChange;
+use lockstep_sums::SummedBytes;
 use lockstep_types::Osn;
 use parking_lot::Mutex;
 
@@ -356,8 +357,12 @@ impl Barriers {
             self.replication
                 .reply(&*connection.sender, message, Delivery::Post);
         } else if connection.has_complete_peer() {
-            self.replication
-                .send(connection.id, message, &[], Delivery::Post);
+            self.replication.send(
+                connection.id,
+                message,
+                SummedBytes::default(),
+                Delivery::Post,
+            );
         }
     }
 

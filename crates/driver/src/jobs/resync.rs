@@ -482,6 +482,21 @@ impl ResyncJobs {
         self.progress.status(state, now, self.pace.waits_for())
     }
 
+    /// Compares this node with the secondary, and notes the result for `status`: also that the copies are the same.
+    pub fn compare_and_note(
+        &self,
+        mode: VerifyMode,
+        progress: &mut dyn FnMut(VerifyProgress),
+    ) -> Result<lockstep_verify::Report, CommandFailure> {
+        let (report, through) = self.compare(mode, progress)?;
+        let (notes, time) = (&self.engine.notes, self.engine.host.time_of_day());
+        notes.note_comparison(&report, time);
+        if report.is_identical() {
+            notes.note_proved(through.to_string(), time);
+        }
+        Ok(report)
+    }
+
     /// Compares this node with the secondary.
     ///
     /// Also returns the operation before which all were done on both nodes when the comparison began.

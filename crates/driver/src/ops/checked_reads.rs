@@ -10,12 +10,11 @@
 use std::sync::Arc;
 
 use lockstep_fs::OpError;
-use lockstep_repl::message::{Request, Response};
-use lockstep_resync::{Peer, PeerError};
+use lockstep_resync::PeerError;
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::settings::CheckReads;
 use lockstep_types::{Errno, Ino};
-use lockstep_verify::own_sums::{KeyCache, StoreSums};
+use lockstep_verify::own_sums::StoreSums;
 use lockstep_verify::{DeepCopy, RepairError};
 use thiserror::Error;
 
@@ -65,7 +64,6 @@ pub(crate) struct CheckedReads {
     engine: Arc<Engine>,
     replication: Arc<Replication>,
     requests: Arc<PendingRequests>,
-    key: KeyCache,
 }
 
 impl CheckedReads {
@@ -80,7 +78,6 @@ impl CheckedReads {
             engine: Arc::clone(engine),
             replication: Arc::clone(replication),
             requests: Arc::clone(requests),
-            key: KeyCache::default(),
         })
     }
 
@@ -92,7 +89,7 @@ impl CheckedReads {
         let mut bytes = vec![0; (before + length).next_multiple_of(BLOCK_BYTES)];
         let read = store.read(ino, first, &mut bytes)?;
         bytes.truncate(read);
-        let sums = &StoreSums::with(store, &self.key);
+        let sums = &StoreSums::of(store);
         let misfits = DeepCopy { store, sums }.misfits(ino, first, &bytes);
         Ok(BlockRead {
             bytes,
@@ -151,20 +148,8 @@ impl CheckedReads {
         let (replication, requests) = (Arc::clone(&self.replication), Arc::clone(&self.requests));
         let peer = RemotePeer::new(replication, requests, connection);
         let offset = block.saturating_mul(BLOCK);
-        let request = Request::ReadBlocks {
-            ino,
-            offset,
-            blocks: 1,
-        };
-        match peer.ask(request, &[])? {
-            Response::Bytes(right) if right.len() == BLOCK_BYTES => {
-                copy.heal(ino, offset, &right)?;
-                Ok("the peer")
-            }
-            _ => {
-                let what = "read blocks";
-                Err(PeerError::Unexpected { what }.into())
-            }
-        }
+        let right = lockstep_verify::fetch_blocks(&peer, ino, offset, 1)?;
+        copy.heal(ino, offset, &right)?;
+        Ok("the peer")
     }
 }

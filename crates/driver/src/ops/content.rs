@@ -12,6 +12,7 @@ use lockstep_paw_saw::Full;
 use lockstep_repl::core::{ConnectionId, Event, OpId};
 use lockstep_repl::message::{Message, WriteMessage};
 use lockstep_repl::state::Trigger;
+use lockstep_sums::SummedBytes;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Osn};
 
@@ -35,7 +36,8 @@ use crate::replication::Replication;
 #[derive(Clone, Copy)]
 pub(crate) struct CallerWrite<'a> {
     pub op: OpId,
-    pub data: &'a [u8],
+    /// The bytes, with the sums of their blocks: the link and the store need these both.
+    pub data: SummedBytes<'a>,
     pub waiting: Option<&'a dyn WaitingRequests>,
 }
 
@@ -198,7 +200,7 @@ impl ContentOps {
     /// this write. While memory is full, write admission lets no write pass that would find no berth.
     fn keep_begun(&self, op: OpId, caller: Option<CallerWrite<'_>>) {
         if let Some(caller) = caller.filter(|caller| caller.op == op) {
-            let keep = || self.spill.put_begun(caller.data);
+            let keep = || self.spill.put_begun(&caller.data);
             self.pending
                 .with_write(op, |write| write.data = Some(keep()));
         }
@@ -262,13 +264,13 @@ impl ContentOps {
         op: OpId,
         caller: Option<CallerWrite<'a>>,
         loaded: &'a mut Option<Arc<[u8]>>,
-    ) -> Result<&'a [u8], Errno> {
+    ) -> Result<SummedBytes<'a>, Errno> {
         if let Some(caller) = caller.filter(|caller| caller.op == op) {
             return Ok(caller.data);
         }
         let kept = self.pending.with_write(op, |write| write.data.clone());
         *loaded = kept.flatten().map(|kept| kept.load()).transpose()?;
-        Ok(loaded.as_deref().unwrap_or_default())
+        Ok(loaded.as_deref().unwrap_or_default().into())
     }
 
     /// Makes the PAW entry of a write (rule P6). Returns the numbered write, unless it is over.
@@ -371,7 +373,8 @@ impl ContentOps {
                 self.mark(message, write.length);
                 let message = Message::Write(*message);
                 let delivery = Delivery::Coalesce(None);
-                self.replication.send(connection, message, &data, delivery);
+                let data = (&data).into();
+                self.replication.send(connection, message, data, delivery);
             }
             Err(error) => {
                 self.engine.log_and_errno(&error.into());

@@ -12,6 +12,7 @@ use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::ConnectionId;
 use lockstep_repl::message::{BarrierName, Envelope, MessageError};
 use lockstep_resync::PeerBase;
+use lockstep_sums::SummedBytes;
 use lockstep_types::SyncId;
 use parking_lot::RwLock;
 use thiserror::Error;
@@ -47,7 +48,7 @@ enum DeliveryError {
 pub(crate) fn deliver(
     sender: &dyn SendFrames,
     envelope: &Envelope,
-    payload: &[u8],
+    payload: SummedBytes<'_>,
     delivery: Delivery<'_>,
 ) -> bool {
     deliver_with(sender, None, envelope, payload, delivery)
@@ -57,7 +58,7 @@ fn deliver_with(
     sender: &dyn SendFrames,
     coalescer: Option<&WriteCoalescer>,
     envelope: &Envelope,
-    payload: &[u8],
+    payload: SummedBytes<'_>,
     delivery: Delivery<'_>,
 ) -> bool {
     let payload = Payload::at(envelope.message.payload_offset(), payload);
@@ -129,7 +130,12 @@ impl ActiveConnection {
     }
 
     /// Hands a message to this connection.
-    pub fn deliver(&self, envelope: &Envelope, payload: &[u8], delivery: Delivery<'_>) -> bool {
+    pub fn deliver(
+        &self,
+        envelope: &Envelope,
+        payload: SummedBytes<'_>,
+        delivery: Delivery<'_>,
+    ) -> bool {
         let coalescer = Some(&self.coalescer);
         deliver_with(&*self.sender, coalescer, envelope, payload, delivery)
     }

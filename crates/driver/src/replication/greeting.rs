@@ -4,6 +4,7 @@
 
 use lockstep_link::SendFrames;
 use lockstep_repl::message::{Envelope, Message, PROTOCOL_VERSION};
+use lockstep_sums::SummedBytes;
 use lockstep_types::{DatastoreUuid, Generation, Osn};
 use thiserror::Error;
 
@@ -83,5 +84,5 @@ fn answer(sender: &dyn SendFrames, greeting: &Envelope, message: Message) {
         done_below: Osn::ZERO,
         message,
     };
-    let _sent = deliver(sender, &envelope, &[], Delivery::Wait);
+    let _sent = deliver(sender, &envelope, SummedBytes::default(), Delivery::Wait);
 }

@@ -92,7 +92,7 @@ impl Peer for RemotePeer {
             let message = Message::Request { id, request };
             let connection = &self.connection;
             self.replication
-                .send_on(connection, message, payload, Delivery::Wait)
+                .send_on(connection, message, payload.into(), Delivery::Wait)
         });
         Box::new(move || match awaited.and_then(Awaited::get) {
             Some(Ok(response)) => {

@@ -9,6 +9,7 @@
 use lockstep_link::{LinkError, ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message, MessageError};
 use lockstep_roles::{RoleConflict, RoleOffer, RoleRecord, SoloEnds};
+use lockstep_sums::SummedBytes;
 use lockstep_types::{DatastoreUuid, Osn};
 use thiserror::Error;
 
@@ -105,7 +106,7 @@ pub(crate) fn send<M: RolePeer>(node: &M, sender: &dyn SendFrames, offer: RoleOf
         message: Message::RoleOffer(offer),
     };
     // The reader of the connection sees a failure.
-    let _sent = deliver(sender, &envelope, &[], Delivery::Wait);
+    let _sent = deliver(sender, &envelope, SummedBytes::default(), Delivery::Wait);
 }
 
 fn read_answer<M: RolePeer>(

@@ -25,6 +25,7 @@ use crate::replication::greeting;
 use crate::replication::role_exchange::{self, ExchangeError, RolePeer};
 use crate::session::primary::PrimarySession;
 use crate::session::silence::PeerSilence;
+use crate::session::sum_secret;
 
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(200);
@@ -194,7 +195,9 @@ impl<'a, M: RolePeer> Connector<'a, M> {
         let limited = receiver.set_timeout(Some(engine.config.current().peer_timeout));
         limited.map_err(ExchangeError::from)?;
         self.meet(&*sender, &mut *receiver)?;
-        replication.reply(&*sender, Message::Hello(self.hello()?), Delivery::Wait);
+        let hello = self.hello()?;
+        replication.reply(&*sender, Message::Hello(hello.clone()), Delivery::Wait);
+        sum_secret::use_for_frames(&hello, |key| sender.use_sum_key(key));
         match self.read_greeting(&mut *receiver)? {
             Message::Welcome(welcome) => Ok(((sender, receiver), welcome)),
             _ => Err(Unconnected::NoSecondary),

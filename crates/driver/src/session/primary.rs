@@ -18,6 +18,7 @@ use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::{ServiceMode, State, Trigger};
 use lockstep_roles::SessionEvent;
+use lockstep_sums::SummedBytes;
 use lockstep_types::{Errno, Osn};
 use parking_lot::Mutex;
 
@@ -308,8 +309,12 @@ impl PrimarySession {
                 resync,
             }
         };
-        self.replication
-            .send(connection.id, message, &[], Delivery::Post);
+        self.replication.send(
+            connection.id,
+            message,
+            SummedBytes::default(),
+            Delivery::Post,
+        );
     }
 
     /// The secondary has answered the last `Ping`: it does not take over for a time (rule R7).

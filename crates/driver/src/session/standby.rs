@@ -37,6 +37,7 @@ use crate::replication::{CoreDriver, Replication};
 use crate::session::copy_base::CopyBase;
 use crate::session::responder::Responder;
 use crate::session::silence::PeerSilence;
+use crate::session::sum_secret;
 use crate::session::usage::SessionUsage;
 
 /// The longest wait of a node that stops for its primary to close the connection.
@@ -155,6 +156,7 @@ impl StandbySession {
             refuse(&**sender, envelope, &reason);
             return;
         }
+        sum_secret::use_for_frames(hello, |key| receiver.use_sum_key(key));
         self.engine.notes.forget_obstacles();
         self.replication
             .peer

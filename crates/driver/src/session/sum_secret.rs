@@ -2,7 +2,10 @@
 //!
 //! A disk without room for the secret is no reason not to serve: the node then keeps no sums.
 
-use lockstep_sums::SumSecret;
+use std::sync::Arc;
+
+use lockstep_repl::message::Hello;
+use lockstep_sums::{SumKey, SumSecret};
 
 use crate::engine::Engine;
 
@@ -23,6 +26,14 @@ pub(super) fn draw(engine: &Engine) {
 pub(super) fn take(engine: &Engine, secret: Option<&SumSecret>) {
     if let Some(secret) = secret {
         store(engine, secret);
+    }
+}
+
+/// From the greeting on, the frames of the primary are hashed with its secret: so the sums of the blocks of a write are those that
+/// both stores keep, and each node hashes a block once. `use_key` gets the key, on both nodes by the same greeting.
+pub(super) fn use_for_frames(hello: &Hello, use_key: impl FnOnce(&Arc<SumKey>)) {
+    if let Some(secret) = &hello.sum_secret {
+        use_key(&Arc::new(SumKey::new(secret)));
     }
 }
 

@@ -30,6 +30,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
+use lockstep_sums::SummedBytes;
 use lockstep_types::Ino;
 use lockstep_types::backing::BackingFile;
 
@@ -66,8 +67,8 @@ pub enum ByteEdit<'a> {
     Write {
         /// The place of the first byte.
         offset: u64,
-        /// The bytes.
-        data: &'a [u8],
+        /// The bytes, with the sums of their blocks if these are known.
+        data: SummedBytes<'a>,
     },
     /// Cuts the file, or lets the file grow by zeros.
     Resize {
@@ -150,7 +151,7 @@ impl ByteEdit<'_> {
     /// Makes the change.
     fn make(&self, content: &dyn BackingFile) -> io::Result<()> {
         match *self {
-            Self::Write { offset, data } => content.write_at(offset, data),
+            Self::Write { offset, data } => content.write_at(offset, &data),
             Self::Resize { size } | Self::TakeBack { size } => content.set_len(size),
             Self::Punch { offset, length } => content.punch_hole(offset, length),
             Self::Zero {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use lockstep_types::backing::Backing;
 
 use super::barrier_file::{BarrierFile, LeftNames};
-use super::table::{LastUse, MarkTable, MarkTableSizes};
+use super::table::{MarkTable, MarkTableSizes};
 use crate::error::StoreError;
+use crate::last_use::LastUse;
 use crate::paths::{DELTA_FILE, MARK_FILES};
 
 /// See the head of this file.

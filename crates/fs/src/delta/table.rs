@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 
-use lockstep_types::BootId;
 use lockstep_types::backing::{Backing, BackingTable};
 use lockstep_types::mutants::{Mutant, is_active};
 use serde::Serialize;
@@ -19,6 +18,7 @@ use super::form::{
 };
 use crate::backing::overlay::Table;
 use crate::error::StoreError;
+use crate::last_use::LastUse;
 use crate::paths::{DELTA_FILE, MARK_FILES, TABLES_DIR};
 
 /// Bytes of the least and of the greatest table.
@@ -30,17 +30,6 @@ const SLOTS_MIN: usize = 8;
 const READ_SLOTS: usize = 256;
 /// Bytes that are written over a header to void it.
 const VOID: [u8; 256] = [0; 256];
-
-/// The state of the store that the table must belong to.
-#[derive(Clone, Copy)]
-pub struct LastUse {
-    /// The run of the machine of this start.
-    pub boot: BootId,
-    /// The run of the machine in which the store was in use; `None` after a clean shutdown.
-    pub last_boot: Option<BootId>,
-    /// How often the store was opened before.
-    pub epoch: u32,
-}
 
 impl LastUse {
     /// Whether a table with this stamp is as new as the store.
@@ -322,16 +311,4 @@ pub fn make_table(backing: &dyn Backing, slots: usize) -> Result<(), StoreError>
     let made = backing.open_table(DELTA_FILE, bytes_of(slots));
     made.map_err(StoreError::disk("make", DELTA_FILE))?;
     sync_tables(backing)
-}
-
-#[cfg(test)]
-impl LastUse {
-    /// The use of a store in a test.
-    pub(super) fn of_test() -> Self {
-        Self {
-            boot: BootId::from_bytes([1; 16]),
-            last_boot: Some(BootId::from_bytes([1; 16])),
-            epoch: 1,
-        }
-    }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::barrier_file::BarrierFile;
 use super::table::MarkTable;
 use super::*;
+use crate::last_use::LastUse;
 
 mod column_crashes;
 mod columns;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use lockstep_intentlog::Usage;
+use lockstep_sums::SummedBytes;
 use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Ino, MetaOp, Osn, StateVersion, Timestamp};
 
@@ -134,15 +135,15 @@ impl Store {
         self.content.has_room_for_writes(ino)
     }
 
-    /// Puts the bytes of a write in place. They are not yet durable. A size beyond the old one does not show yet.
-    pub fn write_begun(
+    /// Puts the bytes of a write in place, with the sums of their blocks if the caller has these. They are not yet durable. A size beyond the old one does not show yet.
+    pub fn write_begun<'a>(
         &self,
         ticket: &WriteTicket,
         offset: u64,
-        data: &[u8],
+        data: impl Into<SummedBytes<'a>>,
     ) -> Result<(), StoreError> {
         self.content
-            .write(ticket, offset, data, ChangeOrigin::Operation)
+            .write(ticket, offset, data.into(), ChangeOrigin::Operation)
     }
 
     /// Makes size and time of a write visible. The time of the write with the highest OSN stays, in any order of
@@ -152,14 +153,15 @@ impl Store {
     }
 
     /// All three steps of a write at once, as on the secondary.
-    pub fn write(
+    pub fn write<'a>(
         &self,
         ino: Ino,
         offset: u64,
-        data: &[u8],
+        data: impl Into<SummedBytes<'a>>,
         osn: Osn,
         time: Timestamp,
     ) -> Result<(), OpError> {
+        let data = data.into();
         let ticket = self.begin_write(ino, offset, data.len() as u64, false)?;
         let end = offset.saturating_add(data.len() as u64);
         if let Err(error) = self.write_begun(&ticket, offset, data) {

@@ -16,15 +16,16 @@ use super::format::{FORMAT, Format, read_format, write_format};
 use crate::backing::overlay::Overlay;
 use crate::content::before_change::{ByteObserver, Observers};
 use crate::content::{ContentStore, LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
-use crate::delta::{DeltaTracker, LastUse, MarkTableSizes, MarkTables};
+use crate::delta::{DeltaTracker, MarkTableSizes, MarkTables};
 use crate::error::StoreError;
+use crate::last_use::LastUse;
 use crate::lost_found::LostFound;
 use crate::metadata_log::{self, Leftover, MetadataLog};
 use crate::namespace::Namespace;
 use crate::namespace::record::Checkpoint;
 use crate::paths::{CONTENT_DIR, FORMAT_FILE, LOG_DIR, TIMES_FILE};
 use crate::store_disk::StoreDisk;
-use crate::sums::{LastRun, SumKeeper};
+use crate::sums::SumKeeper;
 use crate::tree::Tree;
 
 /// Whether a store is opened for use or for reading only.
@@ -155,10 +156,10 @@ fn open_on(
     backing: Arc<dyn Backing>,
     uuid: DatastoreUuid,
     options: &OpenOptions,
-    open_sums: impl FnOnce(Arc<dyn Backing>, LastRun) -> Result<SumKeeper, StoreError>,
+    open_sums: impl FnOnce(Arc<dyn Backing>, LastUse) -> Result<SumKeeper, StoreError>,
 ) -> Result<Opened, StoreError> {
     let (namespace, checkpoint) = Namespace::open(backing.as_ref())?;
-    let sums = open_sums(Arc::clone(&backing), last_run(&checkpoint, options))?;
+    let sums = open_sums(Arc::clone(&backing), last_use(&checkpoint, options))?;
     let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
     let was_killed = checkpoint.boot == Some(options.boot);
     check_table(backing.as_ref(), &checkpoint, options)?;
@@ -212,8 +213,8 @@ fn open_on(
     Ok(Opened { store, power_lost })
 }
 
-fn last_run(checkpoint: &Checkpoint, options: &OpenOptions) -> LastRun {
-    LastRun {
+fn last_use(checkpoint: &Checkpoint, options: &OpenOptions) -> LastUse {
+    LastUse {
         boot: options.boot,
         last_boot: checkpoint.boot,
         epoch: checkpoint.epoch,
@@ -235,12 +236,7 @@ fn open_delta(
     checkpoint: &Checkpoint,
     options: &OpenOptions,
 ) -> Result<DeltaTracker, StoreError> {
-    let last_use = LastUse {
-        boot: options.boot,
-        last_boot: checkpoint.boot,
-        epoch: checkpoint.epoch,
-    };
-    MarkTables::open(backing, options.marks, last_use).map(DeltaTracker::open)
+    MarkTables::open(backing, options.marks, last_use(checkpoint, options)).map(DeltaTracker::open)
 }
 
 /// Makes the recovered state durable.

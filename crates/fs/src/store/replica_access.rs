@@ -59,7 +59,7 @@ impl ReplicaAccess<'_> {
     pub fn put_blocks(self, ino: Ino, offset: u64, data: &[u8]) -> Result<(), OpError> {
         let ticket = self.begin_write(ino, offset, data.len() as u64)?;
         let content = self.tree.content;
-        if let Err(error) = content.write(&ticket, offset, data, ChangeOrigin::Resync) {
+        if let Err(error) = content.write(&ticket, offset, data.into(), ChangeOrigin::Resync) {
             ticket.abandon();
             return Err(error.into());
         }

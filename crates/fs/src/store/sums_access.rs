@@ -3,7 +3,9 @@
 //! The caller keeps every change of the bytes away about whose sums it asks, or which it says to be right. Other blocks of the
 //! same file may change meanwhile; the sum of the file then changes, too.
 
-use lockstep_sums::{BlockSum, SumSecret};
+use std::sync::Arc;
+
+use lockstep_sums::{BlockSum, SumKey, SumSecret};
 use lockstep_types::Ino;
 
 use super::facade::Store;
@@ -33,6 +35,11 @@ impl SumsAccess<'_> {
     /// The secret; `None` as long as the store has none, and in a store opened for reading only. Every sum is void then.
     pub fn secret(self) -> Option<SumSecret> {
         self.sums.secret()
+    }
+
+    /// The key that is made of the secret; `None` without one.
+    pub fn key(self) -> Option<Arc<SumKey>> {
+        self.sums.key()
     }
 
     /// Takes a secret, durably. Another one than before makes every sum void.

@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 
-use lockstep_sums::BlockSpan;
+use lockstep_sums::{BlockSpan, SummedBytes};
 use lockstep_types::Ino;
 use lockstep_types::backing::BackingFile;
 use lockstep_types::limits::BLOCK_BYTES;
@@ -19,8 +19,8 @@ pub enum NewBytes<'a> {
     Data {
         /// The place of the first byte.
         offset: u64,
-        /// The bytes.
-        data: &'a [u8],
+        /// The bytes, with the sums of their blocks if these are known.
+        data: SummedBytes<'a>,
     },
     /// Zeros, or nothing. An end of `u64::MAX` stands for everything from the first byte on.
     Zeros {
@@ -67,7 +67,7 @@ impl NewBytes<'_> {
         };
         match *self {
             Self::Data { offset, data } => {
-                let data = data.get(at(first, offset)..at(end, offset));
+                let data = data.bytes().get(at(first, offset)..at(end, offset));
                 target.copy_from_slice(data.unwrap_or_default());
             }
             Self::Zeros { .. } | Self::Same => target.fill(0),

@@ -3,14 +3,15 @@
 //! Invariants:
 //! - An entry is there from before the bytes of its blocks change until their sums are in place.
 //! - A torn entry counts nothing: the process was stopped while it made the entry, before the change, or while it took the
-//!   entry away, after the change.
+//!   entry away, after the change. Nor does an entry that was made with another secret, whose sums are void.
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use lockstep_sums::SumKey;
+use lockstep_types::Ino;
 use lockstep_types::backing::{Backing, BackingTable};
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{Hash128, Ino};
 use parking_lot::Mutex;
 
 use crate::error::StoreError;
@@ -53,7 +54,10 @@ pub(super) struct InterruptedChanges {
 
 impl ChangingTable {
     /// Opens the table, and reads what the last process has left.
-    pub fn open(backing: &dyn Backing) -> Result<(Self, InterruptedChanges), StoreError> {
+    pub fn open(
+        backing: &dyn Backing,
+        key: &SumKey,
+    ) -> Result<(Self, InterruptedChanges), StoreError> {
         let table = backing.open_table(CHANGING_FILE, TABLE_BYTES);
         let table = table.map_err(StoreError::disk("open", CHANGING_FILE))?;
         let mut bytes = [0; TABLE_BYTES];
@@ -63,7 +67,10 @@ impl ChangingTable {
             .get(END_OF_ERA)
             .is_some_and(|entry| *entry != [0; ENTRY_BYTES]);
         let left = InterruptedChanges {
-            changes: entries.iter().filter_map(decode).collect(),
+            changes: entries
+                .iter()
+                .filter_map(|entry| decode(entry, key))
+                .collect(),
             is_era_over,
         };
         let free = Mutex::new((0..END_OF_ERA).rev().collect());
@@ -76,10 +83,11 @@ impl ChangingTable {
     }
 
     /// Notes blocks that are about to change; `None` if too many changes are under way.
-    pub fn note(&self, changing: &ChangingBlocks) -> Option<EntryNumber> {
+    pub fn note(&self, changing: &ChangingBlocks, key: &SumKey) -> Option<EntryNumber> {
         let number = self.free.lock().pop()?;
         if !is_active(Mutant::ChangingUnnoted) {
-            self.table.store(number * ENTRY_BYTES, &encode(changing));
+            self.table
+                .store(number * ENTRY_BYTES, &encode(changing, key));
         }
         Some(EntryNumber(number))
     }
@@ -97,7 +105,7 @@ impl ChangingTable {
     }
 }
 
-fn encode(changing: &ChangingBlocks) -> [u8; ENTRY_BYTES] {
+fn encode(changing: &ChangingBlocks, key: &SumKey) -> [u8; ENTRY_BYTES] {
     let kind = if changing.makes_zeros { MAKES_ZEROS } else { 0 };
     let words = [
         changing.ino.get(),
@@ -108,15 +116,15 @@ fn encode(changing: &ChangingBlocks) -> [u8; ENTRY_BYTES] {
     for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
         *place = word.to_le_bytes();
     }
-    let check = check_of(&bytes);
+    let check = check_of(&bytes, key);
     if let Some(place) = bytes.last_chunk_mut() {
         *place = check;
     }
     bytes
 }
 
-fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<ChangingBlocks> {
-    if *bytes.last_chunk::<8>()? != check_of(bytes) {
+fn decode(bytes: &[u8; ENTRY_BYTES], key: &SumKey) -> Option<ChangingBlocks> {
+    if *bytes.last_chunk::<8>()? != check_of(bytes, key) {
         return None;
     }
     let [ino, first, end, _] = *bytes.as_chunks::<8>().0 else {
@@ -131,11 +139,8 @@ fn decode(bytes: &[u8; ENTRY_BYTES]) -> Option<ChangingBlocks> {
     })
 }
 
-fn check_of(bytes: &[u8; ENTRY_BYTES]) -> [u8; 8] {
+/// XXH3 is enough: it shall find a torn entry, and the bytes of an entry come from no one but this node.
+fn check_of(bytes: &[u8; ENTRY_BYTES], key: &SumKey) -> [u8; 8] {
     let (body, _) = bytes.split_at(ENTRY_BYTES - 8);
-    let Hash128(hash) = Hash128::of(body);
-    let [low, ..] = *hash.as_chunks::<8>().0 else {
-        unreachable!("a hash has 16 bytes")
-    };
-    low
+    key.piece(body).to_le_bytes()
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use lockstep_sums::{BlockSum, FileSum, SumKey};
 use lockstep_types::Ino;
 use lockstep_types::backing::BackingFile;
+use smallvec::{SmallVec, smallvec};
 
 use super::slot::{BlockState, SLOT_BLOCKS, SumEra, SumSlot, entry_of, state_of, storable};
 use super::sum_files::SumFiles;
@@ -23,6 +24,12 @@ use crate::paths::block_sums_path;
 const ENTRY: u64 = 8;
 /// Entries that are read at once.
 const CHUNK: u32 = 4096;
+
+/// Entries of one change that need no memory of their own: those of 256 KiB.
+pub(super) const CHANGE_BLOCKS: usize = 64;
+
+/// The bytes of the entries of one change.
+type EntryBytes = SmallVec<[u8; CHANGE_BLOCKS * 8]>;
 
 /// The files and the key of the sums.
 #[derive(Clone, Copy)]
@@ -90,7 +97,7 @@ impl FileSums {
         };
         if let Some(further) = sums.further(place)? {
             let cut = further.set_len(0);
-            cut.map_err(StoreError::disk("cut", block_sums_path(ino)))?;
+            cut.map_err(StoreError::disk_at("cut", block_sums_path, ino))?;
         }
         sums.store_slot(place)?;
         Ok(sums)
@@ -124,6 +131,17 @@ impl FileSums {
         Ok(numbered
             .map(|(block, entry)| state_of(entry, self.slot.is_in_void(block)))
             .collect())
+    }
+
+    /// The state of one block.
+    pub fn state(&mut self, place: SumPlace<'_>, block: u32) -> Result<BlockState, StoreError> {
+        let is_in_void = self.slot.is_in_void(block);
+        if block < SLOT_BLOCKS {
+            return Ok(state_of(self.slot_entry(block), is_in_void));
+        }
+        let bytes = self.further_entries(place, block, 1)?;
+        let entry = bytes.first_chunk().copied().unwrap_or_default();
+        Ok(state_of(u64::from_le_bytes(entry), is_in_void))
     }
 
     /// Calls `each` with each run of blocks that may have sums other than that of zeros: up to 4096 at once.
@@ -230,7 +248,7 @@ impl FileSums {
             && let Some(further) = self.further(place)?
         {
             let cut = further.set_len(offset_of(blocks.start));
-            cut.map_err(StoreError::disk("cut", block_sums_path(self.ino)))?;
+            cut.map_err(StoreError::disk_at("cut", block_sums_path, self.ino))?;
         }
         self.slot.void = void;
         self.store_slot(place)
@@ -244,23 +262,71 @@ impl FileSums {
         states: &[BlockState],
         void: &Range<u32>,
     ) -> Result<bool, StoreError> {
-        let blocks = run_of(first, states.len());
-        let old = self.entries(place, &blocks)?;
-        let mut new = Vec::with_capacity(old.len());
-        for ((block, old), state) in blocks.zip(&old).zip(states) {
-            let was = state_of(*old, self.slot.is_in_void(block));
-            let state = storable(*state);
-            let (from, to) = (was.unwrap_or_default(), state.unwrap_or_default());
-            self.slot.sum.replace(place.key, block.into(), from, to);
-            let void_blocks = self.slot.void_blocks + u32::from(state.is_none());
-            self.slot.void_blocks = void_blocks.saturating_sub(u32::from(was.is_none()));
-            new.push(entry_of(state, void.contains(&block)));
+        let number = usize::try_from(first).unwrap_or(usize::MAX);
+        let of_slot = self.slot.entries.len().saturating_sub(number);
+        let (within, further) = states.split_at(of_slot.min(states.len()));
+        let mut is_changed = false;
+        for (block, state) in (first..).zip(within) {
+            let old = self.slot_entry(block);
+            let new = self.exchange(place, (block, old), *state, void);
+            if let Some(entry) = self.slot.entries.get_mut(block as usize) {
+                *entry = new;
+            }
+            is_changed |= new != old;
         }
-        if new == old {
+        if further.is_empty() {
+            return Ok(is_changed);
+        }
+        let of_further = self.put_further(place, first.max(SLOT_BLOCKS), further, void)?;
+        Ok(of_further || is_changed)
+    }
+
+    /// Changes the entries of further blocks, as [`Self::put_with`] does.
+    fn put_further(
+        &mut self,
+        place: SumPlace<'_>,
+        first: u32,
+        states: &[BlockState],
+        void: &Range<u32>,
+    ) -> Result<bool, StoreError> {
+        let mut bytes = self.further_entries(place, first, states.len())?;
+        let mut is_changed = false;
+        let entries = bytes.as_chunks_mut::<8>().0.iter_mut();
+        for ((block, entry), state) in (first..).zip(entries).zip(states) {
+            let old = u64::from_le_bytes(*entry);
+            let new = self.exchange(place, (block, old), *state, void);
+            *entry = new.to_le_bytes();
+            is_changed |= new != old;
+        }
+        if !is_changed {
             return Ok(false);
         }
-        self.store_entries(place, first, &new)?;
+        let ino = self.ino;
+        if self.further(place)?.is_none() {
+            self.further = FurtherSums::Open(place.files.create(ino)?);
+        }
+        if let Some(file) = self.further(place)? {
+            let written = file.write_at(offset_of(first), &bytes);
+            written.map_err(StoreError::disk_at("write", block_sums_path, ino))?;
+        }
         Ok(true)
+    }
+
+    /// Puts the state of a block into the file sum and the number of void blocks. Returns its entry.
+    fn exchange(
+        &mut self,
+        place: SumPlace<'_>,
+        (block, old): (u32, u64),
+        state: BlockState,
+        void: &Range<u32>,
+    ) -> u64 {
+        let was = state_of(old, self.slot.is_in_void(block));
+        let state = storable(state);
+        let (from, to) = (was.unwrap_or_default(), state.unwrap_or_default());
+        self.slot.sum.replace(place.key, block.into(), from, to);
+        let void_blocks = self.slot.void_blocks + u32::from(state.is_none());
+        self.slot.void_blocks = void_blocks.saturating_sub(u32::from(was.is_none()));
+        entry_of(state, void.contains(&block))
     }
 }
 
@@ -289,7 +355,7 @@ impl FileSums {
         let length = match self.further(place)? {
             Some(file) => file
                 .stat()
-                .map_err(StoreError::disk("stat", block_sums_path(ino)))?,
+                .map_err(StoreError::disk_at("stat", block_sums_path, ino))?,
             None => return Ok(self.slot.void.end.max(SLOT_BLOCKS)),
         };
         let further = u32::try_from(length.length.div_ceil(ENTRY)).unwrap_or(u32::MAX);
@@ -306,7 +372,11 @@ impl FileSums {
             return Ok(end);
         };
         let found = further.seek_data(offset_of(at));
-        let found = found.map_err(StoreError::disk("look for data in", block_sums_path(ino)))?;
+        let found = found.map_err(StoreError::disk_at(
+            "look for data in",
+            block_sums_path,
+            ino,
+        ))?;
         let block = found.map_or(u64::from(end), |data| data / ENTRY + u64::from(SLOT_BLOCKS));
         Ok(u32::try_from(block).unwrap_or(end).clamp(at, end))
     }
@@ -323,54 +393,31 @@ impl FileSums {
         if missing == 0 {
             return Ok(entries);
         }
-        let ino = self.ino;
-        let mut bytes = vec![0; missing * 8];
-        if let Some(further) = self.further(place)? {
-            let read = further.read_at(offset_of(blocks.start.max(SLOT_BLOCKS)), &mut bytes);
-            read.map_err(StoreError::disk("read", block_sums_path(ino)))?;
-        }
+        let bytes = self.further_entries(place, blocks.start.max(SLOT_BLOCKS), missing)?;
         let words = bytes.as_chunks::<8>().0.iter();
         entries.extend(words.map(|word| u64::from_le_bytes(*word)));
         Ok(entries)
     }
 
-    fn slot_entry(&self, block: u32) -> u64 {
-        let number = usize::try_from(block).unwrap_or(usize::MAX);
-        self.slot.entries.get(number).copied().unwrap_or_default()
-    }
-
-    /// Stores entries: of further blocks on the disk, of the first ones in memory.
-    fn store_entries(
+    /// The bytes of the entries of so many further blocks.
+    fn further_entries(
         &mut self,
         place: SumPlace<'_>,
         first: u32,
-        entries: &[u64],
-    ) -> Result<(), StoreError> {
-        let number = usize::try_from(first).unwrap_or(usize::MAX);
-        let of_slot = self.slot.entries.get_mut(number..).unwrap_or_default();
-        let (within, further) = entries.split_at(of_slot.len().min(entries.len()));
-        for (place, entry) in of_slot.iter_mut().zip(within) {
-            *place = *entry;
-        }
-        if further.is_empty() {
-            return Ok(());
-        }
-        let bytes: Vec<u8> = further
-            .iter()
-            .flat_map(|entry| entry.to_le_bytes())
-            .collect();
+        count: usize,
+    ) -> Result<EntryBytes, StoreError> {
         let ino = self.ino;
-        if self.further(place)?.is_none() {
-            if further.iter().all(|entry| *entry == 0) {
-                return Ok(());
-            }
-            self.further = FurtherSums::Open(place.files.create(ino)?);
+        let mut bytes: EntryBytes = smallvec![0; count * 8];
+        if let Some(further) = self.further(place)? {
+            let read = further.read_at(offset_of(first), &mut bytes);
+            read.map_err(StoreError::disk_at("read", block_sums_path, ino))?;
         }
-        if let Some(file) = self.further(place)? {
-            let written = file.write_at(offset_of(first.max(SLOT_BLOCKS)), &bytes);
-            written.map_err(StoreError::disk("write", block_sums_path(ino)))?;
-        }
-        Ok(())
+        Ok(bytes)
+    }
+
+    fn slot_entry(&self, block: u32) -> u64 {
+        let number = usize::try_from(block).unwrap_or(usize::MAX);
+        self.slot.entries.get(number).copied().unwrap_or_default()
     }
 
     fn store_slot(&self, place: SumPlace<'_>) -> Result<(), StoreError> {

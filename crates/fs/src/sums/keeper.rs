@@ -19,19 +19,9 @@ use super::slot::SumEra;
 use super::stripe::SumStripe;
 use super::sum_files::SumFiles;
 use crate::error::StoreError;
+use crate::last_use::LastUse;
 
 const STRIPES: usize = 64;
-
-/// The last run of the store, and this one.
-#[derive(Clone, Copy, Debug)]
-pub struct LastRun {
-    /// The run of the machine of this start.
-    pub boot: BootId,
-    /// The run of the machine in which the store was in use; `None` after a clean shutdown.
-    pub last_boot: Option<BootId>,
-    /// How often the store was opened before.
-    pub epoch: u32,
-}
 
 /// The events of sums since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +39,7 @@ pub struct SumKeeper {
     pub(super) files: SumFiles,
     /// `None` as long as the store has no secret, and in a store opened for reading only.
     pub(super) era: RwLock<Option<KeptEra>>,
-    last_run: LastRun,
+    last_use: LastUse,
     stripes: Vec<Mutex<SumStripe>>,
     pub(super) counts: SumCounts,
 }
@@ -65,7 +55,7 @@ pub(super) struct SumCounts {
 /// An era, and the secret of its sums.
 pub(super) struct KeptEra {
     record: EraRecord,
-    pub key: SumKey,
+    pub key: Arc<SumKey>,
     pub changing: ChangingTable,
     /// The sums of this era say nothing any more.
     is_over: AtomicBool,
@@ -74,11 +64,11 @@ pub(super) struct KeptEra {
 /// Begin and end.
 impl SumKeeper {
     /// The keeper of a store that is opened for reading only: it keeps nothing, and every sum is void.
-    pub fn idle(backing: Arc<dyn Backing>, last_run: LastRun) -> Self {
+    pub fn idle(backing: Arc<dyn Backing>, last_use: LastUse) -> Self {
         Self {
             files: SumFiles::new(backing),
             era: RwLock::new(None),
-            last_run,
+            last_use,
             stripes: (0..STRIPES).map(|_| Mutex::default()).collect(),
             counts: SumCounts::default(),
         }
@@ -89,8 +79,8 @@ impl SumKeeper {
     ///
     /// # Errors
     /// If the disk fails.
-    pub fn open(backing: Arc<dyn Backing>, last_run: LastRun) -> Result<Self, StoreError> {
-        let keeper = Self::idle(backing, last_run);
+    pub fn open(backing: Arc<dyn Backing>, last_use: LastUse) -> Result<Self, StoreError> {
+        let keeper = Self::idle(backing, last_use);
         let record = EraRecord::read(keeper.files.backing())?;
         if let Some(record) = record {
             let era = keeper.open_era(record);
@@ -101,10 +91,11 @@ impl SumKeeper {
 
     fn open_era(&self, mut record: EraRecord) -> Result<KeptEra, StoreError> {
         let backing = self.files.backing();
-        let (changing, left) = ChangingTable::open(backing)?;
-        let LastRun {
+        let key = SumKey::new(&record.secret());
+        let (changing, left) = ChangingTable::open(backing, &key)?;
+        let LastUse {
             boot, last_boot, ..
-        } = self.last_run;
+        } = self.last_use;
         let is_other = |last: Option<BootId>| last.is_some_and(|last| last != boot);
         let is_lost = is_other(last_boot) || is_other(record.boot);
         let is_over = left.is_era_over || (is_lost && !is_active(Mutant::VoidForgotten));
@@ -116,7 +107,7 @@ impl SumKeeper {
             record.change += 1;
             record.store(backing)?;
         }
-        let era = KeptEra::new(record, changing);
+        let era = KeptEra::new(record, key, changing);
         if !is_over {
             repair(era.place(&self.files), &left.changes)?;
         }
@@ -138,7 +129,7 @@ impl SumKeeper {
 
     /// A number that no era had before.
     fn next_era(&self, last: Option<SumEra>) -> SumEra {
-        let of_opening = (u64::from(self.last_run.epoch) + 1) << 16;
+        let of_opening = (u64::from(self.last_use.epoch) + 1) << 16;
         SumEra(of_opening.max(last.map_or(0, |SumEra(number)| number + 1)))
     }
 
@@ -146,6 +137,12 @@ impl SumKeeper {
     pub fn secret(&self) -> Option<SumSecret> {
         let era = self.era.read();
         era.as_ref().map(|era| era.record.secret())
+    }
+
+    /// The key of the secret, if the store has one.
+    pub fn key(&self) -> Option<Arc<SumKey>> {
+        let era = self.era.read();
+        era.as_ref().map(|era| Arc::clone(&era.key))
     }
 
     /// Takes a secret. Another one makes all sums void.
@@ -165,16 +162,17 @@ impl SumKeeper {
             change: last.map_or(1, |last| last.change + 1),
             era: self.next_era(last.map(|last| last.era)),
             secret: *secret.as_bytes(),
-            boot: Some(self.last_run.boot),
+            boot: Some(self.last_use.boot),
         };
         if let Some(last) = era.take() {
             last.end();
         }
         self.forget();
-        let (changing, _) = ChangingTable::open(self.files.backing())?;
+        let key = SumKey::new(secret);
+        let (changing, _) = ChangingTable::open(self.files.backing(), &key)?;
         record.store(self.files.backing())?;
         changing.clear();
-        *era = Some(KeptEra::new(record, changing));
+        *era = Some(KeptEra::new(record, key, changing));
         Ok(())
     }
 
@@ -231,9 +229,9 @@ pub(super) fn count(counter: &AtomicU64) {
 }
 
 impl KeptEra {
-    fn new(record: EraRecord, changing: ChangingTable) -> Self {
+    fn new(record: EraRecord, key: SumKey, changing: ChangingTable) -> Self {
         Self {
-            key: SumKey::new(&record.secret()),
+            key: Arc::new(key),
             record,
             changing,
             is_over: AtomicBool::new(false),

@@ -8,14 +8,16 @@
 
 use std::io;
 
-use lockstep_sums::{BlockOffset, BlockSpan, BlockSum};
+use lockstep_sums::{BlockOffset, BlockSpan, BlockSum, SummedBytes};
 use lockstep_types::Ino;
 use lockstep_types::backing::BackingFile;
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mutants::{Mutant, is_active};
+use smallvec::SmallVec;
 
 use super::change::{BLOCK, NewBytes, block_number, blocks_of, length_of, read_block};
 use super::changing::{ChangingBlocks, EntryNumber};
+use super::file_sums::CHANGE_BLOCKS;
 use super::keeper::{KeptEra, SumKeeper, count};
 use super::slot::BlockState;
 use crate::error::StoreError;
@@ -26,9 +28,20 @@ const VOID_EACH_MAX: usize = 4096;
 /// A change that is noted.
 struct Begun {
     entry: EntryNumber,
-    /// The states of the blocks that are written, from the first one on; of zeros, those of the blocks cut in part.
-    states: Vec<(u32, BlockState)>,
+    states: NewStates,
 }
+
+/// The states of blocks after a change.
+#[expect(clippy::large_enum_variant, reason = "a write costs no allocation")]
+enum NewStates {
+    /// Those of the blocks that are written, from this one on.
+    Written(u32, SmallVec<[BlockState; CHANGE_BLOCKS]>),
+    /// All blocks of the change become zeros, but for those that are cut in part.
+    Zeros(PartialStates),
+}
+
+/// The states of the blocks that a change covers in part.
+type PartialStates = SmallVec<[(u32, BlockState); 2]>;
 
 /// Changes.
 impl SumKeeper {
@@ -72,17 +85,13 @@ impl SumKeeper {
     ) -> Result<Option<Begun>, StoreError> {
         let place = era.place(&self.files);
         let blocks = new.blocks();
-        let partial: Vec<u32> = BlockSpan::of(&new.range())
-            .partial()
-            .map(block_number)
-            .collect();
-        let mut olds = Vec::with_capacity(2);
+        let mut olds = PartialStates::new();
         {
+            // The sums of a new file begin with its first growth, also by bytes that no change writes: they are zeros, not void.
             let mut stripe = self.stripe(ino).lock();
             let sums = stripe.get_or_begin(place, ino, content)?;
-            for block in partial {
-                let state = sums.states(place, &(block..block + 1))?;
-                olds.push((block, state.first().copied().flatten()));
+            for block in BlockSpan::of(&new.range()).partial().map(block_number) {
+                olds.push((block, sums.state(place, block)?));
             }
         }
         if blocks.is_empty() {
@@ -90,10 +99,10 @@ impl SumKeeper {
         }
         let changing = ChangingBlocks {
             ino,
-            blocks: blocks.clone(),
+            blocks,
             makes_zeros: matches!(new, NewBytes::Zeros { .. }),
         };
-        let Some(entry) = era.changing.note(&changing) else {
+        let Some(entry) = era.changing.note(&changing, &era.key) else {
             // Without a note no sum of the file may stand through the change.
             count(&self.counts.given_up);
             self.void_file(era, ino)?;
@@ -106,12 +115,12 @@ impl SumKeeper {
             new,
             content,
         };
-        let mut edges = olds
-            .iter()
-            .map(|(block, old)| (*block, edges.state(*block, *old)));
+        for (block, state) in &mut olds {
+            *state = edges.state(*block, *state);
+        }
         let states = match *new {
-            NewBytes::Data { offset, data } => written(era, (offset, data), content, &mut edges),
-            NewBytes::Zeros { .. } | NewBytes::Same => edges.collect(),
+            NewBytes::Data { offset, data } => written(era, (offset, data), content, &olds),
+            NewBytes::Zeros { .. } | NewBytes::Same => NewStates::Zeros(olds),
         };
         Ok(Some(Begun { entry, states }))
     }
@@ -122,28 +131,25 @@ impl SumKeeper {
         era: &KeptEra,
         ino: Ino,
         new: &NewBytes<'_>,
-        states: &[(u32, BlockState)],
+        states: &NewStates,
     ) -> Result<(), StoreError> {
         let place = era.place(&self.files);
         let mut stripe = self.stripe(ino).lock();
         let Some(sums) = stripe.get(place, ino)? else {
             return Ok(());
         };
-        if let NewBytes::Zeros { .. } = new {
-            let whole = BlockSpan::of(&new.range()).whole;
-            let whole = block_number(whole.start)..block_number(whole.end);
-            if !whole.is_empty() {
-                sums.zero(place, &whole)?;
+        match states {
+            NewStates::Written(first, states) => sums.put(place, *first, states),
+            NewStates::Zeros(partial) => {
+                let whole = BlockSpan::of(&new.range()).whole;
+                let whole = block_number(whole.start)..block_number(whole.end);
+                if !whole.is_empty() {
+                    sums.zero(place, &whole)?;
+                }
+                let mut partial = partial.iter();
+                partial.try_for_each(|(block, state)| sums.put(place, *block, &[*state]))
             }
-            return states
-                .iter()
-                .try_for_each(|(block, state)| sums.put(place, *block, &[*state]));
         }
-        let Some((first, _)) = states.first() else {
-            return Ok(());
-        };
-        let states: Vec<BlockState> = states.iter().map(|(_, state)| *state).collect();
-        sums.put(place, *first, &states)
     }
 
     /// The change has failed: nothing is known of its blocks.
@@ -220,26 +226,35 @@ impl SumKeeper {
     }
 }
 
-/// The new states of blocks that are written.
+/// The new states of blocks that are written. `partial` has those of the blocks that are written in part. Bytes that have their sums
+/// with them are not hashed again.
 fn written(
     era: &KeptEra,
-    (offset, data): (u64, &[u8]),
+    (offset, data): (u64, SummedBytes<'_>),
     content: &dyn BackingFile,
-    edges: &mut dyn Iterator<Item = (u32, BlockState)>,
-) -> Vec<(u32, BlockState)> {
-    let pieces = lockstep_sums::pieces(BlockOffset::of(offset), data);
-    let blocks = block_number(offset / BLOCK)..u32::MAX;
-    let of_piece = |(block, piece): (u32, &[u8])| {
+    partial: &PartialStates,
+) -> NewStates {
+    let first = block_number(offset / BLOCK);
+    let start = BlockOffset::of(offset);
+    let known = data.sums(&era.key, start).unwrap_or_default();
+    let shift = usize::from(is_active(Mutant::SumOfOtherBytes) && start != BlockOffset::START);
+    let pieces = lockstep_sums::pieces(start, data.bytes()).enumerate();
+    let mut partial = partial.iter();
+    let state = |(block, (number, piece)): (u32, (usize, &[u8]))| {
         if piece.len() < BLOCK_BYTES {
-            return edges.next().unwrap_or((block, None));
+            return partial.next().and_then(|(_, state)| *state);
         }
         if is_active(Mutant::SumOfOldBlock) {
             let old = read_block(content, block).unwrap_or([0; BLOCK_BYTES]);
-            return (block, Some(era.key.block(&old)));
+            return Some(era.key.block(&old));
         }
-        (block, Some(BlockSum::from(era.key.piece(piece))))
+        Some(match known.get(number - shift) {
+            Some(sum) => BlockSum::from_bytes(*sum),
+            None => BlockSum::from(era.key.piece(piece)),
+        })
     };
-    blocks.zip(pieces).map(of_piece).collect()
+    let states = (first..).zip(pieces).map(state).collect();
+    NewStates::Written(first, states)
 }
 
 /// The blocks that a change writes in part.

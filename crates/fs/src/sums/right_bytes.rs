@@ -134,7 +134,7 @@ impl SumKeeper {
             blocks,
             makes_zeros: false,
         };
-        let Some(entry) = era.changing.note(&changing) else {
+        let Some(entry) = era.changing.note(&changing, &era.key) else {
             return Ok(());
         };
         let stored = sums.put(place, first, &states);

@@ -53,7 +53,7 @@ impl SumFiles {
         let mut bytes = [0; SLOT_BYTES];
         if let Some(file) = self.slots(ino, false)? {
             let read = file.read_at(slot_offset(ino), &mut bytes);
-            read.map_err(StoreError::disk("read", sum_slots_path(ino)))?;
+            read.map_err(StoreError::disk_at("read", sum_slots_path, ino))?;
         }
         Ok(bytes)
     }
@@ -63,7 +63,7 @@ impl SumFiles {
             return Ok(());
         };
         let written = file.write_at(slot_offset(ino), bytes);
-        written.map_err(StoreError::disk("write", sum_slots_path(ino)))
+        written.map_err(StoreError::disk_at("write", sum_slots_path, ino))
     }
 
     /// Makes a slot void.

@@ -70,7 +70,7 @@ fn open_all(
             OpenProgress::Need(more) if start + more > stream.len() => return Ok(frames),
             OpenProgress::Need(_) => end = (end + step).min(stream.len()),
             OpenProgress::Frame(span) => {
-                let frame = span.split(&stream[start..end]).unwrap();
+                let frame = opener.frame(&span, &stream[start..end]).unwrap();
                 frames.push((frame.header.to_vec(), frame.payload.to_vec()));
                 start += span.frame_bytes();
             }

@@ -1,5 +1,6 @@
 //! Traffic: order, completeness, back-pressure, and the loss of a connection.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use lockstep_link::frame::{HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use lockstep_link::{
     Connection, LinkError, LinkOptions, Payload, ReceiveFrames, Receiver, SendFrames, Sender, dial,
 };
+use lockstep_sums::{BlockOffset, PieceSums, SumKey, SumSecret, SummedBytes};
 use lockstep_types::Encryption;
 
 use crate::pair::{BOTH, Listening, Nodes, options};
@@ -268,7 +270,7 @@ fn the_largest_frames_pass() {
             });
             for _ in 0..5 {
                 let frame = from_alpha.recv().unwrap();
-                assert!(frame.header == header && frame.payload == payload);
+                assert!(frame.header == header && *frame.payload == payload);
                 assert_eq!(from_alpha.recv().unwrap().header, b"");
             }
         });
@@ -361,7 +363,7 @@ fn a_time_out_loses_nothing() {
         to_beta.send(b"slow", Payload::of(&payload)).unwrap();
         loop {
             match from_alpha.recv() {
-                Ok(frame) => break assert_eq!(frame.payload, payload),
+                Ok(frame) => break assert_eq!(*frame.payload, payload),
                 Err(error) => assert!(error.is_timed_out(), "{error}"),
             }
         }
@@ -379,7 +381,7 @@ fn a_spinning_receiver_gets_a_frame_at_once_late_or_never() {
             .set_timeout(Some(Duration::from_millis(50)))
             .unwrap();
         sender.send(b"at once", Payload::of(&[1; 5000])).unwrap();
-        assert_eq!(receiver.recv_spinning().unwrap().payload, [1; 5000]);
+        assert_eq!(*receiver.recv_spinning().unwrap().payload, [1; 5000]);
         thread::scope(|scope| {
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(10));
@@ -457,6 +459,32 @@ fn dropping_either_half_closes() {
             let closed = from_alpha.recv().unwrap_err();
             assert!(matches!(closed, LinkError::Closed { .. }), "{closed}");
             to_alpha.send(b"", Payload::NONE).unwrap_err();
+        }
+    }
+}
+
+/// From one frame on, both nodes hash payloads with the secret of their stores: the frame has those sums with it.
+#[test]
+fn frames_have_the_sums_of_an_agreed_key_with_them() {
+    let key = Arc::new(SumKey::new(&SumSecret::new([4; 32])));
+    let payload: Vec<u8> = (0..=250).cycle().take(300_000).collect();
+    let start = BlockOffset::of(100);
+    let sums = PieceSums::of(&key, start, &payload);
+    for encryption in BOTH {
+        let nodes = Nodes::new();
+        let (alpha, beta) = nodes.connect(options(encryption));
+        let ((to_beta, _back), (_to_alpha, mut from_alpha)) = (alpha.split(), beta.split());
+        to_beta.send(b"before", Payload::of(&payload)).unwrap();
+        assert_eq!(from_alpha.recv().unwrap().payload.sums(&key, start), None);
+        to_beta.use_sum_key(&key);
+        from_alpha.use_sum_key(&key);
+        for bytes in [sums.with(&payload), SummedBytes::without(&payload)] {
+            to_beta.send(b"behind", Payload::at(100, bytes)).unwrap();
+            let frame = from_alpha.recv().unwrap();
+            let known = frame.payload.sums(&key, start);
+            let expected = (encryption == Encryption::On).then(|| sums.sums());
+            assert_eq!(known, expected, "{encryption:?}");
+            assert!(*frame.payload == payload);
         }
     }
 }

@@ -22,3 +22,5 @@ mod resumed;
 mod runs;
 #[cfg(test)]
 mod steps;
+#[cfg(test)]
+mod void_sums;

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use lockstep_link::{FrameRef, LinkError, Payload, ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message};
+use lockstep_sums::{BlockOffset, PieceSums, SumKey};
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
@@ -148,6 +149,8 @@ impl PipeState {
 struct Frame {
     header: Vec<u8>,
     payload: Vec<u8>,
+    /// The place of the payload in its block.
+    start: BlockOffset,
     corrupt: bool,
 }
 
@@ -375,6 +378,8 @@ impl Endpoint {
             end: self.clone(),
             timeout: None,
             current: None,
+            key: None,
+            sums: None,
         })
     }
 
@@ -456,6 +461,7 @@ impl SendFrames for Endpoint {
         self.outgoing.state.lock().queued.push_back(Frame {
             header: header.to_vec(),
             payload: payload.bytes.to_vec(),
+            start: payload.start,
             corrupt: false,
         });
         Ok(())
@@ -498,6 +504,9 @@ struct Receiver {
     end: Endpoint,
     timeout: Option<Duration>,
     current: Option<Frame>,
+    /// The key of the payloads, once both nodes have agreed on one, and the sums of the current one.
+    key: Option<Arc<SumKey>>,
+    sums: Option<PieceSums>,
 }
 
 impl Receiver {
@@ -527,6 +536,10 @@ impl ReceiveFrames for Receiver {
         Ok(())
     }
 
+    fn use_sum_key(&mut self, key: &Arc<SumKey>) {
+        self.key = Some(Arc::clone(key));
+    }
+
     fn recv(&mut self) -> Result<FrameRef<'_>, LinkError> {
         let limit = self
             .timeout
@@ -534,9 +547,14 @@ impl ReceiveFrames for Receiver {
         loop {
             if let Some(frame) = self.take()? {
                 let frame = self.current.insert(frame);
+                let of_key = |key| PieceSums::of(key, frame.start, &frame.payload);
+                self.sums = self.key.as_ref().map(of_key);
                 return Ok(FrameRef {
                     header: &frame.header,
-                    payload: &frame.payload,
+                    payload: match &self.sums {
+                        Some(sums) => sums.with(&frame.payload),
+                        None => (&frame.payload).into(),
+                    },
                 });
             }
             if limit.is_some_and(|limit| limit <= self.end.process.shared().now()) {

@@ -14,7 +14,7 @@ use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::settings::ScrubEvery;
 use lockstep_types::{Hash128, Ino};
 use lockstep_verify::own_sums::StoreSums;
-use lockstep_verify::{BlockVerdict, DeepCopy, DifferenceKind, Report};
+use lockstep_verify::{BlockVerdict, DeepCopy, DifferenceKind, InodeDifference, Report};
 
 use super::program::{self, FILE, FIRST, LATER, OTHER, THIRD};
 use super::steps::{kill, run, start_in_sync, status, until};
@@ -265,6 +265,73 @@ fn a_sum_is_made_anew_of_bytes_that_both_nodes_have() {
     let made = remakes_uncompared();
     activate(None);
     assert!(made, "the mutant is found");
+}
+
+/// Two nodes in sync whose sums are all void: the primary has lost its secret.
+fn with_void_sums() -> ScriptedCluster {
+    let mut cluster = in_sync(SHORT);
+    kill(&mut cluster, PRIMARY);
+    cluster.disk(PRIMARY).put("sums/era", b"").unwrap();
+    cluster.start(PRIMARY);
+    cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
+    cluster
+}
+
+/// Void sums are made of the blocks that both disks have equal. Returns the mistake.
+fn void_sums_are_made() -> Result<(), String> {
+    let mut cluster = with_void_sums();
+    let flip_block = |cluster: &ScriptedCluster| {
+        flip(cluster.disk(SECONDARY), 3, &mut Random::new(1));
+    };
+    flip_block(&cluster);
+    let expected = BTreeMap::from([(3, BlockVerdict::UnknownByVoid)]);
+    let report = compare(&mut cluster, false);
+    check("void", &report.void_blocks, &(2 * (SHORT + 1)))?;
+    let of_blocks = |found: &&InodeDifference| matches!(found.what, DifferenceKind::Blocks { .. });
+    let is_named = report.differences.iter().filter(of_blocks).count() == report.differences.len();
+    check("named by its block", &is_named, &true)?;
+    check("named", &named(&report), &expected)?;
+    let report = compare(&mut cluster, false);
+    check("void after a comparison", &report.void_blocks, &2)?;
+    check("named again", &named(&report), &expected)?;
+    flip_block(&cluster);
+    check("equal", &compare(&mut cluster, false).total, &0)?;
+    check("left", &compare(&mut cluster, false).void_blocks, &0)
+}
+
+#[test]
+fn sums_that_are_void_on_both_nodes_are_made_of_equal_blocks() {
+    assert_eq!(void_sums_are_made(), Ok(()));
+}
+
+#[test]
+fn a_sum_of_blocks_that_differ_is_found() {
+    activate(Some(Mutant::AdoptUncompared));
+    let found = void_sums_are_made();
+    activate(None);
+    assert!(found.is_err_and(|what| what.contains("named")));
+}
+
+/// A node is killed while void sums are made: no sum is left that is not that of the bytes, and the next comparison makes the others.
+#[test]
+fn a_kill_while_sums_are_made_leaves_no_wrong_sum() {
+    for seed in 0..SEEDS {
+        let mut random = Random::new(seed);
+        let mut cluster = with_void_sums();
+        let begun = cluster.begin_program(|mount| drop(mount.compare_disks(false)));
+        begun.unwrap();
+        let within = Duration::from_micros(random.below(REPAIR_MICROS));
+        cluster.run_for(within).unwrap();
+        let side = *random.pick(&Side::BOTH);
+        kill(&mut cluster, side);
+        cluster.start(side);
+        cluster.until_in_sync(IN_SYNC_WITHIN).unwrap();
+        cluster.settle().unwrap();
+        assert_eq!(compare(&mut cluster, false).total, 0, "seed {seed}");
+        let report = compare(&mut cluster, false);
+        let left = (report.total, report.void_blocks);
+        assert_eq!(left, (0, 0), "seed {seed}");
+    }
 }
 
 /// A node is killed while blocks are healed. The wrong blocks can still be told and healed: a sum never vouches for bytes that a

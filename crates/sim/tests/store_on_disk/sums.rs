@@ -51,6 +51,7 @@ fn sums_of_other_bytes_are_found() {
     for (mutant, power) in [
         (Mutant::SumNotRecomputed, false),
         (Mutant::SumOfOldBlock, false),
+        (Mutant::SumOfOtherBytes, false),
         (Mutant::ChangingUnnoted, false),
         (Mutant::VoidForgotten, true),
     ] {

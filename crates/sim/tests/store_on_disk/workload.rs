@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_sim::disk::Disk;
+use lockstep_sums::{BlockOffset, PieceSums};
 use lockstep_types::backing::Backing;
 use lockstep_types::{
     Errno, FileName, Ino, MetaOp, MetaRequest, NodeKind, Osn, RenameMode, Timestamp,
@@ -273,6 +274,14 @@ impl Client {
     fn write(&mut self, path: &str, offset: usize, data: &[u8]) -> Result<(), OpError> {
         let ino = find(&self.store, path)?;
         let (osn, time) = self.next_osn();
+        // As the driver, which needs the sums for the frame, too.
+        let start = BlockOffset::of(offset as u64);
+        let key = self.store.sums().key();
+        let sums = key.map(|key| PieceSums::of(&key, start, data));
+        let data = match &sums {
+            Some(sums) => sums.with(data),
+            None => data.into(),
+        };
         self.store.write(ino, offset as u64, data, osn, time)
     }
 

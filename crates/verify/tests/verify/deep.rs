@@ -350,8 +350,6 @@ fn a_void_sum_says_nothing_until_the_copies_are_found_equal() {
     let pair = Pair::new();
     pair.sums[0].set(pair.short, 1, None);
     pair.sums[1].set(pair.long, 9, None);
-    let report = pair.compare(false);
-    assert_eq!((report.total, report.void_blocks), (0, 2));
     // A bit of another copy than that of the void sum, and of the same one.
     pair.flip(Side::There, pair.short, 1);
     pair.flip(Side::There, pair.long, 9);
@@ -360,8 +358,33 @@ fn a_void_sum_says_nothing_until_the_copies_are_found_equal() {
     assert_eq!(pair.verdicts(true), expected, "nothing is healed");
     pair.flip(Side::There, pair.short, 1);
     pair.flip(Side::There, pair.long, 9);
-    let report = pair.compare(true);
+    let report = pair.compare(false);
     assert_eq!((report.total, report.void_blocks), (0, 2));
+    pair.assert_right();
+}
+
+/// No sum vouches for a block, and both disks have the same bytes: from then on both sums are of these.
+#[test]
+fn sums_that_are_void_on_both_nodes_are_made_of_equal_bytes_only() {
+    let pair = Pair::new();
+    for (ino, block) in [
+        (pair.short, 1),
+        (pair.short, 2),
+        (pair.long, 9),
+        (pair.long, 700),
+    ] {
+        pair.sums.iter().for_each(|sums| sums.set(ino, block, None));
+    }
+    pair.flip(Side::Here, pair.short, 2);
+    pair.flip(Side::There, pair.long, 700);
+    let unknown = BlockVerdict::UnknownByVoid;
+    let expected = [(pair.short, 2, 1, unknown), (pair.long, 700, 1, unknown)];
+    assert_eq!(pair.verdicts(false), expected);
+    let report = pair.compare(false);
+    assert_eq!(report.void_blocks, 4, "the blocks that differ have no sums");
+    pair.flip(Side::Here, pair.short, 2);
+    pair.flip(Side::There, pair.long, 700);
+    assert_eq!(pair.compare(false).total, 0);
     pair.assert_right();
 }
 

@@ -29,13 +29,8 @@ impl ResyncJobs {
 
     fn check_of_day(&self) {
         let datastore = self.engine.name();
-        match self.compare(VerifyMode::Sums, &mut |_| ()) {
-            Ok((report, through)) => {
-                let time = self.engine.host.time_of_day();
-                self.engine.notes.note_comparison(&report, time);
-                if report.is_identical() {
-                    self.engine.notes.note_proved(through.to_string(), time);
-                }
+        match self.compare_and_note(VerifyMode::Sums, &mut |_| ()) {
+            Ok(report) => {
                 let (inodes, differences) = (report.inodes, report.total);
                 tracing::info!(
                     datastore,

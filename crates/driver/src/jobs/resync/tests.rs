@@ -10,6 +10,7 @@ use lockstep_link::{FrameRef, LinkError, Payload, ReceiveFrames, SendFrames};
 use lockstep_repl::message::{Envelope, Message, PROTOCOL_VERSION, Request, Response, Welcome};
 use lockstep_repl::state::State;
 use lockstep_roles::{RoleOffer, RoleRecord};
+use lockstep_sums::SummedBytes;
 use lockstep_types::backing::Room;
 use lockstep_types::settings::Role;
 use lockstep_types::{NodeKind, Osn};
@@ -80,7 +81,7 @@ impl ReceiveFrames for Back {
         self.last = self.frames.recv().map_err(closed)?;
         Ok(FrameRef {
             header: &self.last,
-            payload: &[],
+            payload: SummedBytes::default(),
         })
     }
 }

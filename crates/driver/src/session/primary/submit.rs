@@ -4,6 +4,7 @@ use lockstep_fs::StoreView;
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{Effect, Effects, Event, LockSet, OpId, OpKind};
 use lockstep_repl::message::WriteMessage;
+use lockstep_sums::{BlockOffset, PieceSums};
 use lockstep_types::Ino;
 
 use super::PrimarySession;
@@ -138,7 +139,19 @@ impl PrimarySession {
             }
             (effects, here.filter(|_| starts))
         };
-        let caller = caller.map(|data| CallerWrite { op, data, waiting });
+        let key = caller.and_then(|_| self.engine.store.sums().key());
+        let start = BlockOffset::of(write.message.offset);
+        let sums = caller
+            .zip(key)
+            .map(|(data, key)| PieceSums::of(&key, start, data));
+        let caller = caller.map(|data| CallerWrite {
+            op,
+            data: match &sums {
+                Some(sums) => sums.with(data),
+                None => data.into(),
+            },
+            waiting,
+        });
         self.run_effects_with(thread, effects, caller);
         if caller.is_none() {
             self.replication.peer.flush_deferred();

@@ -8,6 +8,7 @@ use lockstep_fs::store::Applied;
 use lockstep_fs::{OpError, Store};
 use lockstep_link::{FrameRef, SendFrames};
 use lockstep_repl::message::{BarrierMessage, Envelope, Message, RegionRun, Request, WriteMessage};
+use lockstep_sums::SummedBytes;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, MetaOp, Osn};
 
@@ -145,7 +146,7 @@ impl StandbySession {
         let permit = self.permits.write()?;
         let (session, sender) = (Arc::clone(self), Arc::clone(sender));
         self.replication.spawn(move || {
-            let handled = session.handle_write(&sender, &write, &data);
+            let handled = session.handle_write(&sender, &write, (&data).into());
             end_or_flush(&*sender, handled);
             drop(permit);
         });
@@ -175,7 +176,7 @@ impl StandbySession {
         &self,
         sender: &Arc<dyn SendFrames>,
         write: &WriteMessage,
-        data: &[u8],
+        data: SummedBytes<'_>,
     ) -> Result<(), ConnectionEnd> {
         // Before the first byte is written (rule P7). The sums were checked on arrival (rule P14).
         if !is_active(Mutant::NoSawEntry) {

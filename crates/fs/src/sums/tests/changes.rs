@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use lockstep_sums::{BlockOffset, PieceSums};
 use lockstep_types::Errno;
 
 use super::*;
@@ -103,6 +104,28 @@ fn the_cut_of_a_failed_write_takes_sums_along() {
     assert_eq!(test.check(ino), 0);
     let sums = test.store.sums().blocks(ino, 0, 60).unwrap();
     assert!(sums[2..].iter().all(|sum| *sum == Some(BlockSum::ZEROS)));
+}
+
+/// Sums that come with the bytes are those of the blocks, wherever the write begins; those of another secret do not count.
+#[test]
+fn sums_that_come_with_the_bytes_are_those_of_the_blocks() {
+    let mut test = TestStore::new();
+    let keys = [secret(), SumSecret::new([6; 32])].map(|secret| Arc::new(SumKey::new(&secret)));
+    let bytes: Vec<u8> = (0..=250).cycle().take(5 * BLOCK_BYTES).collect();
+    for (number, key) in keys.iter().enumerate() {
+        for (at, offset) in [0, 100, 3 * 4096, 4095].into_iter().enumerate() {
+            let ino = test.make(&format!("file {number} {at}"));
+            let sums = PieceSums::of(key, BlockOffset::of(offset), &bytes);
+            let (osn, time) = test.stamp();
+            let data = sums.with(&bytes);
+            test.store.write(ino, offset, data, osn, time).unwrap();
+            assert_eq!(test.check(ino), 0, "from {offset}");
+            // Cut for another place.
+            let (osn, time) = test.stamp();
+            test.store.write(ino, offset + 50, data, osn, time).unwrap();
+            assert_eq!(test.check(ino), 0, "from {offset}, moved");
+        }
+    }
 }
 
 #[test]
