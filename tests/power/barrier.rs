@@ -42,6 +42,10 @@ fn assert_part(node: &Node, most: u64) {
 fn with_base(settings: Settings, chance: &mut Chance, servers: [&Server; 2]) -> Pair {
     let mut pair = Pair::prepare(settings, servers.map(Server::environment));
     pair.primary.start();
+    await_that("a primary that serves", || {
+        let status = pair.primary.status();
+        status.is_some_and(|status| status.sync.started && status.sync.state == "out of sync")
+    });
     fs::write(pair.mount().join(LARGE_NAME), content(chance.any(), LARGE)).unwrap();
     pair.secondary.start();
     pair.await_in_sync();
