@@ -16,7 +16,7 @@ use super::format::{FORMAT, Format, read_format, write_format};
 use crate::backing::overlay::Overlay;
 use crate::content::before_change::{ByteObserver, Observers};
 use crate::content::{ContentStore, LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
-use crate::delta::{DeltaTracker, LastUse, MarkTableSizes, MarkTables};
+use crate::delta::{ChangeReaders, DeltaTracker, LastUse, MarkTableSizes, MarkTables};
 use crate::error::StoreError;
 use crate::lost_found::LostFound;
 use crate::metadata_log::{self, Leftover, MetadataLog};
@@ -167,13 +167,15 @@ fn open_on(
         .open_table(TIMES_FILE, TABLE_BYTES)
         .map_err(StoreError::disk("open", TIMES_FILE))?;
     let (unflushed, leftover) = UnflushedTable::open(table);
-    let delta = Arc::new(open_delta(&backing, &checkpoint, options)?);
+    let last_use = last_use(&checkpoint, options);
+    let delta = Arc::new(open_delta(&backing, options, last_use)?);
+    let readers = Arc::new(ChangeReaders::open(&backing, options.marks, last_use)?);
     let lost_found = Arc::new(LostFound::default());
     let content = ContentStore::new(
         StoreDisk::new(backing),
         unflushed,
         was_killed,
-        observers(&delta, &lost_found, sums),
+        observers(&delta, &readers, &lost_found, sums),
     );
     // Unless the previous process of this run of the machine was killed, the table is of some earlier moment: it would
     // put older times over newer ones that were synced.
@@ -200,8 +202,14 @@ fn open_on(
     )?;
     let store = Store {
         uuid,
-        metadata_log: MetadataLog::new(log, recovered, options.boot, Arc::clone(&delta)),
+        metadata_log: MetadataLog::new(
+            log,
+            recovered,
+            options.boot,
+            (Arc::clone(&delta), Arc::clone(&readers)),
+        ),
         delta,
+        readers,
         namespace,
         content,
         lost_found,
@@ -220,10 +228,24 @@ fn last_run(checkpoint: &Checkpoint, options: &OpenOptions) -> LastRun {
     }
 }
 
+const fn last_use(checkpoint: &Checkpoint, options: &OpenOptions) -> LastUse {
+    LastUse {
+        boot: options.boot,
+        last_boot: checkpoint.boot,
+        epoch: checkpoint.epoch,
+    }
+}
+
 /// The observers of changed bytes, and the keeper of the sums.
-fn observers(delta: &Arc<DeltaTracker>, lost_found: &Arc<LostFound>, sums: SumKeeper) -> Observers {
+fn observers(
+    delta: &Arc<DeltaTracker>,
+    readers: &Arc<ChangeReaders>,
+    lost_found: &Arc<LostFound>,
+    sums: SumKeeper,
+) -> Observers {
     let list: Vec<Arc<dyn ByteObserver>> = vec![
         Arc::clone(delta) as Arc<dyn ByteObserver>,
+        Arc::clone(readers) as Arc<dyn ByteObserver>,
         Arc::clone(lost_found) as Arc<dyn ByteObserver>,
     ];
     Observers::new(list, Arc::new(sums))
@@ -232,14 +254,9 @@ fn observers(delta: &Arc<DeltaTracker>, lost_found: &Arc<LostFound>, sums: SumKe
 /// The delta, as the last process has left it. Recovery notes the content that it changes again.
 fn open_delta(
     backing: &Arc<dyn Backing>,
-    checkpoint: &Checkpoint,
     options: &OpenOptions,
+    last_use: LastUse,
 ) -> Result<DeltaTracker, StoreError> {
-    let last_use = LastUse {
-        boot: options.boot,
-        last_boot: checkpoint.boot,
-        epoch: checkpoint.epoch,
-    };
     MarkTables::open(backing, options.marks, last_use).map(DeltaTracker::open)
 }
 
