@@ -10,11 +10,11 @@ use std::process::Command;
 
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
-    AddressDeparture, BlocksDifference, ClusterStatus, CopyStatus, DatastoreStatus, Difference,
-    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ProvedStatus,
-    ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus, ServiceStatus, SettingsStatus,
-    SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus,
-    VerifyReport, WitnessStatus, WorkStatus,
+    AddressDeparture, BlocksDifference, ChangeReaderStatus, ClusterStatus, CopyStatus,
+    DatastoreStatus, Difference, DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus,
+    PoisonStatus, ProvedStatus, ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus,
+    ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus,
+    TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
@@ -50,6 +50,10 @@ fn copy() -> CopyStatus {
             last_ended: Some(String::new()),
             ..ScrubStatus::default()
         }),
+        readers: vec![ChangeReaderStatus {
+            since: Some(String::new()),
+            ..ChangeReaderStatus::default()
+        }],
     }
 }
 

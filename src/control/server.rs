@@ -3,6 +3,8 @@
 //! A thread of its own runs the tokio runtime. The service's methods run on the runtime's blocking threads, so that
 //! a long comparison never delays a status. A stop does not wait for clients: their connections end.
 
+mod changes;
+
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use super::error::ControlError;
 use super::service::ControlService;
 use super::socket::{self, SocketFile, socket_error};
 use super::{proto, wire};
-use lockstep_driver::report::VerifyMode;
+use lockstep_driver::report::{ChangesQuestion, VerifyMode};
 
 /// Most events of one comparison that wait for a slow client.
 const QUEUED_EVENTS_MAX: usize = 16;
@@ -144,6 +146,49 @@ impl proto::control_server::Control for ControlHandler {
         let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
         tokio::task::spawn_blocking(move || verify(&*service, (&name, mode), &events));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    type ChangesStream = Pin<Box<ReceiverStream<Result<proto::ChangesEvent, Status>>>>;
+
+    async fn changes(
+        &self,
+        request: Request<proto::ChangesRequest>,
+    ) -> Result<Response<Self::ChangesStream>, Status> {
+        let service = Arc::clone(&self.service);
+        let proto::ChangesRequest {
+            datastore,
+            reader,
+            since,
+            ranges,
+        } = request.into_inner();
+        let question = ChangesQuestion {
+            reader,
+            since,
+            ranges,
+        };
+        let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
+        tokio::task::spawn_blocking(move || {
+            changes::tell(&*service, &datastore, &question, &events);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn change_readers(
+        &self,
+        request: Request<proto::ChangeReadersRequest>,
+    ) -> Result<Response<proto::ChangeReadersReply>, Status> {
+        let request = request.into_inner();
+        let command = wire::reader_command(request.command).ok_or_else(|| {
+            Status::unimplemented("this node does not know that command about change readers")
+        })?;
+        let service = Arc::clone(&self.service);
+        let outcome = tokio::task::spawn_blocking(move || {
+            service.change_readers(&request.datastore, &command)
+        });
+        let outcome = outcome.await.map_err(internal)?;
+        Ok(Response::new(
+            wire::readers_reply(outcome).map_err(internal)?,
+        ))
     }
 
     async fn follow_address(

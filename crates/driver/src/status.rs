@@ -12,7 +12,7 @@ use lockstep_types::{Ino, Osn};
 use crate::client::Standing;
 use crate::durable::role_file::RoleState;
 use crate::engine::Engine;
-use crate::jobs::store_place;
+use crate::jobs::{change_readers, store_place};
 use crate::report::{
     CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SlowOperationStatus,
     SpaceStatus, SyncStatus, WorkStatus,
@@ -75,7 +75,10 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
             .gate
             .restart_within(&*engine.host, RESTART_WITHOUT_LEASE)
             .map(millis),
-        copy: copy(marks),
+        copy: CopyStatus {
+            readers: change_readers::list(engine),
+            ..copy(marks)
+        },
         in_sync: state.is_in_sync() && poisoned.is_none(),
         disk_stall: engine.disk.watch.status(),
         ..status.sync

@@ -19,6 +19,7 @@ use lockstepfs::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{ControlClient, NodeStatus};
 
 use crate::cli::arguments::RunningNodeArgs;
+use crate::cli::operate::changes::describe;
 use crate::cli::outcome::NO;
 use crate::cli::terminal::{bytes, count, duration, say, say_json};
 
@@ -241,6 +242,8 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
         "durability",
         durability_text(store.settings.durability).to_owned(),
     ));
+    let readers = store.sync.copy.readers.iter();
+    rows.extend(readers.map(|reader| ("reader", format!("{}: {}", reader.name, describe(reader)))));
     rows.extend(store.space.map(|space| ("space", space_text::row(&space))));
     rows.extend(store.lost_found.iter().map(|kept| {
         let text = format!(
