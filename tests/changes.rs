@@ -74,7 +74,10 @@ impl BackedUp {
             let copied = there.get(name);
             assert!(copied == Some(entry), "{}: {text}", name.display());
         }
-        let gone: Vec<_> = there.keys().filter(|name| !here.contains_key(*name)).collect();
+        let gone: Vec<_> = there
+            .keys()
+            .filter(|name| !here.contains_key(*name))
+            .collect();
         assert!(gone.is_empty(), "{gone:?}: {text}");
         text
     }
@@ -98,9 +101,15 @@ fn recipe(pair: &Pair, copy: &Path) -> String {
     let state = pair.outside("copy.state");
     let values = [
         ("name=data", format!("name={DATASTORE}")),
-        ("mount=/srv/data", format!("mount={}", pair.mount().display())),
+        (
+            "mount=/srv/data",
+            format!("mount={}", pair.mount().display()),
+        ),
         ("copy=/backup/data\n", format!("copy={}\n", copy.display())),
-        ("state=/backup/data.state", format!("state={}", state.display())),
+        (
+            "state=/backup/data.state",
+            format!("state={}", state.display()),
+        ),
     ];
     let mut script = script.to_owned();
     for (old, new) in values {
@@ -207,7 +216,10 @@ fn the_commands_say_what_they_have_done_and_why_not() {
     assert_eq!(answer["since"], point);
     assert_eq!(answer["entries_total"], 1);
     let entry = &answer["entries"][0];
-    assert_eq!((&entry["path"], &entry["change"]), (&"big".into(), &"changed".into()));
+    assert_eq!(
+        (&entry["path"], &entry["change"]),
+        (&"big".into(), &"changed".into())
+    );
     assert_eq!(entry["ranges"][0]["offset"], 3 << 16);
     assert_eq!(entry["ranges"][0]["length"], 1 << 16);
     assert_eq!(entry["ranges"].as_array().unwrap().len(), 1);
@@ -215,10 +227,22 @@ fn the_commands_say_what_they_have_done_and_why_not() {
     let args = ["--reader", "images", "--since", "1.1-7", "--json"];
     assert_eq!(json(&changes(node, &args))["everything"], "other_point");
     let cases: [(&Node, &[&str], &str); 4] = [
-        (node, &["--reader", "images", "--since", "yesterday"], "is no point"),
-        (node, &["--reader", "images", "--confirm", point], "has not asked at"),
+        (
+            node,
+            &["--reader", "images", "--since", "yesterday"],
+            "is no point",
+        ),
+        (
+            node,
+            &["--reader", "images", "--confirm", point],
+            "has not asked at",
+        ),
         (node, &["--remove", "nightly"], "no change reader is named"),
-        (&this.pair.secondary, &["--reader", "images"], "ask the primary"),
+        (
+            &this.pair.secondary,
+            &["--reader", "images"],
+            "ask the primary",
+        ),
     ];
     for (node, args, why) in cases {
         let refused = changes(node, args);

@@ -10,11 +10,11 @@ use std::process::Command;
 
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
-    AddressDeparture, BlocksDifference, ChangeEntry, ChangeReaderStatus, ChangedRange, ChangesHead, ClusterStatus, CopyStatus,
-    DatastoreStatus, Difference, DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus,
-    PoisonStatus, ProvedStatus, ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus,
-    ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus,
-    TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
+    AddressDeparture, BlocksDifference, ChangeEntry, ChangeReaderStatus, ChangedRange, ChangesHead,
+    ClusterStatus, CopyStatus, DatastoreStatus, Difference, DiskStallStatus, FailoverTimesStatus,
+    LostFoundStatus, PeerStatus, PoisonStatus, ProvedStatus, ResyncPhase, ResyncStatus, ResyncWait,
+    RoleReport, ScrubStatus, ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus,
+    StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role, Standby};

@@ -134,7 +134,9 @@ fn marks_before_it_changes() -> bool {
     (1..60).all(|call| {
         let mut copied = Copied::new();
         copied.update();
-        copied.disk.set_verdict(copied.disk.calls() + call, Verdict::CrashBefore);
+        copied
+            .disk
+            .set_verdict(copied.disk.calls() + call, Verdict::CrashBefore);
         let made = copied.create("made");
         copied.disk = copied.disk.fork();
         copied.store = open(&copied.disk);

@@ -1,11 +1,11 @@
 //! Change readers: each asks what has changed in this store since a point that it names, such as an incremental backup.
 //!
-//! A reader has a name, and two tables of marks on this node ([`reader`]). Whatever the role of the node, each change of the store is
+//! A reader has a name, and two tables of marks on this node ([`reader`]). In each role of the node, each change of the store is
 //! marked for each reader before it is made: bytes as an observer of the content, records by the metadata log, the receiver of an
 //! image and the repair. Rule P34 has the promise. The marks of the mirror ([`super`]) are others: these here end with no barrier and no resync.
 //!
 //! - A question opens a new column under a new point, and waits until the changes are over that had begun before
-//!   ([`crate::under_way`]). So a change is in the answer, and seen by whoever reads the store afterwards, or it is marked in the new
+//!   ([`crate::under_way`]). So a change is in the answer, and each later reading of the store sees it, or it is marked in the new
 //!   column.
 //! - The marks since the confirmed point stay until the next point is confirmed. An answer that is lost is asked again.
 //! - A reader that does not exist on this node, that has lost its marks or names another point is told that everything may have
@@ -110,7 +110,7 @@ pub struct ChangeQuestion {
     reader: Arc<ChangeReader>,
 }
 
-/// What a reader asks.
+/// The question of a reader.
 #[derive(Clone, Copy, Debug)]
 pub struct ChangeAsk<'a> {
     /// Its name.
@@ -171,7 +171,10 @@ impl ChangeReaders {
             };
             match tables.left(number, record.registration)? {
                 Some(reader) => told.push((number, Arc::new(reader))),
-                None => record.lost = Some(last_use.lost_marks()),
+                None => {
+                    record.lost = Some(last_use.lost_marks());
+                    tables.remove(number);
+                }
             }
         }
         Ok(Self {
@@ -442,7 +445,7 @@ impl ChangeReaders {
         }
     }
 
-    /// Whether each change that is in the answer is seen by whoever reads the store from now on.
+    /// Whether each reading of the store from now on sees the changes that are in the answer.
     pub fn is_settled(&self, question: &ChangeQuestion) -> bool {
         self.under_way.is_over(question.turn)
     }

@@ -20,7 +20,7 @@ pub const READERS_MAX: usize = 4;
 /// Why the marks of a reader say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LostMarks {
-    /// The machine has lost power or was reset, or its disk had failed: what changed by that is marked nowhere.
+    /// The machine has lost power or was reset, or its disk had failed: the changes that were lost by that are marked nowhere.
     PowerLoss,
     /// The tables are missing, damaged, or of another opening of the store, as beside an older copy.
     OtherTables,
