@@ -483,7 +483,7 @@ fn an_answer_to_a_change_reader_arrives_part_by_part() {
     let (parts, outcome) = ask("alpha");
     assert_eq!(parts, fake_changes());
     outcome.unwrap();
-    // The answer that ends early is an error, whatever came before.
+    // The answer that ends early is an error, also behind entries.
     let error = ask("nonsense").1.unwrap_err().to_string();
     assert!(error.contains("\"nonsense\""), "{error}");
 }

@@ -1,7 +1,8 @@
 //! The changes of a store that are under way: from before their marks until every reader of the store sees them whole.
 //!
-//! One that asks what has changed ([`crate::delta`], change readers) turns ([`ChangesUnderWay::turn`]), and waits until each
-//! change that had begun before is over. So a change that is in the answer is seen by whoever reads the store afterwards.
+//! A question of a change reader ([`crate::delta`]) turns ([`ChangesUnderWay::turn`]), and waits until each
+//! change that had begun before is over. So each later reading of the
+//! store sees the changes that are in the answer.
 //!
 //! A write is under way from its ticket until its size shows. A metadata operation, a chunk of an image and a repair are under
 //! way while they are carried out.

@@ -120,7 +120,7 @@ fn keeps_marks_of_later_changes() -> bool {
     copied.is_told_of("file")
 }
 
-/// A write that has begun before the question is seen by whoever reads afterwards, or is in the next answer.
+/// A write that has begun before the question shows to each later reading, or is in the next answer.
 fn waits_for_changes() -> bool {
     let mut copied = Copied::new();
     let ticket = copied.store.begin_write(copied.file, 0, 5, false).unwrap();

@@ -1,4 +1,4 @@
-//! `lockstep changes`: what has changed in a datastore since a reader has last asked, for incremental copies.
+//! `lockstep changes`: lists the changes of a datastore since a reader has last asked, for incremental copies.
 
 mod listing;
 
@@ -155,7 +155,7 @@ fn ask(args: &ChangesArgs, client: &mut ControlClient, reader: &str) -> Result<E
     })
 }
 
-/// Says on standard error what the answer is, and what comes next.
+/// Explains the answer, and names the next step, on standard error.
 fn explain(args: &ChangesArgs, reader: &str, head: &ChangesHead, listed: u64) {
     let point = &head.point;
     match (&head.reason, &head.since) {

@@ -1,4 +1,5 @@
-//! The questions of change readers (P34), on the node that serves the datastore: whoever asks copies the files from its mount.
+//! The questions of change readers (P34), on the node that serves the datastore: the program that asks copies the
+//! files from its mount.
 //!
 //! A question waits until the changes are over that had begun before it. The answer comes in pages, and takes memory for one page and
 //! for the marks.

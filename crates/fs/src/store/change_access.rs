@@ -1,4 +1,4 @@
-//! The change readers of a store, for a driver: what has changed since a point that a reader has confirmed.
+//! The change readers of a store, for a driver: the changes since a point that a reader has confirmed.
 
 use lockstep_types::Timestamp;
 

@@ -207,7 +207,7 @@ impl Copy {
     }
 }
 
-/// What a program does that copies one entry, as `rsync --delete-missing-args` does.
+/// Copies one entry as a program does, such as `rsync --delete-missing-args` does.
 fn apply(store: &Store, entry: &ChangedEntry, copy: &mut BTreeMap<Vec<u8>, Seen>) {
     let present = find(store, &entry.path).and_then(|ino| see(store, ino));
     let Some((attributes, bytes)) = present else {
