@@ -204,7 +204,7 @@ impl Datastore {
         }
     }
 
-    /// Carries out a command about the change readers of this node, whatever its role; returns the list afterwards.
+    /// Carries out a command about the change readers of this node, in any role; returns the list afterwards.
     ///
     /// # Errors
     /// If there is no such reader, or the disk fails.

@@ -1,4 +1,4 @@
-//! The answers of a node to a change reader: what has changed, and the list of readers.
+//! The answers of a node to a change reader: the changes, and the list of readers.
 
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +52,7 @@ pub enum ChangesPart {
     Entries(Vec<ChangeEntry>),
 }
 
-/// What a change reader asks.
+/// The question of a change reader.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangesQuestion {
     /// Its name.
