@@ -35,7 +35,7 @@ pub struct Turn(u64);
 impl ChangesUnderWay {
     fn side(&self, turn: u64) -> &AtomicU64 {
         let [even, odd] = &self.sides;
-        if turn % 2 == 0 { even } else { odd }
+        if turn.is_multiple_of(2) { even } else { odd }
     }
 
     /// A change begins.

@@ -169,12 +169,11 @@ impl ChangeReaders {
             let Some(record) = slot.as_mut().filter(|record| record.lost.is_none()) else {
                 continue;
             };
-            match tables.left(number, record.registration)? {
-                Some(reader) => told.push((number, Arc::new(reader))),
-                None => {
-                    record.lost = Some(last_use.lost_marks());
-                    tables.remove(number);
-                }
+            if let Some(reader) = tables.left(number, record.registration)? {
+                told.push((number, Arc::new(reader)));
+            } else {
+                record.lost = Some(last_use.lost_marks());
+                tables.remove(number);
             }
         }
         Ok(Self {
@@ -368,13 +367,13 @@ impl ChangeReaders {
         let Some(number) = list.find(ask.name) else {
             return (None, WholeAnswer::Registered);
         };
-        let lost = list.get(number).and_then(|record| record.lost);
+        let noted = list.get(number).and_then(|record| record.lost);
         drop(list);
         let told = self.told.read();
         let reader = told.iter().find(|(of, _)| *of == number);
         let Some(reader) = reader.map(|(_, reader)| Arc::clone(reader)) else {
-            let lost = lost.unwrap_or(LostMarks::OtherTables);
-            return (None, WholeAnswer::Lost(lost));
+            let why = noted.unwrap_or(LostMarks::OtherTables);
+            return (None, WholeAnswer::Lost(why));
         };
         drop(told);
         // A reader that names the point of its last answer has taken that answer.
@@ -556,6 +555,6 @@ fn check_name(name: &str) -> Result<(), ReaderError> {
 
 /// Two numbers of random bytes.
 fn halves(drawn: [u8; 16]) -> [u64; 2] {
-    let number = u128::from_le_bytes(drawn);
-    [number, number >> 64].map(|half| (half & u128::from(u64::MAX)) as u64)
+    let halves = [drawn.first_chunk(), drawn.last_chunk()];
+    halves.map(|half| half.map_or(0, |bytes| u64::from_le_bytes(*bytes)))
 }
