@@ -254,6 +254,6 @@ fn the_commands_say_what_they_have_done_and_why_not() {
     assert_eq!(status.sync.copy.readers[0].name, "images");
     let removed = changes(node, &["--remove", "images"]);
     assert!(removed.status.success());
-    let none = changes(node, &["--readers"]);
-    assert_eq!(none.stdout, b"no change readers on this node\n");
+    let empty = changes(node, &["--readers"]);
+    assert_eq!(empty.stdout, b"no change readers on this node\n");
 }

@@ -39,7 +39,7 @@ pub(crate) fn ask(
     let changes = engine.store.changes();
     let asked = turn(engine, &question.reader, since)?;
     wait_for(engine, || changes.is_settled(&asked).then_some(Ok(())))?;
-    let walk = changes.walk(&asked).map_err(unreadable)?;
+    let walk = changes.walk(&asked).map_err(|error| unreadable(&error))?;
     let head = head(&asked, walk.as_ref().err().copied());
     if !take(ChangesPart::Head(head)) {
         return Ok(());
@@ -47,7 +47,7 @@ pub(crate) fn ask(
     let Ok(mut walk) = walk else { return Ok(()) };
     while let Some(page) = changes
         .next_page(&mut walk)
-        .map_err(unreadable)?
+        .map_err(|error| unreadable(&error))?
         .map_err(|_| replaced(&question.reader))?
     {
         let entries = page.into_iter().map(|entry| told(entry, question.ranges));
@@ -72,11 +72,11 @@ pub(crate) fn command(
         ReaderCommand::Confirm { reader, point } => {
             let now = engine.host.time_of_day();
             let confirmed = changes.confirm(reader, read_point(point)?, now);
-            confirmed.map_err(|error| failure(engine, error))?;
+            confirmed.map_err(|error| failure(engine, &error))?;
         }
         ReaderCommand::Remove { reader } => {
             let removed = changes.remove(reader);
-            removed.map_err(|error| failure(engine, error))?;
+            removed.map_err(|error| failure(engine, &error))?;
         }
     }
     Ok(list(engine))
@@ -127,7 +127,7 @@ fn turn(
         let drawn = engine.host.random_id();
         let now = engine.host.time_of_day();
         let asked = engine.store.changes().ask(name, since, drawn, now);
-        asked.map_err(|error| failure(engine, error)).transpose()
+        asked.map_err(|error| failure(engine, &error)).transpose()
     })
 }
 
@@ -220,7 +220,9 @@ fn told(entry: ChangedEntry, wants_ranges: bool) -> ChangeEntry {
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digit = |number: u8| char::from_digit(number.into(), 16).unwrap_or('?');
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(digit).collect()
 }
 
 fn read_point(text: &str) -> Result<ChangePoint, CommandFailure> {
@@ -231,7 +233,7 @@ fn read_point(text: &str) -> Result<ChangePoint, CommandFailure> {
     })
 }
 
-fn unreadable(error: OpError) -> CommandFailure {
+fn unreadable(error: &OpError) -> CommandFailure {
     let cure = "see \"A store is damaged\" in docs/operations/disks.md";
     CommandFailure::new(error.to_string(), cure)
 }
@@ -243,9 +245,9 @@ fn replaced(reader: &str) -> CommandFailure {
     )
 }
 
-fn failure(engine: &Engine, error: ReaderError) -> CommandFailure {
+fn failure(engine: &Engine, error: &ReaderError) -> CommandFailure {
     let name = engine.name();
-    let cure = match &error {
+    let cure = match error {
         ReaderError::TooMany => format!(
             "remove one of the {READERS_MAX} with `lockstep changes {name} --remove READER`; `lockstep changes {name} --readers` \
              lists them"
