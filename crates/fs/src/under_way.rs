@@ -30,7 +30,7 @@ pub struct ChangeUnderWay {
 
 /// A turn, whose earlier changes may be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn(u64);
+pub struct ReaderTurn(u64);
 
 impl ChangesUnderWay {
     fn side(&self, turn: u64) -> &AtomicU64 {
@@ -59,12 +59,12 @@ impl ChangesUnderWay {
 
     /// Changes that begin from now on belong to the next turn. The caller keeps other turns away, and has seen
     /// [`Self::can_turn`].
-    pub fn turn(&self) -> Turn {
-        Turn(self.turns.fetch_add(1, Ordering::SeqCst))
+    pub fn turn(&self) -> ReaderTurn {
+        ReaderTurn(self.turns.fetch_add(1, Ordering::SeqCst))
     }
 
     /// Whether each change that had begun before the turn is over.
-    pub fn is_over(&self, turn: Turn) -> bool {
+    pub fn is_over(&self, turn: ReaderTurn) -> bool {
         // A turn after the next one was possible only because they were over.
         is_active(Mutant::ReaderTurnUndrained)
             || self.turns.load(Ordering::SeqCst) > turn.0 + 1

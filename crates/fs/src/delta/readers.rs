@@ -45,7 +45,7 @@ use crate::error::{OpError, StoreError};
 use crate::namespace::keys;
 use crate::namespace::plan::Plan;
 use crate::paths::{READER_MARK_FILES, TABLES_DIR};
-use crate::under_way::{ChangeUnderWay, ChangesUnderWay, Turn};
+use crate::under_way::{ChangeUnderWay, ChangesUnderWay, ReaderTurn};
 use crate::view::StoreView;
 pub use point::{ChangePoint, NotAPoint};
 use reader::ChangeReader;
@@ -106,7 +106,7 @@ pub struct ChangeQuestion {
     pub point: ChangePoint,
     /// The confirmed point since which changes are told; the reason if everything may have changed.
     pub since: Result<ChangePoint, WholeAnswer>,
-    turn: Turn,
+    turn: ReaderTurn,
     reader: Arc<ChangeReader>,
 }
 
