@@ -362,7 +362,7 @@ fn stop_at_each_call(verdict: Verdict) -> (u64, u64) {
         let disk = disk.fork();
         let mut copy = first.clone();
         let store = open(&disk);
-        disk.set_verdict(disk.calls() + calls + 1, verdict);
+        disk.set_verdict(calls + 1, verdict);
         let done = change(&store, &mut copy, tree).is_ok();
         let store = open(&disk.fork());
         wholes += u64::from(copy.update(&store).unwrap().is_some());
