@@ -95,55 +95,75 @@ impl<'a> Client<'a> {
     }
 }
 
+/// `None` for a refusal. A process that was stopped has errors.
+fn present<T>(found: Result<T, OpError>) -> Result<Option<T>, OpError> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(OpError::Refused(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The attributes and bytes of an inode.
-fn see(store: &Store, ino: Ino) -> Option<Seen> {
+fn see(store: &Store, ino: Ino) -> Result<Option<Seen>, OpError> {
     let tree = store.tree();
-    let mut attr = tree.getattr(ino).ok()?;
+    let Some(mut attr) = present(tree.getattr(ino))? else {
+        return Ok(None);
+    };
     attr.blocks = 0;
     let mut bytes = Vec::new();
     if attr.kind == NodeKind::File {
         bytes = vec![0; usize::try_from(attr.size).unwrap()];
-        assert_eq!(store.read(ino, 0, &mut bytes).unwrap(), bytes.len());
+        assert_eq!(store.read(ino, 0, &mut bytes)?, bytes.len());
     }
-    let names = tree.listxattr(ino).unwrap();
-    let xattrs = names.iter().map(|name| tree.getxattr(ino, name).unwrap());
-    let xattrs: Vec<_> = xattrs.collect();
-    Some((format!("{attr:?} {names:?} {xattrs:?}"), bytes))
+    let names = tree.listxattr(ino)?;
+    let xattrs = names.iter().map(|name| tree.getxattr(ino, name));
+    let xattrs: Vec<_> = xattrs.collect::<Result<_, _>>()?;
+    Ok(Some((format!("{attr:?} {names:?} {xattrs:?}"), bytes)))
 }
 
-fn add_tree(store: &Store, directory: Ino, path: &[u8], into: &mut BTreeMap<Vec<u8>, Seen>) {
+fn add_tree(
+    store: &Store,
+    directory: Ino,
+    path: &[u8],
+    into: &mut BTreeMap<Vec<u8>, Seen>,
+) -> Result<(), OpError> {
     let mut found = Vec::new();
-    let listed = store.tree().readdir(directory, 0, &mut |_, entry| {
+    store.tree().readdir(directory, 0, &mut |_, entry| {
         found.push(entry);
         ControlFlow::Continue(())
-    });
-    listed.unwrap();
+    })?;
     for entry in found {
         let path = match path {
             b"." => entry.name.as_bytes().to_vec(),
             above => [above, b"/", entry.name.as_bytes()].concat(),
         };
-        into.insert(path.clone(), see(store, entry.ino).unwrap());
+        into.insert(path.clone(), see(store, entry.ino)?.unwrap());
         if entry.kind == NodeKind::Directory {
-            add_tree(store, entry.ino, &path, into);
+            add_tree(store, entry.ino, &path, into)?;
         }
     }
+    Ok(())
 }
 
 /// All of a store, by path.
-fn whole(store: &Store) -> BTreeMap<Vec<u8>, Seen> {
+fn whole(store: &Store) -> Result<BTreeMap<Vec<u8>, Seen>, OpError> {
     let mut all = BTreeMap::new();
-    all.insert(b".".to_vec(), see(store, Ino::ROOT).unwrap());
-    add_tree(store, Ino::ROOT, b".", &mut all);
-    all
+    all.insert(b".".to_vec(), see(store, Ino::ROOT)?.unwrap());
+    add_tree(store, Ino::ROOT, b".", &mut all)?;
+    Ok(all)
 }
 
-fn find(store: &Store, path: &[u8]) -> Option<Ino> {
-    let names = path.split(|byte| *byte == b'/').filter(|name| name != b".");
-    names.into_iter().try_fold(Ino::ROOT, |at, name| {
+fn find(store: &Store, path: &[u8]) -> Result<Option<Ino>, OpError> {
+    let mut at = Ino::ROOT;
+    for name in path.split(|byte| *byte == b'/').filter(|name| name != b".") {
         let name = FileName::new(name).unwrap();
-        Some(store.tree().lookup(at, &name).ok()?.ino)
-    })
+        let Some(found) = present(store.tree().lookup(at, &name))? else {
+            return Ok(None);
+        };
+        at = found.ino;
+    }
+    Ok(Some(at))
 }
 
 impl Copy {
@@ -180,14 +200,14 @@ impl Copy {
         let mut walk = match store.changes().walk(asked)? {
             Ok(walk) => walk,
             Err(why) => {
-                self.entries = whole(store);
+                self.entries = whole(store)?;
                 return Ok(Some(why));
             }
         };
         let mut entries = self.entries.clone();
         while let Some(page) = store.changes().next_page(&mut walk)?.unwrap() {
             for entry in page {
-                apply(store, &entry, &mut entries);
+                apply(store, &entry, &mut entries)?;
             }
         }
         self.entries = entries;
@@ -196,7 +216,7 @@ impl Copy {
 
     #[track_caller]
     fn assert_is(&self, store: &Store, what: &str) {
-        let whole = whole(store);
+        let whole = whole(store).unwrap();
         for (path, seen) in &whole {
             let here = self.entries.get(path);
             let text = String::from_utf8_lossy(path);
@@ -211,18 +231,25 @@ impl Copy {
 }
 
 /// Copies one entry as a program does, such as `rsync --delete-missing-args` does.
-fn apply(store: &Store, entry: &ChangedEntry, copy: &mut BTreeMap<Vec<u8>, Seen>) {
-    let present = find(store, &entry.path).and_then(|ino| see(store, ino));
-    let Some((attributes, bytes)) = present else {
+fn apply(
+    store: &Store,
+    entry: &ChangedEntry,
+    copy: &mut BTreeMap<Vec<u8>, Seen>,
+) -> Result<(), OpError> {
+    let seen = match find(store, &entry.path)? {
+        Some(ino) => see(store, ino)?,
+        None => None,
+    };
+    let Some((attributes, bytes)) = seen else {
         let below = [&entry.path[..], b"/"].concat();
         copy.retain(|path, _| *path != entry.path && !path.starts_with(&below));
-        return;
+        return Ok(());
     };
     let old = copy.get(&entry.path).cloned();
     let (old_attributes, old_bytes) = old.unwrap_or_default();
     if entry.change == EntryChange::New {
         copy.insert(entry.path.clone(), (attributes, bytes));
-        return;
+        return Ok(());
     }
     // Only the bytes that the answer names.
     let mut patched = old_bytes;
@@ -239,6 +266,7 @@ fn apply(store: &Store, entry: &ChangedEntry, copy: &mut BTreeMap<Vec<u8>, Seen>
         old_attributes
     };
     copy.insert(entry.path.clone(), (attributes, patched));
+    Ok(())
 }
 
 /// The numbers of a store with a small tree.
@@ -331,7 +359,7 @@ fn change(store: &Store, copy: &mut Copy, tree: Tree) -> Result<(), OpError> {
     copy.update(store).map_err(stopped)?;
     change_names(&mut client, tree)?;
     // A lost answer.
-    copy.ask(store, None).map_err(stopped)?;
+    copy.ask(store, copy.point).map_err(stopped)?;
     change_bytes(&mut client, tree)?;
     store.checkpoint()?;
     copy.update(store).map_err(stopped)?;

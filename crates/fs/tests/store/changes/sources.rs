@@ -59,9 +59,9 @@ fn what_a_resync_brings_is_a_change() {
         .finish(source.image().applied(), below)
         .unwrap();
     // Content that the resync sends.
-    let inside = find(store, b"deep/inside").unwrap();
+    let inside = find(store, b"deep/inside").unwrap().unwrap();
     store.replica().put_blocks(inside, 0, b"other").unwrap();
-    let linked = find(store, b"link").unwrap();
+    let linked = find(store, b"link").unwrap().unwrap();
     let mut times = store.tree().file_times(linked).unwrap().unwrap();
     times.mtime = time(77);
     store.replica().set_file_times(linked, &times).unwrap();
