@@ -120,8 +120,10 @@ impl proto::control_server::Control for ControlHandler {
     ) -> Result<Response<proto::StatusReply>, Status> {
         let service = Arc::clone(&self.service);
         let status = tokio::task::spawn_blocking(move || service.status());
-        let status = status.await.map_err(internal)?;
-        Ok(Response::new(wire::convert(status).map_err(internal)?))
+        let status = status.await.map_err(wire::internal)?;
+        Ok(Response::new(
+            wire::convert(status).map_err(wire::internal)?,
+        ))
     }
 
     type VerifyStream = Events;
@@ -185,9 +187,9 @@ impl proto::control_server::Control for ControlHandler {
         let outcome = tokio::task::spawn_blocking(move || {
             service.change_readers(&request.datastore, &command)
         });
-        let outcome = outcome.await.map_err(internal)?;
+        let outcome = outcome.await.map_err(wire::internal)?;
         Ok(Response::new(
-            wire::readers_reply(outcome).map_err(internal)?,
+            wire::readers_reply(outcome).map_err(wire::internal)?,
         ))
     }
 
@@ -216,9 +218,9 @@ impl proto::control_server::Control for ControlHandler {
             // The change is carried out also if the client has left.
             service.change_role(&request.datastore, change)
         });
-        let outcome = outcome.await.map_err(internal)?;
+        let outcome = outcome.await.map_err(wire::internal)?;
         Ok(Response::new(
-            wire::change_reply(outcome).map_err(internal)?,
+            wire::change_reply(outcome).map_err(wire::internal)?,
         ))
     }
 }
@@ -228,15 +230,9 @@ type EventSender = mpsc::Sender<Result<proto::VerifyEvent, Status>>;
 fn verify(service: &dyn ControlService, (name, mode): (&str, VerifyMode), events: &EventSender) {
     let mut progress = |progress| {
         // A slow client misses a step. If the client has left, the event is not needed.
-        let _ = events.try_send(wire::progress_event(progress).map_err(internal));
+        let _ = events.try_send(wire::progress_event(progress).map_err(wire::internal));
     };
     let outcome = service.verify(name, mode, &mut progress);
     // If the client has left, the outcome is not needed.
-    let _ = events.blocking_send(wire::outcome_event(outcome).map_err(internal));
-}
-
-/// An error of this program, as an answer.
-#[allow(clippy::needless_pass_by_value)] // for `map_err`
-fn internal(error: impl ToString) -> Status {
-    Status::internal(error.to_string())
+    let _ = events.blocking_send(wire::outcome_event(outcome).map_err(wire::internal));
 }

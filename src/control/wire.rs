@@ -133,3 +133,9 @@ pub(super) fn readers_reply(
         outcome: Some(outcome),
     })
 }
+
+/// An error of this program, as an answer.
+#[allow(clippy::needless_pass_by_value)] // for `map_err`
+pub(super) fn internal(error: impl ToString) -> tonic::Status {
+    tonic::Status::internal(error.to_string())
+}

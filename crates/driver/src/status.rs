@@ -37,11 +37,12 @@ fn slow(
 }
 
 /// The content of this copy by its role file. The notes know since when.
-fn copy(marks: RoleState) -> CopyStatus {
+fn copy(engine: &Engine, marks: RoleState) -> CopyStatus {
     CopyStatus {
         marked_in_sync: marks.is_in_sync(),
         complete: marks.record.complete,
         write_verifier: Some(marks.clients.verifier.get()),
+        readers: change_readers::list(engine),
         ..CopyStatus::default()
     }
 }
@@ -75,10 +76,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
             .gate
             .restart_within(&*engine.host, RESTART_WITHOUT_LEASE)
             .map(millis),
-        copy: CopyStatus {
-            readers: change_readers::list(engine),
-            ..copy(marks)
-        },
+        copy: copy(engine, marks),
         in_sync: state.is_in_sync() && poisoned.is_none(),
         disk_stall: engine.disk.watch.status(),
         ..status.sync

@@ -73,7 +73,7 @@ pub struct MetadataLog {
     /// The changes since both copies were equal.
     delta: Arc<DeltaTracker>,
     /// Those that ask what has changed.
-    readers: Arc<ChangeReaders>,
+    pub(crate) readers: Arc<ChangeReaders>,
     /// The run of the machine.
     boot: BootId,
 }
@@ -110,11 +110,6 @@ impl MetadataLog {
     /// The namespace was replaced by one that has the operations up to `osn`.
     pub fn set_applied(&self, osn: Osn) {
         self.note_applied(&mut self.applying.lock(), osn);
-    }
-
-    /// Those that ask what has changed.
-    pub fn readers(&self) -> &ChangeReaders {
-        &self.readers
     }
 
     /// Drops every pending operation, for a namespace that is replaced.

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use lockstep_fs::store::{
-    Access, ChangePoint, ChangeQuestion, ImageChunk, MarkTableSizes, OpenOptions,
+    Access, ChangeAccess, ChangePoint, ChangeQuestion, ImageChunk, MarkTableSizes, OpenOptions,
 };
 use lockstep_fs::{Store, keys};
 use lockstep_intentlog::LogOptions;
@@ -83,15 +83,19 @@ impl Copied {
     fn ask(&mut self) -> ChangeQuestion {
         self.drawn += 1;
         let (drawn, now) = ([self.drawn; 16], Timestamp::default());
-        let asked = self.store.changes().ask("reader", self.point, drawn, now);
+        let asked = ChangeAccess::of(&self.store).ask("reader", self.point, drawn, now);
         asked.unwrap().unwrap()
     }
 
     /// The paths of an answer; `None` for everything.
     fn told(&self, asked: &ChangeQuestion) -> Option<Vec<String>> {
-        let mut walk = self.store.changes().walk(asked).unwrap().ok()?;
+        let mut walk = ChangeAccess::of(&self.store).walk(asked).unwrap().ok()?;
         let mut paths = Vec::new();
-        while let Some(page) = self.store.changes().next_page(&mut walk).unwrap().unwrap() {
+        while let Some(page) = ChangeAccess::of(&self.store)
+            .next_page(&mut walk)
+            .unwrap()
+            .unwrap()
+        {
             let told = page.into_iter().map(|entry| entry.path);
             paths.extend(told.map(|path| String::from_utf8(path).unwrap()));
         }
@@ -126,7 +130,7 @@ fn waits_for_changes() -> bool {
     let ticket = copied.store.begin_write(copied.file, 0, 5, false).unwrap();
     copied.store.write_begun(&ticket, 0, b"bytes").unwrap();
     let asked = copied.ask();
-    !copied.store.changes().is_settled(&asked)
+    !ChangeAccess::of(&copied.store).is_settled(&asked)
 }
 
 /// A process that is killed at any moment of an operation.

@@ -3,6 +3,7 @@
 pub(in crate::cli) mod cluster_text;
 pub(in crate::cli) mod disk_text;
 mod promotion;
+pub(in crate::cli) mod readers_text;
 pub(in crate::cli) mod resync_text;
 mod scrub_text;
 mod space_text;
@@ -19,7 +20,6 @@ use lockstepfs::config::{Choice, Durability, Encryption, OnPeerLoss, Role};
 use lockstepfs::control::{ControlClient, NodeStatus};
 
 use crate::cli::arguments::RunningNodeArgs;
-use crate::cli::operate::changes::describe;
 use crate::cli::outcome::NO;
 use crate::cli::terminal::{bytes, count, duration, say, say_json};
 
@@ -242,8 +242,7 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
         "durability",
         durability_text(store.settings.durability).to_owned(),
     ));
-    let readers = store.sync.copy.readers.iter();
-    rows.extend(readers.map(|reader| ("reader", format!("{}: {}", reader.name, describe(reader)))));
+    rows.extend(readers_text::rows(store));
     rows.extend(store.space.map(|space| ("space", space_text::row(&space))));
     rows.extend(store.lost_found.iter().map(|kept| {
         let text = format!(

@@ -4,19 +4,19 @@ mod listing;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use lockstep_driver::report::{
     ChangeReaderStatus, ChangesHead, ChangesPart, ChangesQuestion, ReaderCommand,
 };
 use lockstepfs::control::ControlClient;
 
-use self::listing::{Form, Listing};
+use self::listing::{Form, Listing, Only};
 use crate::cli::arguments::RunningNodeArgs;
+use crate::cli::inspect::status::readers_text::describe;
 use crate::cli::outcome::NO;
-use crate::cli::terminal::{count, duration, say, say_json, warn};
+use crate::cli::terminal::{count, say, say_json, warn};
 
 /// Tell what has changed in a datastore since a reader has last asked
 ///
@@ -86,15 +86,6 @@ pub(crate) struct ChangesArgs {
     /// Print as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// A part of the entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Only {
-    /// Entries that are there
-    Present,
-    /// Names that are gone
-    Removed,
 }
 
 const EXAMPLES: &str = "\
@@ -239,15 +230,4 @@ fn finish(args: &ChangesArgs, readers: &[ChangeReaderStatus], text: &str) -> Res
 
 fn line(reader: &ChangeReaderStatus) -> String {
     format!("{}: {}\n", reader.name, describe(reader))
-}
-
-/// A reader in words, for the list and the status.
-pub(in crate::cli) fn describe(reader: &ChangeReaderStatus) -> String {
-    let heard = duration(Duration::from_millis(reader.heard_ms));
-    let since = match (&reader.since, reader.marks_lost) {
-        (_, true) => "its marks are lost: the next answer is \"everything\"".to_owned(),
-        (Some(since), false) => format!("has everything up to {since}"),
-        (None, false) => "has confirmed nothing".to_owned(),
-    };
-    format!("{since}; last heard of {heard} ago")
 }

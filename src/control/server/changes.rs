@@ -7,7 +7,6 @@ use tonic::Status;
 use super::super::proto::changes_event::Event;
 use super::super::service::ControlService;
 use super::super::{proto, wire};
-use super::internal;
 
 /// The events of one answer, on their way to the client.
 pub(super) type ChangesSender = mpsc::Sender<Result<proto::ChangesEvent, Status>>;
@@ -20,7 +19,7 @@ pub(super) fn tell(
     events: &ChangesSender,
 ) {
     let mut take = |part| {
-        let event = event_of(part).map_err(internal);
+        let event = event_of(part).map_err(wire::internal);
         events.blocking_send(event).is_ok()
     };
     let last = match service.changes(name, question, &mut take) {
@@ -29,7 +28,7 @@ pub(super) fn tell(
     };
     let last = last.map(|event| proto::ChangesEvent { event: Some(event) });
     // If the client has left, the end is not needed.
-    let _ = events.blocking_send(last.map_err(internal));
+    let _ = events.blocking_send(last.map_err(wire::internal));
 }
 
 fn failed(failure: CommandFailure) -> serde_json::Result<Event> {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use lockstep_fs::poison::utc;
 use lockstep_fs::store::{
-    ChangePoint, ChangeQuestion, ChangedEntry, EntryChange, LostMarks, READER_KEPT_DAYS,
-    READER_NAME_MAX, READERS_MAX, ReaderError, ReaderRecord, WholeAnswer,
+    ChangeAccess, ChangePoint, ChangeQuestion, ChangedEntry, EntryChange, LostMarks,
+    READER_KEPT_DAYS, READER_NAME_MAX, READERS_MAX, ReaderError, ReaderRecord, WholeAnswer,
 };
 use lockstep_fs::{OpError, StoreError};
 use lockstep_types::{Ino, Timestamp};
@@ -36,7 +36,7 @@ pub(crate) fn ask(
     take: &mut dyn FnMut(ChangesPart) -> bool,
 ) -> Result<(), CommandFailure> {
     let since = question.since.as_deref().map(read_point).transpose()?;
-    let changes = engine.store.changes();
+    let changes = ChangeAccess::of(&engine.store);
     let asked = turn(engine, &question.reader, since)?;
     wait_for(engine, || changes.is_settled(&asked).then_some(Ok(())))?;
     let walk = changes.walk(&asked).map_err(|error| unreadable(&error))?;
@@ -66,7 +66,7 @@ pub(crate) fn command(
     engine: &Engine,
     command: &ReaderCommand,
 ) -> Result<Vec<ChangeReaderStatus>, CommandFailure> {
-    let changes = engine.store.changes();
+    let changes = ChangeAccess::of(&engine.store);
     match command {
         ReaderCommand::List => {}
         ReaderCommand::Confirm { reader, point } => {
@@ -85,7 +85,7 @@ pub(crate) fn command(
 /// The readers of this node. Waits for no disk.
 pub(crate) fn list(engine: &Engine) -> Vec<ChangeReaderStatus> {
     let now = engine.host.time_of_day();
-    let list = engine.store.changes().list().into_iter();
+    let list = ChangeAccess::of(&engine.store).list().into_iter();
     list.map(|record| status(record, now)).collect()
 }
 
@@ -103,7 +103,7 @@ fn status(record: ReaderRecord, now: Timestamp) -> ChangeReaderStatus {
 /// Removes the readers that were not heard of for too long.
 pub(crate) fn expire(engine: &Engine) {
     let datastore = engine.name();
-    match engine.store.changes().expire(engine.host.time_of_day()) {
+    match ChangeAccess::of(&engine.store).expire(engine.host.time_of_day()) {
         Ok(removed) => {
             for reader in removed {
                 tracing::warn!(
@@ -126,7 +126,7 @@ fn turn(
     wait_for(engine, || {
         let drawn = engine.host.random_id();
         let now = engine.host.time_of_day();
-        let asked = engine.store.changes().ask(name, since, drawn, now);
+        let asked = ChangeAccess::of(&engine.store).ask(name, since, drawn, now);
         asked.map_err(|error| failure(engine, &error)).transpose()
     })
 }

@@ -16,12 +16,12 @@ pub struct ChangeAccess<'a> {
     store: &'a Store,
 }
 
-impl Store {
-    /// Those that ask what has changed.
-    pub fn changes(&self) -> ChangeAccess<'_> {
-        ChangeAccess {
-            readers: &self.readers,
-            store: self,
+impl<'a> ChangeAccess<'a> {
+    /// The change readers of this store.
+    pub fn of(store: &'a Store) -> Self {
+        Self {
+            readers: &store.readers,
+            store,
         }
     }
 }

@@ -167,15 +167,13 @@ fn open_on(
         .open_table(TIMES_FILE, TABLE_BYTES)
         .map_err(StoreError::disk("open", TIMES_FILE))?;
     let (unflushed, leftover) = UnflushedTable::open(table);
-    let last_use = last_use(&checkpoint, options);
-    let delta = Arc::new(open_delta(&backing, options, last_use)?);
-    let readers = Arc::new(ChangeReaders::open(&backing, options.marks, last_use)?);
+    let marks = open_marks(&backing, &checkpoint, options)?;
     let lost_found = Arc::new(LostFound::default());
     let content = ContentStore::new(
         StoreDisk::new(backing),
         unflushed,
         was_killed,
-        observers(&delta, &readers, &lost_found, sums),
+        observers(&marks, &lost_found, sums),
     );
     // Unless the previous process of this run of the machine was killed, the table is of some earlier moment: it would
     // put older times over newer ones that were synced.
@@ -202,14 +200,9 @@ fn open_on(
     )?;
     let store = Store {
         uuid,
-        metadata_log: MetadataLog::new(
-            log,
-            recovered,
-            options.boot,
-            (Arc::clone(&delta), Arc::clone(&readers)),
-        ),
-        delta,
-        readers,
+        metadata_log: MetadataLog::new(log, recovered, options.boot, marks.clone()),
+        delta: marks.0,
+        readers: marks.1,
         namespace,
         content,
         lost_found,
@@ -228,18 +221,9 @@ fn last_run(checkpoint: &Checkpoint, options: &OpenOptions) -> LastRun {
     }
 }
 
-const fn last_use(checkpoint: &Checkpoint, options: &OpenOptions) -> LastUse {
-    LastUse {
-        boot: options.boot,
-        last_boot: checkpoint.boot,
-        epoch: checkpoint.epoch,
-    }
-}
-
 /// The observers of changed bytes, and the keeper of the sums.
 fn observers(
-    delta: &Arc<DeltaTracker>,
-    readers: &Arc<ChangeReaders>,
+    (delta, readers): &StoreMarks,
     lost_found: &Arc<LostFound>,
     sums: SumKeeper,
 ) -> Observers {
@@ -251,13 +235,23 @@ fn observers(
     Observers::new(list, Arc::new(sums))
 }
 
-/// The delta, as the last process has left it. Recovery notes the content that it changes again.
-fn open_delta(
+/// The delta and the change readers of a store.
+type StoreMarks = (Arc<DeltaTracker>, Arc<ChangeReaders>);
+
+/// The marks, as the last process has left them. Recovery notes the content that it changes again.
+fn open_marks(
     backing: &Arc<dyn Backing>,
+    checkpoint: &Checkpoint,
     options: &OpenOptions,
-    last_use: LastUse,
-) -> Result<DeltaTracker, StoreError> {
-    MarkTables::open(backing, options.marks, last_use).map(DeltaTracker::open)
+) -> Result<StoreMarks, StoreError> {
+    let last_use = LastUse {
+        boot: options.boot,
+        last_boot: checkpoint.boot,
+        epoch: checkpoint.epoch,
+    };
+    let tables = MarkTables::open(backing, options.marks, last_use)?;
+    let readers = ChangeReaders::open(backing, options.marks, last_use)?;
+    Ok((Arc::new(DeltaTracker::open(tables)), Arc::new(readers)))
 }
 
 /// Makes the recovered state durable.

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use lockstep_fs::store::{
-    ChangePoint, ChangeQuestion, ChangedEntry, EntryChange, LostMarks, READERS_MAX, ReaderError,
-    WholeAnswer,
+    ChangeAccess, ChangePoint, ChangeQuestion, ChangedEntry, EntryChange, LostMarks, READERS_MAX,
+    ReaderError, WholeAnswer,
 };
 use lockstep_fs::{OpError, Store, StoreView};
 use lockstep_lossy::disk::{Disk, Verdict};
@@ -173,11 +173,9 @@ impl Copy {
         since: Option<ChangePoint>,
     ) -> Result<ChangeQuestion, ReaderError> {
         self.drawn += 1;
-        let asked = store
-            .changes()
-            .ask(READER, since, [self.drawn; 16], time(DAY))?;
+        let asked = ChangeAccess::of(store).ask(READER, since, [self.drawn; 16], time(DAY))?;
         let asked = asked.expect("nothing is under way");
-        assert!(store.changes().is_settled(&asked));
+        assert!(ChangeAccess::of(store).is_settled(&asked));
         Ok(asked)
     }
 
@@ -197,7 +195,7 @@ impl Copy {
         store: &Store,
         asked: &ChangeQuestion,
     ) -> Result<Option<WholeAnswer>, OpError> {
-        let mut walk = match store.changes().walk(asked)? {
+        let mut walk = match ChangeAccess::of(store).walk(asked)? {
             Ok(walk) => walk,
             Err(why) => {
                 self.entries = whole(store)?;
@@ -205,7 +203,7 @@ impl Copy {
             }
         };
         let mut entries = self.entries.clone();
-        while let Some(page) = store.changes().next_page(&mut walk)?.unwrap() {
+        while let Some(page) = ChangeAccess::of(store).next_page(&mut walk)?.unwrap() {
             for entry in page {
                 apply(store, &entry, &mut entries)?;
             }
@@ -367,7 +365,7 @@ fn change(store: &Store, copy: &mut Copy, tree: Tree) -> Result<(), OpError> {
     client.unlink(Ino::ROOT, "link")?;
     client.meta(MetaRequest::Reap { ino: tree.linked })?;
     if let Some(point) = copy.point {
-        let confirmed = store.changes().confirm(READER, point, time(DAY));
+        let confirmed = ChangeAccess::of(store).confirm(READER, point, time(DAY));
         confirmed.map_err(stopped)?;
     }
     store.checkpoint()?;
@@ -499,7 +497,7 @@ fn an_unconfirmed_answer_is_told_again() {
     copy.ask(&node.store, None).unwrap();
     client.write(tree.big, 9 * PART, 10).unwrap();
     // The answer of another question than the last one cannot be confirmed.
-    let late = node.store.changes().confirm(READER, lost.point, time(DAY));
+    let late = ChangeAccess::of(&node.store).confirm(READER, lost.point, time(DAY));
     assert!(matches!(late, Err(ReaderError::OtherPoint { .. })));
     assert_eq!(copy.update(&node.store).unwrap(), None);
     assert_ne!(copy.point, confirmed);
@@ -512,9 +510,9 @@ fn an_answer_that_is_replaced_ends() {
     let mut client = Client::new(&node.store, 1000);
     client.write(tree.big, 0, 10).unwrap();
     let asked = copy.ask(&node.store, copy.point).unwrap();
-    let mut walk = node.store.changes().walk(&asked).unwrap().unwrap();
+    let mut walk = ChangeAccess::of(&node.store).walk(&asked).unwrap().unwrap();
     copy.ask(&node.store, None).unwrap();
-    let page = node.store.changes().next_page(&mut walk).unwrap();
+    let page = ChangeAccess::of(&node.store).next_page(&mut walk).unwrap();
     assert!(page.is_err());
 }
 
@@ -527,17 +525,15 @@ fn a_question_waits_for_the_changes_that_have_begun() {
     let ticket = store.begin_write(tree.big, 50 * PART, 3, false).unwrap();
     store.write_begun(&ticket, 50 * PART, b"new").unwrap();
     copy.drawn += 1;
-    let asked = store
-        .changes()
-        .ask(READER, copy.point, [copy.drawn; 16], time(DAY));
+    let asked = ChangeAccess::of(store).ask(READER, copy.point, [copy.drawn; 16], time(DAY));
     let asked = asked.unwrap().unwrap();
-    assert!(!store.changes().is_settled(&asked));
+    assert!(!ChangeAccess::of(store).is_settled(&asked));
     // Another question has to wait for this one.
-    let other = store.changes().ask("other", None, [99; 16], time(DAY));
+    let other = ChangeAccess::of(store).ask("other", None, [99; 16], time(DAY));
     assert!(other.unwrap().is_none());
     store.complete_write(&ticket, 50 * PART + 3, osn, at);
     drop(ticket);
-    assert!(store.changes().is_settled(&asked));
+    assert!(ChangeAccess::of(store).is_settled(&asked));
     copy.take(store, &asked).unwrap();
     copy.assert_is(store, "after the write");
 }
@@ -547,7 +543,7 @@ fn readers_are_bounded_named_removed_and_forgotten() {
     let (mut node, tree, mut copy) = copied();
     let ask = |store: &Store, name: &str, day: i64| {
         let drawn = [u8::try_from(day).unwrap(); 16];
-        store.changes().ask(name, None, drawn, time(day * DAY))
+        ChangeAccess::of(store).ask(name, None, drawn, time(day * DAY))
     };
     for number in 1..READERS_MAX {
         assert!(ask(&node.store, &format!("r{number}"), 40).is_ok());
@@ -559,25 +555,29 @@ fn readers_are_bounded_named_removed_and_forgotten() {
         assert!(matches!(bad, Err(ReaderError::BadName(_))));
     }
     node.kill();
-    node.store.changes().remove("r1").unwrap();
+    ChangeAccess::of(&node.store).remove("r1").unwrap();
     let files = |node: &Node| {
         let files = node.disk.files();
         files.iter().filter(|path| path.contains("reader.")).count()
     };
     assert_eq!(files(&node), 6);
-    let gone = node.store.changes().remove("r1");
+    let gone = ChangeAccess::of(&node.store).remove("r1");
     assert!(matches!(gone, Err(ReaderError::Unknown(_))));
     // The first reader was last heard of on the first day.
-    let expired = node.store.changes().expire(time(31 * DAY)).unwrap();
+    let expired = ChangeAccess::of(&node.store)
+        .expire(time(31 * DAY))
+        .unwrap();
     assert_eq!(expired, Vec::<String>::new());
-    let expired = node.store.changes().expire(time(31 * DAY + 1)).unwrap();
+    let expired = ChangeAccess::of(&node.store)
+        .expire(time(31 * DAY + 1))
+        .unwrap();
     assert_eq!(expired, [READER]);
     assert_eq!(files(&node), 4);
     change_bytes(&mut Client::new(&node.store, 1000), tree).unwrap();
     let why = copy.update(&node.store).unwrap();
     assert_eq!(why, Some(WholeAnswer::Registered));
     node.restart();
-    let names: Vec<_> = node.store.changes().list();
+    let names: Vec<_> = ChangeAccess::of(&node.store).list();
     let names: Vec<_> = names.into_iter().map(|record| record.name).collect();
     assert_eq!(names, [READER, "r2", "r3"]);
 }

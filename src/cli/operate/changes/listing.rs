@@ -5,10 +5,18 @@
 use std::io::{self, BufWriter, Stdout, Write};
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use lockstep_driver::report::{ChangeEntry, ChangesHead};
 use serde_json::json;
 
-use super::Only;
+/// A part of the entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Only {
+    /// Entries that are there
+    Present,
+    /// Names that are gone
+    Removed,
+}
 
 /// The form of the list.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -61,7 +61,7 @@ impl ReaderColumn {
     }
 
     /// Drops all marks, and the words.
-    pub fn begin_anew(&mut self) {
+    pub fn reset(&mut self) {
         self.kept.void();
         self.clear();
     }

@@ -82,7 +82,7 @@ impl ChangeReader {
     ) -> Self {
         let mut columns = tables.map(ReaderColumn::open);
         for column in &mut columns {
-            column.begin_anew();
+            column.reset();
             column.opened(epoch);
         }
         let points = ReaderPoints {
