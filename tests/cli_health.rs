@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::{
-    ClusterStatus, CommandFailure, RoleReport, ServiceStatus, VerifyMode, VerifyProgress,
-    VerifyReport,
+    ChangeReaderStatus, ChangesPart, ChangesQuestion, ClusterStatus, CommandFailure, ReaderCommand,
+    RoleReport, ServiceStatus, VerifyMode, VerifyProgress, VerifyReport,
 };
 use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleCommand};
@@ -74,6 +74,23 @@ impl ControlService for FakePrimary {
         });
         alpha.sync.service_since_ms = if self.is_fresh { 10 } else { 3_600_000 };
         node_with(alpha)
+    }
+
+    fn changes(
+        &self,
+        _: &str,
+        _: &ChangesQuestion,
+        _: &mut dyn FnMut(ChangesPart) -> bool,
+    ) -> Result<(), CommandFailure> {
+        unreachable!("nobody asks what has changed")
+    }
+
+    fn change_readers(
+        &self,
+        _: &str,
+        _: &ReaderCommand,
+    ) -> Result<Vec<ChangeReaderStatus>, CommandFailure> {
+        unreachable!("nobody asks for change readers")
     }
 
     fn verify(

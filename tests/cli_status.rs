@@ -8,7 +8,8 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    CommandFailure, Difference, RoleReport, ServiceStatus, VerifyMode, VerifyProgress, VerifyReport,
+    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, Difference, ReaderCommand,
+    RoleReport, ServiceStatus, VerifyMode, VerifyProgress, VerifyReport,
 };
 use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::config::{Role, Standby};
@@ -24,6 +25,23 @@ impl ControlService for PretendedNode {
         let mut alpha = alpha(ServiceStatus::Alone, self.in_sync);
         alpha.sync.reason = (!self.in_sync).then(|| "the peer has gone".to_owned());
         node_with(alpha)
+    }
+
+    fn changes(
+        &self,
+        _: &str,
+        _: &ChangesQuestion,
+        _: &mut dyn FnMut(ChangesPart) -> bool,
+    ) -> Result<(), CommandFailure> {
+        unreachable!("nobody asks what has changed")
+    }
+
+    fn change_readers(
+        &self,
+        _: &str,
+        _: &ReaderCommand,
+    ) -> Result<Vec<ChangeReaderStatus>, CommandFailure> {
+        unreachable!("nobody asks for change readers")
     }
 
     fn verify(

@@ -10,11 +10,11 @@ use std::process::Command;
 
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
-    AddressDeparture, BlocksDifference, ClusterStatus, CopyStatus, DatastoreStatus, Difference,
-    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus, ProvedStatus,
-    ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus, ServiceStatus, SettingsStatus,
-    SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus,
-    VerifyReport, WitnessStatus, WorkStatus,
+    AddressDeparture, BlocksDifference, ChangeEntry, ChangeReaderStatus, ChangedRange, ChangesHead,
+    ClusterStatus, CopyStatus, DatastoreStatus, Difference, DiskStallStatus, FailoverTimesStatus,
+    LostFoundStatus, PeerStatus, PoisonStatus, ProvedStatus, ResyncPhase, ResyncStatus, ResyncWait,
+    RoleReport, ScrubStatus, ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus,
+    StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
@@ -50,7 +50,30 @@ fn copy() -> CopyStatus {
             last_ended: Some(String::new()),
             ..ScrubStatus::default()
         }),
+        readers: vec![reader()],
     }
+}
+
+fn reader() -> ChangeReaderStatus {
+    ChangeReaderStatus {
+        since: Some(String::new()),
+        ..ChangeReaderStatus::default()
+    }
+}
+
+/// The JSON output of `lockstep changes`, as the command puts its parts together.
+fn changes() -> Value {
+    let entry = ChangeEntry {
+        ranges: vec![ChangedRange {
+            offset: 0,
+            length: 1,
+        }],
+        ..ChangeEntry::default()
+    };
+    let mut printed = serde_json::to_value(ChangesHead::default()).unwrap();
+    printed["entries"] = serde_json::json!([entry]);
+    printed["entries_total"] = 1.into();
+    printed
 }
 
 fn cluster() -> ClusterStatus {
@@ -254,6 +277,8 @@ fn every_key_is_described_and_no_other() {
     let printed = [
         serde_json::to_value(status()).unwrap(),
         serde_json::to_value(report()).unwrap(),
+        changes(),
+        serde_json::json!({ "readers": [reader()] }),
         serde_json::to_value(change_of_role()).unwrap(),
         made(),
         serde_json::to_value(cleared()).unwrap(),

@@ -1,6 +1,7 @@
 //! The commands that run a node or a witness, and that change the role or the state of one.
 
 pub(super) mod background;
+pub(super) mod changes;
 pub(super) mod clear_poison;
 pub(super) mod demote;
 pub(super) mod drill;

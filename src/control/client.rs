@@ -1,5 +1,7 @@
 //! The client of the control socket, with blocking calls.
 
+mod changes;
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -91,6 +91,9 @@ pub enum ControlError {
     /// The nodes could not be compared.
     #[error("could not compare: {0}")]
     Verify(CommandFailure),
+    /// A change reader got no answer.
+    #[error("no answer to the change reader: {0}")]
+    Changes(CommandFailure),
     /// The role of the node was not changed.
     #[error("could not change the role: {0}")]
     ChangeRole(CommandFailure),

@@ -3,6 +3,8 @@
 //! A thread of its own runs the tokio runtime. The service's methods run on the runtime's blocking threads, so that
 //! a long comparison never delays a status. A stop does not wait for clients: their connections end.
 
+mod changes;
+
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use super::error::ControlError;
 use super::service::ControlService;
 use super::socket::{self, SocketFile, socket_error};
 use super::{proto, wire};
-use lockstep_driver::report::VerifyMode;
+use lockstep_driver::report::{ChangesQuestion, VerifyMode};
 
 /// Most events of one comparison that wait for a slow client.
 const QUEUED_EVENTS_MAX: usize = 16;
@@ -118,8 +120,10 @@ impl proto::control_server::Control for ControlHandler {
     ) -> Result<Response<proto::StatusReply>, Status> {
         let service = Arc::clone(&self.service);
         let status = tokio::task::spawn_blocking(move || service.status());
-        let status = status.await.map_err(internal)?;
-        Ok(Response::new(wire::convert(status).map_err(internal)?))
+        let status = status.await.map_err(wire::internal)?;
+        Ok(Response::new(
+            wire::convert(status).map_err(wire::internal)?,
+        ))
     }
 
     type VerifyStream = Events;
@@ -144,6 +148,49 @@ impl proto::control_server::Control for ControlHandler {
         let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
         tokio::task::spawn_blocking(move || verify(&*service, (&name, mode), &events));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    type ChangesStream = Pin<Box<ReceiverStream<Result<proto::ChangesEvent, Status>>>>;
+
+    async fn changes(
+        &self,
+        request: Request<proto::ChangesRequest>,
+    ) -> Result<Response<Self::ChangesStream>, Status> {
+        let service = Arc::clone(&self.service);
+        let proto::ChangesRequest {
+            datastore,
+            reader,
+            since,
+            ranges,
+        } = request.into_inner();
+        let question = ChangesQuestion {
+            reader,
+            since,
+            ranges,
+        };
+        let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
+        tokio::task::spawn_blocking(move || {
+            changes::tell(&*service, &datastore, &question, &events);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn change_readers(
+        &self,
+        request: Request<proto::ChangeReadersRequest>,
+    ) -> Result<Response<proto::ChangeReadersReply>, Status> {
+        let request = request.into_inner();
+        let command = wire::reader_command(request.command).ok_or_else(|| {
+            Status::unimplemented("this node does not know that command about change readers")
+        })?;
+        let service = Arc::clone(&self.service);
+        let outcome = tokio::task::spawn_blocking(move || {
+            service.change_readers(&request.datastore, &command)
+        });
+        let outcome = outcome.await.map_err(wire::internal)?;
+        Ok(Response::new(
+            wire::readers_reply(outcome).map_err(wire::internal)?,
+        ))
     }
 
     async fn follow_address(
@@ -171,9 +218,9 @@ impl proto::control_server::Control for ControlHandler {
             // The change is carried out also if the client has left.
             service.change_role(&request.datastore, change)
         });
-        let outcome = outcome.await.map_err(internal)?;
+        let outcome = outcome.await.map_err(wire::internal)?;
         Ok(Response::new(
-            wire::change_reply(outcome).map_err(internal)?,
+            wire::change_reply(outcome).map_err(wire::internal)?,
         ))
     }
 }
@@ -183,15 +230,9 @@ type EventSender = mpsc::Sender<Result<proto::VerifyEvent, Status>>;
 fn verify(service: &dyn ControlService, (name, mode): (&str, VerifyMode), events: &EventSender) {
     let mut progress = |progress| {
         // A slow client misses a step. If the client has left, the event is not needed.
-        let _ = events.try_send(wire::progress_event(progress).map_err(internal));
+        let _ = events.try_send(wire::progress_event(progress).map_err(wire::internal));
     };
     let outcome = service.verify(name, mode, &mut progress);
     // If the client has left, the outcome is not needed.
-    let _ = events.blocking_send(wire::outcome_event(outcome).map_err(internal));
-}
-
-/// An error of this program, as an answer.
-#[allow(clippy::needless_pass_by_value)] // for `map_err`
-fn internal(error: impl ToString) -> Status {
-    Status::internal(error.to_string())
+    let _ = events.blocking_send(wire::outcome_event(outcome).map_err(wire::internal));
 }

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 
 use lockstep_driver::report::{
-    CommandFailure, RoleReport, VerifyMode, VerifyProgress, VerifyReport,
+    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, ReaderCommand, RoleReport,
+    VerifyMode, VerifyProgress, VerifyReport,
 };
 
 use super::report::NodeStatus;
@@ -34,6 +35,21 @@ pub trait ControlService: Send + Sync + 'static {
         mode: VerifyMode,
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure>;
+
+    /// Tells a change reader what has changed in the datastore `name`, part by part, until `take` returns false.
+    fn changes(
+        &self,
+        name: &str,
+        question: &ChangesQuestion,
+        take: &mut dyn FnMut(ChangesPart) -> bool,
+    ) -> Result<(), CommandFailure>;
+
+    /// Carries out a command about the change readers of the datastore `name`; returns the list afterwards.
+    fn change_readers(
+        &self,
+        name: &str,
+        command: &ReaderCommand,
+    ) -> Result<Vec<ChangeReaderStatus>, CommandFailure>;
 
     /// Changes the role of this node in the datastore `name`. Returns when the change is done, or has failed and has
     /// changed nothing.

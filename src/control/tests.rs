@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    AddressDeparture, BlocksDifference, ClusterStatus, CommandFailure, CopyStatus, DatastoreStatus,
+    AddressDeparture, BlocksDifference, ChangeEntry, ChangeReaderStatus, ChangedRange, ChangesHead,
+    ChangesPart, ChangesQuestion, ClusterStatus, CommandFailure, CopyStatus, DatastoreStatus,
     Difference, DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus,
-    ProvedStatus, ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus, ServiceStatus,
-    SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus,
-    VerifiedStatus, VerifyMode, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
+    ProvedStatus, ReaderCommand, ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus,
+    ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus,
+    TimesStatus, VerifiedStatus, VerifyMode, VerifyProgress, VerifyReport, WitnessStatus,
+    WorkStatus,
 };
 
 use super::*;
@@ -62,6 +64,17 @@ fn copy_in_sync() -> CopyStatus {
             healed_total: 2,
             unproved_blocks: 1,
         }),
+        readers: vec![fake_reader()],
+    }
+}
+
+fn fake_reader() -> ChangeReaderStatus {
+    ChangeReaderStatus {
+        name: "nightly".to_owned(),
+        since: Some("1.42-0123456789abcdef".to_owned()),
+        registered: "2025-11-19T02:13:07Z".to_owned(),
+        heard_ms: 60_000,
+        marks_lost: true,
     }
 }
 
@@ -247,6 +260,41 @@ impl ControlService for FakeNode {
         Ok(fake_report())
     }
 
+    fn changes(
+        &self,
+        name: &str,
+        question: &ChangesQuestion,
+        take: &mut dyn FnMut(ChangesPart) -> bool,
+    ) -> Result<(), CommandFailure> {
+        assert_eq!(*question, fake_question());
+        for part in fake_changes() {
+            assert!(take(part));
+        }
+        if name == "alpha" {
+            Ok(())
+        } else {
+            Err(no_datastore(name))
+        }
+    }
+
+    fn change_readers(
+        &self,
+        name: &str,
+        command: &ReaderCommand,
+    ) -> Result<Vec<ChangeReaderStatus>, CommandFailure> {
+        match command {
+            ReaderCommand::List => Ok(vec![fake_reader()]),
+            ReaderCommand::Confirm { reader, point } => {
+                assert_eq!((reader.as_str(), point.as_str()), ("nightly", "1.42-1"));
+                Ok(vec![fake_reader(), fake_reader()])
+            }
+            ReaderCommand::Remove { reader } => {
+                assert_eq!(reader, "nightly");
+                Err(no_datastore(name))
+            }
+        }
+    }
+
     fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {
         if name != "alpha" {
             return Err(no_datastore(name));
@@ -259,6 +307,40 @@ impl ControlService for FakeNode {
         let told = (name.to_owned(), address);
         assert_eq!(told, ("alpha".to_owned(), "2001:db8::10".parse().unwrap()));
     }
+}
+
+fn fake_question() -> ChangesQuestion {
+    ChangesQuestion {
+        reader: "nightly".to_owned(),
+        since: Some("1.42-1".to_owned()),
+        ranges: true,
+    }
+}
+
+fn fake_changes() -> [ChangesPart; 3] {
+    let entry = ChangeEntry {
+        change: "changed".to_owned(),
+        path: "a/b".to_owned(),
+        path_hex: Some("612f62".to_owned()),
+        inode: Some(7),
+        size: Some(70_000),
+        attributes: true,
+        ranges: vec![ChangedRange {
+            offset: 65_536,
+            length: 4464,
+        }],
+    };
+    let head = ChangesHead {
+        point: "1.43-2".to_owned(),
+        since: Some("1.42-1".to_owned()),
+        everything: None,
+        reason: None,
+    };
+    [
+        ChangesPart::Head(head),
+        ChangesPart::Entries(vec![entry.clone(), entry]),
+        ChangesPart::Entries(Vec::new()),
+    ]
 }
 
 fn no_datastore(name: &str) -> CommandFailure {
@@ -384,6 +466,40 @@ fn a_comparison_that_cannot_be_made_says_why() {
         text.contains("\"nonsense\"") && text.contains("cure:"),
         "{text}"
     );
+}
+
+#[test]
+fn an_answer_to_a_change_reader_arrives_part_by_part() {
+    let (_directory, path, _server) = running();
+    let mut client = ControlClient::connect(&path).unwrap();
+    let mut ask = |name: &str| {
+        let mut parts = Vec::new();
+        let outcome = client.changes(name, &fake_question(), &mut |part| {
+            parts.push(part);
+            Ok::<(), ControlError>(())
+        });
+        (parts, outcome)
+    };
+    let (parts, outcome) = ask("alpha");
+    assert_eq!(parts, fake_changes());
+    outcome.unwrap();
+    // The answer that ends early is an error, also behind entries.
+    let error = ask("nonsense").1.unwrap_err().to_string();
+    assert!(error.contains("\"nonsense\""), "{error}");
+}
+
+#[test]
+fn each_command_about_change_readers_arrives_and_is_answered() {
+    let (_directory, path, _server) = running();
+    let mut client = ControlClient::connect(&path).unwrap();
+    let mut command = |command| client.change_readers("alpha", &command);
+    assert_eq!(command(ReaderCommand::List).unwrap(), [fake_reader()]);
+    let (reader, point) = ("nightly".to_owned(), "1.42-1".to_owned());
+    let confirm = ReaderCommand::Confirm { reader, point };
+    assert_eq!(command(confirm).unwrap().len(), 2);
+    let reader = "nightly".to_owned();
+    let error = command(ReaderCommand::Remove { reader }).unwrap_err();
+    assert!(matches!(error, ControlError::Changes(_)), "{error}");
 }
 
 #[test]

@@ -5,13 +5,16 @@
 //! of a newer node that it does not know.
 
 use lockstep_driver::report::{
-    CommandFailure, ResyncPhase, RoleReport, VerifyProgress, VerifyReport,
+    ChangeReaderStatus, CommandFailure, ReaderCommand, ResyncPhase, RoleReport, VerifyProgress,
+    VerifyReport,
 };
 use lockstep_types::Choice;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::proto;
+use super::proto::change_readers_reply::Outcome as ReadersOutcome;
+use super::proto::change_readers_request::Command;
 use super::proto::change_role_reply::Outcome;
 use super::proto::change_role_request::Change;
 use super::proto::verify_event::Event;
@@ -86,4 +89,53 @@ pub(super) fn change_reply(
     Ok(proto::ChangeRoleReply {
         outcome: Some(outcome),
     })
+}
+
+pub(super) fn readers_request(
+    datastore: &str,
+    command: &ReaderCommand,
+) -> proto::ChangeReadersRequest {
+    let command = match command.clone() {
+        ReaderCommand::List => Command::List(proto::ListReaders {}),
+        ReaderCommand::Confirm { reader, point } => {
+            Command::Confirm(proto::ConfirmPoint { reader, point })
+        }
+        ReaderCommand::Remove { reader } => Command::Remove(proto::RemoveReader { reader }),
+    };
+    proto::ChangeReadersRequest {
+        datastore: datastore.to_owned(),
+        command: Some(command),
+    }
+}
+
+/// Returns the command; `None` for one of a newer program that this node does not know.
+pub(super) fn reader_command(command: Option<Command>) -> Option<ReaderCommand> {
+    Some(match command? {
+        Command::List(proto::ListReaders {}) => ReaderCommand::List,
+        Command::Confirm(proto::ConfirmPoint { reader, point }) => {
+            ReaderCommand::Confirm { reader, point }
+        }
+        Command::Remove(proto::RemoveReader { reader }) => ReaderCommand::Remove { reader },
+    })
+}
+
+pub(super) fn readers_reply(
+    outcome: Result<Vec<ChangeReaderStatus>, CommandFailure>,
+) -> serde_json::Result<proto::ChangeReadersReply> {
+    let outcome = match outcome {
+        Ok(readers) => {
+            let readers: Result<_, _> = readers.into_iter().map(convert).collect();
+            ReadersOutcome::List(proto::ChangeReaderList { readers: readers? })
+        }
+        Err(failure) => ReadersOutcome::Failure(convert(failure)?),
+    };
+    Ok(proto::ChangeReadersReply {
+        outcome: Some(outcome),
+    })
+}
+
+/// An error of this program, as an answer.
+#[allow(clippy::needless_pass_by_value)] // for `map_err`
+pub(super) fn internal(error: impl ToString) -> tonic::Status {
+    tonic::Status::internal(error.to_string())
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use lockstep_driver::Datastore;
 use lockstep_driver::report::{
-    CommandFailure, RoleReport, VerifyMode, VerifyProgress, VerifyReport,
+    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, ReaderCommand, RoleReport,
+    VerifyMode, VerifyProgress, VerifyReport,
 };
 use lockstep_link::WarningLimiter;
 
@@ -166,6 +167,23 @@ impl ControlService for NodeShared {
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
         self.running(name)?.1.verify(mode, progress)
+    }
+
+    fn changes(
+        &self,
+        name: &str,
+        question: &ChangesQuestion,
+        take: &mut dyn FnMut(ChangesPart) -> bool,
+    ) -> Result<(), CommandFailure> {
+        self.running(name)?.1.changes(question, take)
+    }
+
+    fn change_readers(
+        &self,
+        name: &str,
+        command: &ReaderCommand,
+    ) -> Result<Vec<ChangeReaderStatus>, CommandFailure> {
+        self.running(name)?.1.change_readers(command)
     }
 
     fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {

@@ -13,10 +13,14 @@ use crate::config::settings::Setting;
 use crate::config::{ConfigHandle, ConfigRefused, DatastoreConfig};
 use crate::durable::{DatastoreError, failed, refused, tables};
 use crate::engine::Engine;
+use crate::jobs::change_readers;
 use crate::jobs::resync::ResyncJobs;
 use crate::maintenance::Maintenance;
 use crate::report::comparison::verify_report;
-use crate::report::{CommandFailure, DatastoreStatus, VerifyMode, VerifyProgress, VerifyReport};
+use crate::report::{
+    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, DatastoreStatus,
+    ReaderCommand, VerifyMode, VerifyProgress, VerifyReport,
+};
 use crate::role::keeper::RoleKeeper;
 use crate::service_gate::ServiceGate;
 use crate::session::Session;
@@ -173,6 +177,35 @@ impl Datastore {
                 "ask the primary",
             )),
         }
+    }
+
+    /// Tells a change reader what has changed, part by part, until `take` returns false.
+    ///
+    /// # Errors
+    /// If this node does not serve the datastore, or there is no answer.
+    pub fn changes(
+        &self,
+        question: &ChangesQuestion,
+        take: &mut dyn FnMut(ChangesPart) -> bool,
+    ) -> Result<(), CommandFailure> {
+        match self.session() {
+            Session::Primary(_) => change_readers::ask(&self.engine, question, take),
+            Session::Undecided(_) | Session::Secondary(_) => Err(CommandFailure::new(
+                "this node does not serve the datastore: its files cannot be copied here",
+                "ask the primary, where the datastore is mounted",
+            )),
+        }
+    }
+
+    /// Carries out a command about the change readers of this node, in any role; returns the list afterwards.
+    ///
+    /// # Errors
+    /// If there is no such reader, or the disk fails.
+    pub fn change_readers(
+        &self,
+        command: &ReaderCommand,
+    ) -> Result<Vec<ChangeReaderStatus>, CommandFailure> {
+        change_readers::command(&self.engine, command)
     }
 
     /// Ends all work: nothing new begins, the connection is closed, queued jobs are done. The threads that run this

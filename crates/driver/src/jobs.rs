@@ -2,6 +2,7 @@
 //! at the place of the store.
 
 pub(crate) mod barriers;
+pub(crate) mod change_readers;
 pub(crate) mod resync;
 pub(crate) mod store_place;
 pub(crate) mod sync_mark;

@@ -1,5 +1,6 @@
 //! The reports of a datastore: plain data, the same in JSON as on the control socket.
 
+mod changes;
 mod cluster;
 pub(crate) mod comparison;
 mod copy;
@@ -13,6 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::DatastoreConfig;
 
+pub use changes::{
+    ChangeEntry, ChangeReaderStatus, ChangedRange, ChangesHead, ChangesPart, ChangesQuestion,
+    ReaderCommand,
+};
 pub use cluster::ClusterStatus;
 pub use copy::{CopyStatus, ProvedStatus, ScrubStatus};
 pub use lockstep_types::{ResyncPhase, ResyncStatus, ResyncWait};

@@ -12,7 +12,7 @@ use lockstep_types::{Ino, Osn};
 use crate::client::Standing;
 use crate::durable::role_file::RoleState;
 use crate::engine::Engine;
-use crate::jobs::store_place;
+use crate::jobs::{change_readers, store_place};
 use crate::report::{
     CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SlowOperationStatus,
     SpaceStatus, SyncStatus, WorkStatus,
@@ -37,11 +37,12 @@ fn slow(
 }
 
 /// The content of this copy by its role file. The notes know since when.
-fn copy(marks: RoleState) -> CopyStatus {
+fn copy(engine: &Engine, marks: RoleState) -> CopyStatus {
     CopyStatus {
         marked_in_sync: marks.is_in_sync(),
         complete: marks.record.complete,
         write_verifier: Some(marks.clients.verifier.get()),
+        readers: change_readers::list(engine),
         ..CopyStatus::default()
     }
 }
@@ -75,7 +76,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
             .gate
             .restart_within(&*engine.host, RESTART_WITHOUT_LEASE)
             .map(millis),
-        copy: copy(marks),
+        copy: copy(engine, marks),
         in_sync: state.is_in_sync() && poisoned.is_none(),
         disk_stall: engine.disk.watch.status(),
         ..status.sync

@@ -53,6 +53,7 @@ use crate::namespace::record::Body;
 use crate::paths::content_path;
 use crate::store_disk::StoreDisk;
 use crate::sums::SumKeeper;
+use crate::under_way::ChangeUnderWay;
 
 pub use self::open_file::{LastWrite, OpenFile, SyncPoint, open_content};
 pub use self::read::SeekFor;
@@ -64,12 +65,21 @@ pub struct WriteTicket {
     is_durable: bool,
     dirty: Arc<DirtySet>,
     sums: Arc<SumKeeper>,
+    /// Until the write is over, for those that ask what has changed.
+    under_way: Option<ChangeUnderWay>,
 }
 
 impl WriteTicket {
     /// The written file.
     pub(crate) fn file(&self) -> &OpenFile {
         &self.file
+    }
+
+    /// The change is under way as long as the ticket.
+    pub(crate) fn until_over(self, change: ChangeUnderWay) -> Self {
+        let mut ticket = self;
+        ticket.under_way = Some(change);
+        ticket
     }
 
     /// The write has failed. When the last write under way on the file ends, the content is cut to the size of the
@@ -256,6 +266,7 @@ impl ContentStore {
             is_durable,
             dirty: Arc::clone(self.sync.dirty()),
             sums: Arc::clone(self.observers.sums()),
+            under_way: None,
         })
     }
 

@@ -43,6 +43,7 @@ mod kept;
 mod kept_column;
 mod kept_marks;
 mod mark_tables;
+mod readers;
 mod region_marks;
 mod requests;
 mod rest;
@@ -69,6 +70,11 @@ use changes::{Changes, changed_bytes, replicated_keys};
 pub(crate) use interval_marks::IntervalMarks;
 use kept::{DeltaWords, KeptDelta, Lead};
 pub use mark_tables::MarkTables;
+pub use readers::{
+    AnswerReplaced, ChangeAsk, ChangePoint, ChangeQuestion, ChangeReaders, ChangeWalk,
+    ChangedEntry, EntryChange, LostMarks, NotAPoint, READER_KEPT_DAYS, READER_NAME_MAX,
+    READERS_MAX, ReaderError, ReaderRecord, WholeAnswer,
+};
 use region_marks::RegionNotes;
 use requests::{DeltaRequest, DeltaRequests, RestEnd};
 use resync_part::ResyncPart;

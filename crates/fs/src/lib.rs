@@ -2,8 +2,8 @@
 //!
 //! The store stands on the disk below as a trait, and knows nothing of peers or mounts. Start with [`store`].
 //!
-//! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; `store_disk`, `sums` and
-//! `namespace`; [`view`] (reading); `content`, `lost_found`, `delta`, `tree` and `metadata_log` (the state); [`store`]
+//! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; `store_disk`, `sums`,
+//! `under_way` and `namespace`; [`view`] (reading); `content`, `lost_found`, `delta`, `tree` and `metadata_log` (the state); [`store`]
 //! (the operations); [`export`]. No module uses one further up.
 
 // Tests have threads of their own.
@@ -26,6 +26,7 @@ mod store_disk;
 mod sums;
 mod text;
 mod tree;
+mod under_way;
 pub mod view;
 
 pub use backing::overlay::Overlay;

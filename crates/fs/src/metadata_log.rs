@@ -34,7 +34,7 @@ use parking_lot::Mutex;
 use self::applying::Applying;
 use self::checkpoint::{CheckpointRun, MEMORY_BYTES_MAX};
 use crate::content::WriteTicket;
-use crate::delta::DeltaTracker;
+use crate::delta::{ChangeReaders, DeltaTracker};
 use crate::error::{OpError, StoreError};
 use crate::namespace::InoRanges;
 use crate::namespace::plan::{self, ContentEffect, Plan};
@@ -72,6 +72,8 @@ pub struct MetadataLog {
     checkpointing: Mutex<()>,
     /// The changes since both copies were equal.
     delta: Arc<DeltaTracker>,
+    /// Those that ask what has changed.
+    pub(crate) readers: Arc<ChangeReaders>,
     /// The run of the machine.
     boot: BootId,
 }
@@ -82,7 +84,7 @@ impl MetadataLog {
         log: Option<IntentLog>,
         applying: Applying,
         boot: BootId,
-        delta: Arc<DeltaTracker>,
+        (delta, readers): (Arc<DeltaTracker>, Arc<ChangeReaders>),
     ) -> Self {
         Self {
             log,
@@ -90,6 +92,7 @@ impl MetadataLog {
             applying: Mutex::new(applying),
             checkpointing: Mutex::new(()),
             delta,
+            readers,
             boot,
         }
     }
@@ -229,7 +232,13 @@ impl MetadataLog {
         taken_back: &Record,
     ) -> Result<Applied, FailedApply> {
         let plan = plan::plan(&tree, op)?;
+        let _under_way = self.readers.begin_change();
         self.delta.note_operation(op.osn, &plan);
+        let is_late = is_active(Mutant::ReaderMarkAfterChange);
+        let told = is_late.then(|| keys_of(&plan));
+        if told.is_none() {
+            self.readers.note_plan(&plan);
+        }
         let changed = plan.content.map(ContentEffect::ino);
         // Until the record has the new length, other threads find the old length in the entry of the file, and do not
         // take the difference for damage. Content that is damaged already may be cut all the same.
@@ -243,6 +252,7 @@ impl MetadataLog {
         let (attr, orphaned) = (plan.attr, plan.orphaned);
         let followed = applying.changed.is_followed().then(|| keys_of(&plan));
         tree.install(plan, &op.request);
+        self.readers.note_keys(told.iter().flatten());
         if let Some(keys) = followed {
             applying.changed.note(keys);
         }
@@ -312,9 +322,10 @@ impl MetadataLog {
         let mut file = tree
             .content
             .file_to_write(tree.namespace, ino, offset, length)?;
+        let under_way = self.readers.begin_change();
         loop {
             match tree.content.begin_write(file, durable) {
-                Ok(ticket) => return Ok(ticket),
+                Ok(ticket) => return Ok(ticket.until_over(under_way)),
                 Err(same) => file = same,
             }
             self.checkpoint(tree)?;
@@ -416,7 +427,9 @@ impl MetadataLog {
         let limit = tree.namespace.numbers().below();
         let _alone = self.checkpointing.lock();
         self.checkpoint_alone(tree, limit.saturating_add(INO_RESERVE))?;
-        self.delta.opened(self.applying.lock().epoch);
+        let epoch = self.applying.lock().epoch;
+        self.delta.opened(epoch);
+        self.readers.opened(epoch);
         Ok(())
     }
 
@@ -429,6 +442,7 @@ impl MetadataLog {
         self.sync_all_logged(tree.disk())?;
         let delta = self.delta.close(tree.disk().backing().as_ref());
         tree.disk().poison_on_error(delta)?;
+        tree.disk().poison_on_error(self.readers.close())?;
         // A killed process of this run of the machine may have left unsynced content that this process does not know:
         // a power loss must still be noticed. And if the other node has not answered a write, the content may be longer
         // than its record says: as after a kill, the content decides.

@@ -26,6 +26,15 @@ pub const ERA_FILE: &str = "sums/era";
 pub const MARK_FILES: [&str; 2] = ["tables/marks.0", "tables/marks.1"];
 /// The names of the barriers that this node has reached.
 pub const BARRIER_FILE: &str = "tables/barrier";
+/// The list of the change readers.
+pub const READERS_FILE: &str = "tables/readers";
+/// The tables of the marks of the change readers: two for each.
+pub const READER_MARK_FILES: [[&str; 2]; 4] = [
+    ["tables/reader.0.0", "tables/reader.0.1"],
+    ["tables/reader.1.0", "tables/reader.1.1"],
+    ["tables/reader.2.0", "tables/reader.2.1"],
+    ["tables/reader.3.0", "tables/reader.3.1"],
+];
 /// The directory above all content.
 pub const CONTENT_DIR: &str = "content";
 /// The directory above everything that was set aside before a resync overwrote it. A directory `lost+found` in the store

@@ -10,7 +10,7 @@
 //! bytes by `content` (`content/before_change.rs`): the store has no rule for them. [`Tree`] is namespace and content
 //! together, and the [view](crate::view) of the present. Each kind of caller besides clients has functions of its own,
 //! over the parts that it needs: [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`],
-//! [`DeltaAccess`], [`BarrierAccess`], [`SumsAccess`].
+//! [`DeltaAccess`], [`BarrierAccess`], [`SumsAccess`], [`ChangeAccess`].
 //!
 //! Invariants:
 //! - The namespace in memory is the last checkpoint plus the log since; a checkpoint is atomic.
@@ -21,6 +21,7 @@
 mod announced;
 mod barrier_access;
 mod capacity;
+mod change_access;
 mod create;
 mod delta_access;
 mod facade;
@@ -35,8 +36,10 @@ mod sums_access;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
 pub use crate::delta::{
-    ChangedContent, ChangedRecords, ChangedRegions, DeltaJob, DeltaWalk, MarkTableSizes,
-    RestOfFiles, make_table as make_delta_table,
+    AnswerReplaced, ChangePoint, ChangeQuestion, ChangeWalk, ChangedContent, ChangedEntry,
+    ChangedRecords, ChangedRegions, DeltaJob, DeltaWalk, EntryChange, LostMarks, MarkTableSizes,
+    NotAPoint, READER_KEPT_DAYS, READER_NAME_MAX, READERS_MAX, ReaderError, ReaderRecord,
+    RestOfFiles, WholeAnswer, make_table as make_delta_table,
 };
 pub use crate::lost_found::{OwnBytes, PreservedTotals};
 pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent, Intents};
@@ -45,6 +48,7 @@ pub use crate::tree::Tree;
 pub use crate::view::{Census, FileTimes, WholeContent};
 pub use barrier_access::BarrierAccess;
 pub use capacity::Capacity;
+pub use change_access::ChangeAccess;
 pub use delta_access::DeltaAccess;
 pub use facade::Store;
 pub use image::{ImageAccess, ImageChunk, ImageRecord};

@@ -9,6 +9,7 @@
 //!
 //! A view of the present changes while it is read. A reader that needs one moment holds the locks of the inodes.
 
+pub mod directory_paths;
 pub mod disk_view;
 pub mod paths;
 

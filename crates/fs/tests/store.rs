@@ -13,6 +13,8 @@
 mod bad_input;
 #[path = "store/barriers.rs"]
 mod barriers;
+#[path = "store/changes.rs"]
+mod changes;
 #[path = "store/creation.rs"]
 mod creation;
 #[path = "store/delta.rs"]

@@ -20,8 +20,9 @@ const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `healed.rs`,
 /// `put_back.rs`, `restarted.rs`, `touched.rs` and `deposed.rs` in `poison`; `sums.rs` and `healed.rs` in
-/// `store_on_disk` find those of sums and of a repair, and `tests/barrier_marks.rs` those of the marks of mirrored intervals.
-const SCRIPTED: [Mutant; 28] = [
+/// `store_on_disk` find those of sums and of a repair, `tests/barrier_marks.rs` those of the marks of mirrored intervals, and
+/// `tests/change_readers.rs` those of change readers.
+const SCRIPTED: [Mutant; 36] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -52,6 +53,12 @@ const SCRIPTED: [Mutant; 28] = [
     Mutant::KeysNotInColumns,
     Mutant::AnnounceAfterWrite,
     Mutant::AnnouncedUnmarked,
+    Mutant::ReaderTurnDropsMarks,
+    Mutant::ReaderTurnUndrained,
+    Mutant::ReaderMarkAfterChange,
+    Mutant::ReaderForgetsKeys,
+    Mutant::ReaderForgetsImage,
+    Mutant::ReaderTrustsAnyPoint,
 ];
 
 /// A block differs and is not in PAW or SAW.

@@ -238,6 +238,18 @@ mutants! {
     MarksOfOldCopy,
     /// The keys of mirrored operations are not in the columns (P27).
     KeysNotInColumns,
+    /// A change reader that confirms a point loses the marks of later changes, too (P34).
+    ReaderTurnDropsMarks,
+    /// A change reader gets its answer while changes from before are under way (P34).
+    ReaderTurnUndrained,
+    /// A metadata operation is marked for the change readers after it was made (P34).
+    ReaderMarkAfterChange,
+    /// The names that change are not marked for the change readers (P34).
+    ReaderForgetsKeys,
+    /// The records of a resync are not marked for the change readers (P34).
+    ReaderForgetsImage,
+    /// A change reader may name the point of another node, or of an older copy (P34).
+    ReaderTrustsAnyPoint,
 }
 
 #[cfg(feature = "mutants")]

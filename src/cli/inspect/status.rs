@@ -3,6 +3,7 @@
 pub(in crate::cli) mod cluster_text;
 pub(in crate::cli) mod disk_text;
 mod promotion;
+pub(in crate::cli) mod readers_text;
 pub(in crate::cli) mod resync_text;
 mod scrub_text;
 mod space_text;
@@ -241,6 +242,7 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
         "durability",
         durability_text(store.settings.durability).to_owned(),
     ));
+    rows.extend(readers_text::rows(store));
     rows.extend(store.space.map(|space| ("space", space_text::row(&space))));
     rows.extend(store.lost_found.iter().map(|kept| {
         let text = format!(

@@ -25,6 +25,7 @@ use lockstep_delta::announced::ENTRIES_MAX;
 use lockstep_delta::{AnnouncedRegions, FileRegions, Interval};
 use lockstep_repl::core::{ConnectionId, Effect, OpId};
 use lockstep_repl::message::{Message, RegionRun};
+use lockstep_sums::SummedBytes;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Ino, Osn};
 use parking_lot::Mutex;
@@ -266,7 +267,7 @@ impl Announcements {
         for (id, runs) in messages {
             let message = Message::Announce { id, runs };
             self.replication
-                .send_on(connection, message, &[], Delivery::Post);
+                .send_on(connection, message, SummedBytes::default(), Delivery::Post);
         }
     }
 }
@@ -307,8 +308,12 @@ impl Announcements {
         if is_told(&self.state.lock()) {
             return;
         }
-        self.replication
-            .send_on(connection, Message::Turn(interval), &[], Delivery::Post);
+        self.replication.send_on(
+            connection,
+            Message::Turn(interval),
+            SummedBytes::default(),
+            Delivery::Post,
+        );
         let mut state = self.state.lock();
         if state.connection == connection.id {
             state.told = state.told.max(interval);

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::changes::ChangeReaderStatus;
+
 /// The content of the copy of this node. In JSON the fields stand beside those of the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyStatus {
@@ -25,6 +27,9 @@ pub struct CopyStatus {
     /// On a primary: the comparison of the disks in the background; `None` if there is none.
     #[serde(default)]
     pub scrub: Option<ScrubStatus>,
+    /// Those that ask this node what has changed.
+    #[serde(default)]
+    pub readers: Vec<ChangeReaderStatus>,
 }
 
 /// Both copies were found to be the same: each file, and each name, at some moment after all these operations.

@@ -226,6 +226,15 @@ impl RegionNotes {
         file.is_some_and(|file| file.has_noted(&MarkedParts::of(bytes)))
     }
 
+    /// The marked bytes of a file.
+    pub fn runs_of(&self, ino: Ino) -> Vec<Range<u64>> {
+        if self.is_noted_by_number(ino) {
+            return std::iter::once(0..u64::MAX).collect();
+        }
+        let stripe = self.stripe(ino).lock();
+        stripe.get(&ino).map(FileMarks::runs).unwrap_or_default()
+    }
+
     fn is_noted_by_number(&self, ino: Ino) -> bool {
         ino.get() >= self.from_file.load(Ordering::Acquire)
     }

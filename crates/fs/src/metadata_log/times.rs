@@ -58,6 +58,7 @@ impl MetadataLog {
                 mtime: new.mtime,
                 ctime: new.ctime,
             };
+            self.readers.note_keys([keys::inode(ino)].iter());
             self.log_record(tree.disk(), &record)?;
         }
         inode.body = Body::File { size: new.size };

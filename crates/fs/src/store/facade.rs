@@ -12,7 +12,7 @@ use lockstep_types::{DatastoreUuid, Ino, MetaOp, Osn, StateVersion, Timestamp};
 
 use crate::content::before_change::ChangeOrigin;
 use crate::content::{ContentStore, SeekFor, SyncPoint, WriteTicket};
-use crate::delta::DeltaTracker;
+use crate::delta::{ChangeReaders, DeltaTracker};
 use crate::error::{OpError, StoreError};
 use crate::lost_found::LostFound;
 use crate::metadata_log::{Applied, Intents, MetadataLog};
@@ -26,6 +26,7 @@ pub struct Store {
     pub(super) content: ContentStore,
     pub(super) metadata_log: MetadataLog,
     pub(super) delta: Arc<DeltaTracker>,
+    pub(super) readers: Arc<ChangeReaders>,
     pub(super) lost_found: Arc<LostFound>,
 }
 

@@ -154,6 +154,8 @@ impl ImageAccess<'_> {
     pub fn load_chunk(self, chunk: &ImageChunk) -> Result<usize, StoreError> {
         let mut differing = self.records_to_change(chunk)?;
         let changed = differing.len();
+        let _under_way = self.log.readers.begin_change();
+        self.log.readers.note_image(stays(&differing));
         let lost_found = self.lost_found;
         lost_found.note_records(self.tree.namespace, &differing)?;
         if chunk.table == keys::INODES {
@@ -173,6 +175,9 @@ impl ImageAccess<'_> {
     /// Makes this node's records equal to records that the sender's operations have changed meanwhile. No key may occur
     /// twice: if one call creates and deletes a record, the deletion would be missed.
     pub fn load_changes(self, changes: &[ImageChange]) -> Result<(), StoreError> {
+        let _under_way = self.log.readers.begin_change();
+        let stay = changes.iter().map(|it| (&it.key, it.value.is_some()));
+        self.log.readers.note_image(stay);
         let mut batch = BTreeMap::new();
         for change in changes {
             let is_inode = change.key.first() == Some(&keys::INODES);
@@ -288,6 +293,13 @@ impl ImageAccess<'_> {
         self.tree.content.removal().image_ended();
         Ok(())
     }
+}
+
+/// The keys of changes, and whether there is a record afterwards.
+fn stays(
+    changes: &BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+) -> impl Iterator<Item = (&Vec<u8>, bool)> + Clone {
+    changes.iter().map(|(key, value)| (key, value.is_some()))
 }
 
 /// The last key that a chunk covers.

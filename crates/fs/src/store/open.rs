@@ -16,7 +16,7 @@ use super::format::{FORMAT, Format, read_format, write_format};
 use crate::backing::overlay::Overlay;
 use crate::content::before_change::{ByteObserver, Observers};
 use crate::content::{ContentStore, LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
-use crate::delta::{DeltaTracker, MarkTableSizes, MarkTables};
+use crate::delta::{ChangeReaders, DeltaTracker, MarkTableSizes, MarkTables};
 use crate::error::StoreError;
 use crate::last_use::LastUse;
 use crate::lost_found::LostFound;
@@ -168,13 +168,13 @@ fn open_on(
         .open_table(TIMES_FILE, TABLE_BYTES)
         .map_err(StoreError::disk("open", TIMES_FILE))?;
     let (unflushed, leftover) = UnflushedTable::open(table);
-    let delta = Arc::new(open_delta(&backing, &checkpoint, options)?);
+    let marks = open_marks(&backing, &checkpoint, options)?;
     let lost_found = Arc::new(LostFound::default());
     let content = ContentStore::new(
         StoreDisk::new(backing),
         unflushed,
         was_killed,
-        observers(&delta, &lost_found, sums),
+        observers(&marks, &lost_found, sums),
     );
     // Unless the previous process of this run of the machine was killed, the table is of some earlier moment: it would
     // put older times over newer ones that were synced.
@@ -201,8 +201,9 @@ fn open_on(
     )?;
     let store = Store {
         uuid,
-        metadata_log: MetadataLog::new(log, recovered, options.boot, Arc::clone(&delta)),
-        delta,
+        metadata_log: MetadataLog::new(log, recovered, options.boot, marks.clone()),
+        delta: marks.0,
+        readers: marks.1,
         namespace,
         content,
         lost_found,
@@ -222,21 +223,32 @@ fn last_use(checkpoint: &Checkpoint, options: &OpenOptions) -> LastUse {
 }
 
 /// The observers of changed bytes, and the keeper of the sums.
-fn observers(delta: &Arc<DeltaTracker>, lost_found: &Arc<LostFound>, sums: SumKeeper) -> Observers {
+fn observers(
+    (delta, readers): &StoreMarks,
+    lost_found: &Arc<LostFound>,
+    sums: SumKeeper,
+) -> Observers {
     let list: Vec<Arc<dyn ByteObserver>> = vec![
         Arc::clone(delta) as Arc<dyn ByteObserver>,
+        Arc::clone(readers) as Arc<dyn ByteObserver>,
         Arc::clone(lost_found) as Arc<dyn ByteObserver>,
     ];
     Observers::new(list, Arc::new(sums))
 }
 
-/// The delta, as the last process has left it. Recovery notes the content that it changes again.
-fn open_delta(
+/// The delta and the change readers of a store.
+type StoreMarks = (Arc<DeltaTracker>, Arc<ChangeReaders>);
+
+/// The marks, as the last process has left them. Recovery notes the content that it changes again.
+fn open_marks(
     backing: &Arc<dyn Backing>,
     checkpoint: &Checkpoint,
     options: &OpenOptions,
-) -> Result<DeltaTracker, StoreError> {
-    MarkTables::open(backing, options.marks, last_use(checkpoint, options)).map(DeltaTracker::open)
+) -> Result<StoreMarks, StoreError> {
+    let last_use = last_use(checkpoint, options);
+    let tables = MarkTables::open(backing, options.marks, last_use)?;
+    let readers = ChangeReaders::open(backing, options.marks, last_use)?;
+    Ok((Arc::new(DeltaTracker::open(tables)), Arc::new(readers)))
 }
 
 /// Makes the recovered state durable.

@@ -71,6 +71,10 @@ impl ReplicaAccess<'_> {
     /// Puts bytes back that this disk has changed by itself, and syncs them. Size, times and sums stay. The caller has compared
     /// the bytes with their sums.
     pub fn heal_blocks(self, ino: Ino, offset: u64, data: &[u8]) -> Result<(), OpError> {
+        let end = offset.saturating_add(data.len() as u64);
+        let _under_way = self.log.readers.begin_change();
+        // A reader that has copied the wrong bytes copies the right ones.
+        self.log.readers.note_bytes(ino, &(offset..end));
         self.tree.content.heal(ino, offset, data)
     }
 
