@@ -153,10 +153,4 @@ impl ReaderColumn {
             .range::<[u8], _>((after, Bound::Unbounded))
             .take_while(move |key| key.as_slice() < end.as_slice())
     }
-
-    /// The used part of the table, in thousandths.
-    #[cfg(test)]
-    pub fn fill(&self) -> u32 {
-        self.kept.fill()
-    }
 }
