@@ -13,7 +13,7 @@ use crate::config::settings::Setting;
 use crate::config::{ConfigHandle, ConfigRefused, DatastoreConfig};
 use crate::durable::{DatastoreError, failed, refused, tables};
 use crate::engine::Engine;
-use crate::jobs::change_readers;
+use crate::jobs::change_readers::ReaderService;
 use crate::jobs::resync::ResyncJobs;
 use crate::maintenance::Maintenance;
 use crate::report::comparison::verify_report;
@@ -189,7 +189,7 @@ impl Datastore {
         take: &mut dyn FnMut(ChangesPart) -> bool,
     ) -> Result<(), CommandFailure> {
         match self.session() {
-            Session::Primary(_) => change_readers::ask(&self.engine, question, take),
+            Session::Primary(_) => ReaderService::of(&self.engine).ask(question, take),
             Session::Undecided(_) | Session::Secondary(_) => Err(CommandFailure::new(
                 "this node does not serve the datastore: its files cannot be copied here",
                 "ask the primary, where the datastore is mounted",
@@ -205,7 +205,7 @@ impl Datastore {
         &self,
         command: &ReaderCommand,
     ) -> Result<Vec<ChangeReaderStatus>, CommandFailure> {
-        change_readers::command(&self.engine, command)
+        ReaderService::of(&self.engine).command(command)
     }
 
     /// Ends all work: nothing new begins, the connection is closed, queued jobs are done. The threads that run this

@@ -12,7 +12,8 @@ use lockstep_repl::state::State;
 
 use crate::engine::Engine;
 use crate::host::signal::wait_until;
-use crate::jobs::{change_readers, store_place};
+use crate::jobs::change_readers::ReaderService;
+use crate::jobs::store_place;
 use crate::replication::Replication;
 use crate::session::Session;
 
@@ -203,7 +204,7 @@ fn remove_garbage(engine: &Engine) {
     if let Err(error) = engine.store.lost_found().refresh() {
         tracing::debug!(datastore, %error, "the files in lost+found are not counted");
     }
-    change_readers::expire(engine);
+    ReaderService::of(engine).expire();
     // Space that is free now belongs to the reserve first.
     if let Err(error) = engine.disk.reserve.fill() {
         tracing::debug!(datastore, %error, "the reserve is not filled");

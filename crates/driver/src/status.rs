@@ -12,7 +12,8 @@ use lockstep_types::{Ino, Osn};
 use crate::client::Standing;
 use crate::durable::role_file::RoleState;
 use crate::engine::Engine;
-use crate::jobs::{change_readers, store_place};
+use crate::jobs::change_readers::ReaderService;
+use crate::jobs::store_place;
 use crate::report::{
     CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SlowOperationStatus,
     SpaceStatus, SyncStatus, WorkStatus,
@@ -42,7 +43,7 @@ fn copy(engine: &Engine, marks: RoleState) -> CopyStatus {
         marked_in_sync: marks.is_in_sync(),
         complete: marks.record.complete,
         write_verifier: Some(marks.clients.verifier.get()),
-        readers: change_readers::list(engine),
+        readers: ReaderService::of(engine).list(),
         ..CopyStatus::default()
     }
 }

@@ -26,67 +26,139 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 /// Pause between two looks at them.
 const SETTLE_PAUSE: Duration = Duration::from_millis(5);
 
-/// Answers a question part by part, until `take` returns false.
-///
-/// # Errors
-/// If there is no answer, or if it ends before all of it was told.
-pub(crate) fn ask(
-    engine: &Engine,
-    question: &ChangesQuestion,
-    take: &mut dyn FnMut(ChangesPart) -> bool,
-) -> Result<(), CommandFailure> {
-    let since = question.since.as_deref().map(read_point).transpose()?;
-    let changes = ChangeAccess::of(&engine.store);
-    let asked = turn(engine, &question.reader, since)?;
-    wait_for(engine, || changes.is_settled(&asked).then_some(Ok(())))?;
-    let walk = changes.walk(&asked).map_err(|error| unreadable(&error))?;
-    let head = head(&asked, walk.as_ref().err().copied());
-    if !take(ChangesPart::Head(head)) {
-        return Ok(());
+/// The change readers of a running datastore.
+#[derive(Clone, Copy)]
+pub(crate) struct ReaderService<'a> {
+    engine: &'a Engine,
+}
+
+impl<'a> ReaderService<'a> {
+    pub const fn of(engine: &'a Engine) -> Self {
+        Self { engine }
     }
-    let Ok(mut walk) = walk else { return Ok(()) };
-    while let Some(page) = changes
-        .next_page(&mut walk)
-        .map_err(|error| unreadable(&error))?
-        .map_err(|_| replaced(&question.reader))?
-    {
-        let entries = page.into_iter().map(|entry| told(entry, question.ranges));
-        if !take(ChangesPart::Entries(entries.collect())) || engine.is_stopping() {
+
+    fn changes(self) -> ChangeAccess<'a> {
+        ChangeAccess::of(&self.engine.store)
+    }
+
+    /// Answers a question part by part, until `take` returns false.
+    ///
+    /// # Errors
+    /// If there is no answer, or if it ends before all of it was told.
+    pub fn ask(
+        self,
+        question: &ChangesQuestion,
+        take: &mut dyn FnMut(ChangesPart) -> bool,
+    ) -> Result<(), CommandFailure> {
+        let since = question.since.as_deref().map(read_point).transpose()?;
+        let changes = self.changes();
+        let asked = self.turn(&question.reader, since)?;
+        self.wait_for(|| changes.is_settled(&asked).then_some(Ok(())))?;
+        let walk = changes.walk(&asked).map_err(|error| unreadable(&error))?;
+        let head = head(&asked, walk.as_ref().err().copied());
+        if !take(ChangesPart::Head(head)) {
             return Ok(());
         }
-    }
-    Ok(())
-}
-
-/// Carries a command about readers out; returns the list afterwards.
-///
-/// # Errors
-/// If there is no such reader, or the disk fails.
-pub(crate) fn command(
-    engine: &Engine,
-    command: &ReaderCommand,
-) -> Result<Vec<ChangeReaderStatus>, CommandFailure> {
-    let changes = ChangeAccess::of(&engine.store);
-    match command {
-        ReaderCommand::List => {}
-        ReaderCommand::Confirm { reader, point } => {
-            let now = engine.host.time_of_day();
-            let confirmed = changes.confirm(reader, read_point(point)?, now);
-            confirmed.map_err(|error| failure(engine, &error))?;
+        let Ok(mut walk) = walk else { return Ok(()) };
+        while let Some(page) = changes
+            .next_page(&mut walk)
+            .map_err(|error| unreadable(&error))?
+            .map_err(|_| replaced(&question.reader))?
+        {
+            let entries = page.into_iter().map(|entry| told(entry, question.ranges));
+            if !take(ChangesPart::Entries(entries.collect())) || self.engine.is_stopping() {
+                return Ok(());
+            }
         }
-        ReaderCommand::Remove { reader } => {
-            let removed = changes.remove(reader);
-            removed.map_err(|error| failure(engine, &error))?;
+        Ok(())
+    }
+
+    /// Carries a command about readers out; returns the list afterwards.
+    ///
+    /// # Errors
+    /// If there is no such reader, or the disk fails.
+    pub fn command(
+        self,
+        command: &ReaderCommand,
+    ) -> Result<Vec<ChangeReaderStatus>, CommandFailure> {
+        let changes = self.changes();
+        match command {
+            ReaderCommand::List => {}
+            ReaderCommand::Confirm { reader, point } => {
+                let now = self.engine.host.time_of_day();
+                let confirmed = changes.confirm(reader, read_point(point)?, now);
+                confirmed.map_err(|error| failure(&error, self.engine.name()))?;
+            }
+            ReaderCommand::Remove { reader } => {
+                let removed = changes.remove(reader);
+                removed.map_err(|error| failure(&error, self.engine.name()))?;
+            }
+        }
+        Ok(self.list())
+    }
+
+    /// The readers of this node. Waits for no disk.
+    pub fn list(self) -> Vec<ChangeReaderStatus> {
+        let now = self.engine.host.time_of_day();
+        let list = self.changes().list().into_iter();
+        list.map(|record| status(record, now)).collect()
+    }
+
+    /// Removes the readers that were not heard of for too long.
+    pub fn expire(self) {
+        let datastore = self.engine.name();
+        match self.changes().expire(self.engine.host.time_of_day()) {
+            Ok(removed) => {
+                for reader in removed {
+                    tracing::warn!(
+                        datastore,
+                        reader,
+                        "removed a change reader that was not heard of for {READER_KEPT_DAYS} days: its next answer is \
+                         \"everything\""
+                    );
+                }
+            }
+            Err(error) => tracing::debug!(datastore, %error, "an old change reader stays"),
         }
     }
-    Ok(list(engine))
-}
 
-/// The readers of this node. Waits for no disk.
-pub(crate) fn list(engine: &Engine) -> Vec<ChangeReaderStatus> {
-    let now = engine.host.time_of_day();
-    let list = ChangeAccess::of(&engine.store).list().into_iter();
-    list.map(|record| status(record, now)).collect()
+    fn turn(
+        self,
+        name: &str,
+        since: Option<ChangePoint>,
+    ) -> Result<ChangeQuestion, CommandFailure> {
+        self.wait_for(|| {
+            let drawn = self.engine.host.random_id();
+            let now = self.engine.host.time_of_day();
+            let asked = self.changes().ask(name, since, drawn, now);
+            asked
+                .map_err(|error| failure(&error, self.engine.name()))
+                .transpose()
+        })
+    }
+
+    /// Calls `look` until it has an outcome.
+    fn wait_for<T>(
+        self,
+        mut look: impl FnMut() -> Option<Result<T, CommandFailure>>,
+    ) -> Result<T, CommandFailure> {
+        let until = self.engine.host.now() + SETTLE_LIMIT;
+        loop {
+            if let Some(outcome) = look() {
+                return outcome;
+            }
+            if self.engine.host.now() >= until || self.engine.is_stopping() {
+                return Err(CommandFailure::new(
+                    format!(
+                        "a change that had begun before the question is not over after {} s",
+                        SETTLE_LIMIT.as_secs()
+                    ),
+                    "see in `lockstep status` whether changes wait for the other node or the disk hangs; then ask again",
+                ));
+            }
+            self.engine.sleep_unless(SETTLE_PAUSE, || false);
+        }
+    }
 }
 
 fn status(record: ReaderRecord, now: Timestamp) -> ChangeReaderStatus {
@@ -97,60 +169,6 @@ fn status(record: ReaderRecord, now: Timestamp) -> ChangeReaderStatus {
         heard_ms: u64::try_from(seconds).unwrap_or(0).saturating_mul(1000),
         marks_lost: record.lost.is_some(),
         name: record.name,
-    }
-}
-
-/// Removes the readers that were not heard of for too long.
-pub(crate) fn expire(engine: &Engine) {
-    let datastore = engine.name();
-    match ChangeAccess::of(&engine.store).expire(engine.host.time_of_day()) {
-        Ok(removed) => {
-            for reader in removed {
-                tracing::warn!(
-                    datastore,
-                    reader,
-                    "removed a change reader that was not heard of for {READER_KEPT_DAYS} days: its next answer is \
-                     \"everything\""
-                );
-            }
-        }
-        Err(error) => tracing::debug!(datastore, %error, "an old change reader stays"),
-    }
-}
-
-fn turn(
-    engine: &Engine,
-    name: &str,
-    since: Option<ChangePoint>,
-) -> Result<ChangeQuestion, CommandFailure> {
-    wait_for(engine, || {
-        let drawn = engine.host.random_id();
-        let now = engine.host.time_of_day();
-        let asked = ChangeAccess::of(&engine.store).ask(name, since, drawn, now);
-        asked.map_err(|error| failure(engine, &error)).transpose()
-    })
-}
-
-/// Calls `look` until it has an outcome.
-fn wait_for<T>(
-    engine: &Engine,
-    mut look: impl FnMut() -> Option<Result<T, CommandFailure>>,
-) -> Result<T, CommandFailure> {
-    let until = engine.host.now() + SETTLE_LIMIT;
-    loop {
-        if let Some(outcome) = look() {
-            return outcome;
-        }
-        if engine.host.now() >= until || engine.is_stopping() {
-            return Err(CommandFailure::new(
-                format!(
-                    "a change that had begun before the question is not over after {} s",
-                    SETTLE_LIMIT.as_secs()
-                ),
-                "see in `lockstep status` whether changes wait for the other node or the disk hangs; then ask again",
-            ));
-        }
-        engine.sleep_unless(SETTLE_PAUSE, || false);
     }
 }
 
@@ -245,8 +263,7 @@ fn replaced(reader: &str) -> CommandFailure {
     )
 }
 
-fn failure(engine: &Engine, error: &ReaderError) -> CommandFailure {
-    let name = engine.name();
+fn failure(error: &ReaderError, name: &str) -> CommandFailure {
     let cure = match error {
         ReaderError::TooMany => format!(
             "remove one of the {READERS_MAX} with `lockstep changes {name} --remove READER`; `lockstep changes {name} --readers` \
