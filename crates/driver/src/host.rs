@@ -26,7 +26,7 @@ use lockstep_types::{Timestamp, limits};
 
 pub use os::OsHost;
 
-/// Time between two barriers, in which a loss of power of the secondary costs a comparison of what was written.
+/// Time between two barriers, of which a loss of power of one node costs a comparison of what was written.
 const BARRIER_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A job for another thread.

@@ -68,7 +68,7 @@ pub struct SyncStatus {
     pub copy: CopyStatus,
     /// Time in this state, in milliseconds.
     pub since_ms: u64,
-    /// Time since the last barrier, in milliseconds: after a loss of power of the secondary, a resync compares what was written since
+    /// Time since the last barrier, in milliseconds: after a loss of power of one node, a resync compares what was written since
     /// then, and what this node has done alone. `None`: everything is compared, as far as this process knows; and on a secondary.
     #[serde(default)]
     pub barrier_since_ms: Option<u64>,

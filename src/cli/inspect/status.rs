@@ -311,12 +311,12 @@ fn operations_text(store: &DatastoreStatus) -> String {
     )
 }
 
-/// Says what a loss of power of the secondary costs.
+/// Says what a loss of power of one server costs.
 fn barrier_text(store: &DatastoreStatus) -> Option<String> {
     let since = Duration::from_millis(store.sync.barrier_since_ms?);
     let since = duration(since);
     Some(format!(
-        "{since} ago; a loss of power of the secondary costs a comparison of what was written since"
+        "{since} ago; if one server loses its power, a resync compares what was written since"
     ))
 }
 

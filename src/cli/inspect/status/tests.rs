@@ -55,12 +55,12 @@ fn programs_that_wait_for_the_node_are_shown() {
 }
 
 #[test]
-fn the_cost_of_a_loss_of_power_of_the_secondary_is_shown() {
+fn the_cost_of_a_loss_of_power_is_shown() {
     let mut with_base = store(true, true);
     assert!(!store_text(&with_base).contains("barrier"));
     with_base.sync.barrier_since_ms = Some(12_000);
     let text = store_text(&with_base);
-    let expected = "barrier     12 s ago; a loss of power of the secondary costs a comparison of what was written since\n";
+    let expected = "barrier     12.0 s ago; if one server loses its power, a resync compares what was written since\n";
     assert!(text.contains(expected), "{text}");
 }
 

@@ -504,16 +504,17 @@ fn a_change_without_a_rest_is_noted_in_the_columns_while_they_count() {
 }
 
 #[test]
-fn a_node_that_follows_has_no_coverage() {
+fn a_node_that_follows_keeps_its_coverage() {
     let (tables, delta) = mirroring(64);
     let base = barrier(&delta, 1);
     let from = Interval::new(9);
     delta
         .barriers()
         .handle(BarrierEvent::FollowingBegun { from });
-    assert_eq!(delta.barriers().base_with(&[base]), None);
+    change(&delta, 5, 1);
+    assert_eq!(delta.barriers().base_with(&[base]), Some(base));
     delta.settle();
-    assert_eq!(tables.restarted().barriers().base_with(&[base]), None);
+    assert!(Since::of(&tables.restarted(), base).has_part(5, 1));
     assert!(delta.barriers().known().contains(&base));
 }
 
