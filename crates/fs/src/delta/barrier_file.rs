@@ -48,6 +48,11 @@ pub(super) struct LeftNames {
 }
 
 impl LeftNames {
+    /// Whether the node has served alone since, or was about to.
+    pub const fn are_hidden(&self) -> bool {
+        self.is_hidden
+    }
+
     /// The names that count. `is_covered`: the coverage of the last process is there.
     pub fn that_count(self, is_covered: bool) -> BarrierNames {
         if self.is_hidden && !is_covered {

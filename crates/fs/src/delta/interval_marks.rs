@@ -50,6 +50,8 @@ struct IntervalState {
     live_after: Option<Interval>,
     /// How often coverage was lost.
     losses: u64,
+    /// The names are hidden: this node has served alone since its last barrier, or is about to.
+    is_hidden: bool,
 }
 
 /// The columns that are to be emptied before their next mark.
@@ -120,6 +122,7 @@ impl IntervalState {
             coverage: live_after.map_or(MarkCoverage::after_power_loss(None), MarkCoverage::since),
             live_after,
             losses: 0,
+            is_hidden: false,
         }
     }
 
@@ -176,7 +179,10 @@ impl IntervalMarks {
             let _left = names.lock().write(known).is_err();
         }
         let marks = Self {
-            state: Mutex::new(IntervalState::of(known, columns, live_after)),
+            state: Mutex::new(IntervalState {
+                is_hidden: left.are_hidden(),
+                ..IntervalState::of(known, columns, live_after)
+            }),
             tables: Mutex::new([first, second]),
             names,
             notes,
@@ -456,7 +462,9 @@ impl IntervalMarks {
         if self.machine(BarrierMachine::syncing) != Some(names) {
             return Ok(false);
         }
-        file.write(names).map(|()| true)
+        file.write(names)?;
+        self.state.lock().is_hidden = false;
+        Ok(true)
     }
 
     /// The names count only with the coverage from now on, as this node is about to serve alone. The barrier under way ends.
@@ -465,9 +473,18 @@ impl IntervalMarks {
         let names = {
             let mut state = self.state.lock();
             state.machine.end_attempt();
+            state.is_hidden = true;
             state.machine.names()
         };
         file.hide(names)
+    }
+
+    /// The barriers that the other node may take as a base of this copy: none if this node has served alone since. The other node has
+    /// no mark of what it has done then.
+    pub fn told(&self) -> Vec<BarrierName> {
+        let state = self.state.lock();
+        let names = state.machine.known();
+        names.filter(|_| !state.is_hidden).collect()
     }
 
     /// Removes the names from stable storage, and drops all marks and the coverage.
@@ -476,7 +493,9 @@ impl IntervalMarks {
         self.settle();
         let file = self.names.lock();
         file.write(BarrierNames::default())?;
-        self.state.lock().machine.forget_names();
+        let mut state = self.state.lock();
+        state.machine.forget_names();
+        state.is_hidden = false;
         Ok(())
     }
 }

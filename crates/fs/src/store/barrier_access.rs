@@ -73,6 +73,12 @@ impl BarrierAccess<'_> {
         self.marks.machine(|machine| machine.known().collect())
     }
 
+    /// The barriers of which a secondary tells the primary, at most [`BarrierName::KNOWN_MAX`]: none if this node has served alone
+    /// since its last one. The primary has no mark of what this node has done alone.
+    pub fn told(self) -> Vec<BarrierName> {
+        self.marks.told()
+    }
+
     /// Whether this primary mirrors, and a barrier would drop any mark.
     pub fn is_due(self) -> bool {
         self.marks.is_due()

@@ -289,6 +289,27 @@ fn a_turn_begins_the_marks_of_a_node_that_follows() {
     assert_eq!(barriers.base_with(&[name(4)]), None);
 }
 
+/// A node that has served alone names no barrier as a base of its copy: no other node has marks of what it has done. The next barrier
+/// is one again.
+#[test]
+fn a_node_that_has_served_alone_tells_no_barrier() {
+    let (disk, _) = with_file();
+    let store = open(&disk);
+    begin(&store);
+    barrier(&store, 1, || Ok(())).unwrap();
+    assert_eq!(store.barriers().told(), store.barriers().known());
+    store.barriers().hide_names().unwrap();
+    assert!(known(&store).contains(&1));
+    assert_eq!(store.barriers().told(), []);
+    drop(store);
+    let store = open(&disk);
+    assert!(known(&store).contains(&1));
+    assert_eq!(store.barriers().told(), []);
+    begin(&store);
+    barrier(&store, 2, || Ok(())).unwrap();
+    assert_eq!(store.barriers().told(), store.barriers().known());
+}
+
 /// A node that serves alone knows its barriers while it has its power.
 #[test]
 fn hidden_names_count_until_a_loss_of_power() {
