@@ -15,8 +15,8 @@ use crate::engine::Engine;
 use crate::jobs::change_readers::ReaderService;
 use crate::jobs::store_place;
 use crate::report::{
-    CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus, SlowOperationStatus,
-    SpaceStatus, SyncStatus, WorkStatus,
+    ChangeReaderStatus, CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus,
+    SlowOperationStatus, SpaceStatus, SyncStatus, WorkStatus,
 };
 use crate::session::Session;
 
@@ -38,12 +38,12 @@ fn slow(
 }
 
 /// The content of this copy by its role file. The notes know since when.
-fn copy(engine: &Engine, marks: RoleState) -> CopyStatus {
+fn copy(marks: RoleState, readers: Vec<ChangeReaderStatus>) -> CopyStatus {
     CopyStatus {
         marked_in_sync: marks.is_in_sync(),
         complete: marks.record.complete,
         write_verifier: Some(marks.clients.verifier.get()),
-        readers: ReaderService::of(engine).list(),
+        readers,
         ..CopyStatus::default()
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
             .gate
             .restart_within(&*engine.host, RESTART_WITHOUT_LEASE)
             .map(millis),
-        copy: copy(engine, marks),
+        copy: copy(marks, ReaderService::of(engine).list()),
         in_sync: state.is_in_sync() && poisoned.is_none(),
         disk_stall: engine.disk.watch.status(),
         ..status.sync

@@ -29,16 +29,17 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(5);
 /// The change readers of a running datastore.
 #[derive(Clone, Copy)]
 pub(crate) struct ReaderService<'a> {
+    changes: ChangeAccess<'a>,
     engine: &'a Engine,
 }
 
 impl<'a> ReaderService<'a> {
-    pub const fn of(engine: &'a Engine) -> Self {
-        Self { engine }
-    }
-
-    fn changes(self) -> ChangeAccess<'a> {
-        ChangeAccess::of(&self.engine.store)
+    /// The change readers of the store of a node.
+    pub fn of(engine: &'a Engine) -> Self {
+        Self {
+            changes: ChangeAccess::of(&engine.store),
+            engine,
+        }
     }
 
     /// Answers a question part by part, until `take` returns false.
@@ -51,7 +52,7 @@ impl<'a> ReaderService<'a> {
         take: &mut dyn FnMut(ChangesPart) -> bool,
     ) -> Result<(), CommandFailure> {
         let since = question.since.as_deref().map(read_point).transpose()?;
-        let changes = self.changes();
+        let changes = self.changes;
         let asked = self.turn(&question.reader, since)?;
         self.wait_for(|| changes.is_settled(&asked).then_some(Ok(())))?;
         let walk = changes.walk(&asked).map_err(|error| unreadable(&error))?;
@@ -81,7 +82,7 @@ impl<'a> ReaderService<'a> {
         self,
         command: &ReaderCommand,
     ) -> Result<Vec<ChangeReaderStatus>, CommandFailure> {
-        let changes = self.changes();
+        let changes = self.changes;
         match command {
             ReaderCommand::List => {}
             ReaderCommand::Confirm { reader, point } => {
@@ -100,14 +101,14 @@ impl<'a> ReaderService<'a> {
     /// The readers of this node. Waits for no disk.
     pub fn list(self) -> Vec<ChangeReaderStatus> {
         let now = self.engine.host.time_of_day();
-        let list = self.changes().list().into_iter();
+        let list = self.changes.list().into_iter();
         list.map(|record| status(record, now)).collect()
     }
 
     /// Removes the readers that were not heard of for too long.
     pub fn expire(self) {
         let datastore = self.engine.name();
-        match self.changes().expire(self.engine.host.time_of_day()) {
+        match self.changes.expire(self.engine.host.time_of_day()) {
             Ok(removed) => {
                 for reader in removed {
                     tracing::warn!(
@@ -130,7 +131,7 @@ impl<'a> ReaderService<'a> {
         self.wait_for(|| {
             let drawn = self.engine.host.random_id();
             let now = self.engine.host.time_of_day();
-            let asked = self.changes().ask(name, since, drawn, now);
+            let asked = self.changes.ask(name, since, drawn, now);
             asked
                 .map_err(|error| failure(&error, self.engine.name()))
                 .transpose()

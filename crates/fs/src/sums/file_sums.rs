@@ -266,7 +266,7 @@ impl FileSums {
         let of_slot = self.slot.entries.len().saturating_sub(number);
         let (within, further) = states.split_at(of_slot.min(states.len()));
         let mut is_changed = false;
-        for (block, state) in (first..).zip(within) {
+        for (block, state) in (first..=u32::MAX).zip(within) {
             let old = self.slot_entry(block);
             let new = self.exchange(place, (block, old), *state, void);
             if let Some(entry) = self.slot.entries.get_mut(block as usize) {
@@ -292,7 +292,7 @@ impl FileSums {
         let mut bytes = self.further_entries(place, first, states.len())?;
         let mut is_changed = false;
         let entries = bytes.as_chunks_mut::<8>().0.iter_mut();
-        for ((block, entry), state) in (first..).zip(entries).zip(states) {
+        for ((block, entry), state) in (first..=u32::MAX).zip(entries).zip(states) {
             let old = u64::from_le_bytes(*entry);
             let new = self.exchange(place, (block, old), *state, void);
             *entry = new.to_le_bytes();

@@ -253,7 +253,7 @@ fn written(
             None => BlockSum::from(era.key.piece(piece)),
         })
     };
-    let states = (first..).zip(pieces).map(state).collect();
+    let states = (first..=u32::MAX).zip(pieces).map(state).collect();
     NewStates::Written(first, states)
 }
 
