@@ -68,6 +68,7 @@ use crate::namespace::plan::Plan;
 pub use changes::{ChangedContent, ChangedRegions};
 use changes::{Changes, changed_bytes, replicated_keys};
 pub(crate) use interval_marks::IntervalMarks;
+pub use interval_marks::KnownBarriers;
 use kept::{DeltaWords, KeptDelta, Lead};
 pub use mark_tables::MarkTables;
 pub use readers::{

@@ -150,7 +150,7 @@ fn is_stable() -> bool {
     let name = primary.turn(1);
     let store = open(&primary.disk.after_power_loss(Survivors::Nothing, 0), 2);
     let mut bytes = [0; 5];
-    assert!(store.barriers().known().contains(&name));
+    assert!(store.barriers().known().all().contains(&name));
     store.read(primary.file, PART, &mut bytes).is_ok() && bytes == *b"bytes"
 }
 

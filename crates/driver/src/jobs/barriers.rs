@@ -151,7 +151,7 @@ impl Barriers {
         let told = self.replication.peer.current();
         let told = told.iter().flat_map(|connection| &connection.copy.barriers);
         let barriers = self.engine.store.barriers();
-        let own = barriers.known();
+        let own = barriers.known().all();
         let heard = own.iter().chain(told).map(|name| name.through.next());
         let from = heard.max().unwrap_or(Interval::ZERO).max(barriers.open());
         let effects = barriers.handle(BarrierEvent::MirroringBegun { from });

@@ -182,7 +182,9 @@ impl Responder {
                 self.barriers.forget()?;
                 None
             }
-            ResyncScope::SinceBarrier(name) if store.barriers().told().contains(&name) => None,
+            ResyncScope::SinceBarrier(name) if store.barriers().known().told().contains(&name) => {
+                None
+            }
             ResyncScope::SinceBarrier(_) => return Err(ResponseError::UnknownBarrier),
             ResyncScope::Changes => {
                 let base = self.base.generation();

@@ -95,7 +95,7 @@ impl StandbySession {
     }
 
     fn known_barriers(&self) -> Vec<BarrierName> {
-        let mut known = self.engine.store.barriers().told();
+        let mut known = self.engine.store.barriers().known().told();
         known.truncate(BarrierName::KNOWN_MAX);
         known
     }

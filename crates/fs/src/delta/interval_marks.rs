@@ -54,6 +54,29 @@ struct IntervalState {
     is_hidden: bool,
 }
 
+/// The barriers that a node knows by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownBarriers {
+    names: Vec<BarrierName>,
+    are_hidden: bool,
+}
+
+impl KnownBarriers {
+    /// All of them, at most [`BarrierName::KNOWN_MAX`].
+    pub fn all(self) -> Vec<BarrierName> {
+        self.names
+    }
+
+    /// Those of which a secondary tells the primary, at most [`BarrierName::KNOWN_MAX`]: none if this node has served alone since its
+    /// last one. The primary has no mark of what this node has done alone.
+    pub fn told(self) -> Vec<BarrierName> {
+        if self.are_hidden {
+            return Vec::new();
+        }
+        self.names
+    }
+}
+
 /// The columns that are to be emptied before their next mark.
 #[derive(Default)]
 struct PendingClears([AtomicBool; 2]);
@@ -442,12 +465,6 @@ impl IntervalMarks {
         ask(&self.state.lock().machine)
     }
 
-    /// Whether a barrier would drop any mark.
-    pub fn is_due(&self) -> bool {
-        let state = self.state.lock();
-        state.machine.mirrors() && !state.machine.columns().are_empty()
-    }
-
     /// The used part of the fuller table, in thousandths.
     pub fn fill(&self) -> u32 {
         self.fill.load(Ordering::Relaxed)
@@ -479,12 +496,13 @@ impl IntervalMarks {
         file.hide(names)
     }
 
-    /// The barriers that the other node may take as a base of this copy: none if this node has served alone since. The other node has
-    /// no mark of what it has done then.
-    pub fn told(&self) -> Vec<BarrierName> {
+    /// The barriers that this node knows.
+    pub fn known_barriers(&self) -> KnownBarriers {
         let state = self.state.lock();
-        let names = state.machine.known();
-        names.filter(|_| !state.is_hidden).collect()
+        KnownBarriers {
+            names: state.machine.known().collect(),
+            are_hidden: state.is_hidden,
+        }
     }
 
     /// Removes the names from stable storage, and drops all marks and the coverage.

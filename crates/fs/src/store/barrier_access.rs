@@ -11,7 +11,7 @@ use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 
 use super::facade::Store;
-use crate::delta::IntervalMarks;
+use crate::delta::{IntervalMarks, KnownBarriers};
 use crate::error::StoreError;
 
 /// The barriers of one store.
@@ -68,20 +68,15 @@ impl BarrierAccess<'_> {
         self.marks.machine(BarrierMachine::is_under_way)
     }
 
-    /// The barriers that this node knows by name, at most [`BarrierName::KNOWN_MAX`].
-    pub fn known(self) -> Vec<BarrierName> {
-        self.marks.machine(|machine| machine.known().collect())
-    }
-
-    /// The barriers of which a secondary tells the primary, at most [`BarrierName::KNOWN_MAX`]: none if this node has served alone
-    /// since its last one. The primary has no mark of what this node has done alone.
-    pub fn told(self) -> Vec<BarrierName> {
-        self.marks.told()
+    /// The barriers that this node knows by name.
+    pub fn known(self) -> KnownBarriers {
+        self.marks.known_barriers()
     }
 
     /// Whether this primary mirrors, and a barrier would drop any mark.
     pub fn is_due(self) -> bool {
-        self.marks.is_due()
+        self.marks
+            .machine(|machine| machine.mirrors() && !machine.columns().are_empty())
     }
 
     /// The used part of the fuller table of marks, in thousandths.

@@ -126,6 +126,10 @@ impl IntervalMarks {
     fn known(&self) -> Vec<BarrierName> {
         self.machine(|machine| machine.known().collect())
     }
+
+    fn is_due(&self) -> bool {
+        self.machine(|machine| machine.mirrors() && !machine.columns().are_empty())
+    }
 }
 
 pub fn begin(delta: &DeltaTracker) {
