@@ -1,4 +1,4 @@
-//! [`LastUse`]: what the last checkpoint says of the run of the machine in which the store was in use.
+//! [`LastUse`]: the words of the last checkpoint about the run of the machine in which the store was in use.
 //!
 //! Tables and sums that outlive the process, but no loss of power, count or are void by it.
 

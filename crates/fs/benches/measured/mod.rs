@@ -1,4 +1,4 @@
-//! What the benchmarks of a store have in common.
+//! The parts that the benchmarks of a store share.
 
 use lockstep_types::{Generation, Osn, Timestamp};
 

@@ -294,8 +294,8 @@ fn a_turn_begins_the_marks_of_a_node_that_follows() {
     assert_eq!(barriers.base_with(&[name(4)]), None);
 }
 
-/// A node that has served alone names no barrier as a base of its copy: no other node has marks of what it has done. The next barrier
-/// is one again.
+/// A node that has served alone names no barrier as a base of its copy: no other node has marks of its changes. The next barrier is one
+/// again.
 #[test]
 fn a_node_that_has_served_alone_tells_no_barrier() {
     let (disk, _) = with_file();

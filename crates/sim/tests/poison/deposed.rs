@@ -121,7 +121,7 @@ fn a_word_of_the_old_primary_costs_no_comparison_of_everything() {
     assert!(was_interrupted, "the moment of the word is met");
 }
 
-/// Both nodes have served alone, and none has lost its power. The node that leads has no mark of what the other one has done alone.
+/// Both nodes have served alone, and none has lost its power. The node that leads has no marks of the other one's changes.
 #[test]
 fn two_nodes_that_have_both_served_alone_are_equal_after_a_resync() {
     let mut cluster = cold();
