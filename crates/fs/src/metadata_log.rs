@@ -234,11 +234,7 @@ impl MetadataLog {
         let plan = plan::plan(&tree, op)?;
         let _under_way = self.readers.begin_change();
         self.delta.note_operation(op.osn, &plan);
-        let is_late = is_active(Mutant::ReaderMarkAfterChange);
-        let told = is_late.then(|| keys_of(&plan));
-        if told.is_none() {
-            self.readers.note_plan(&plan);
-        }
+        self.readers.note_plan(&plan);
         let changed = plan.content.map(ContentEffect::ino);
         // Until the record has the new length, other threads find the old length in the entry of the file, and do not
         // take the difference for damage. Content that is damaged already may be cut all the same.
@@ -252,7 +248,6 @@ impl MetadataLog {
         let (attr, orphaned) = (plan.attr, plan.orphaned);
         let followed = applying.changed.is_followed().then(|| keys_of(&plan));
         tree.install(plan, &op.request);
-        self.readers.note_keys(told.iter().flatten());
         if let Some(keys) = followed {
             applying.changed.note(keys);
         }

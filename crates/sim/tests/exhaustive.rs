@@ -120,9 +120,10 @@ fn the_same_worlds_give_the_same_report() {
 /// Mutants, each with the workload whose worlds show it.
 const FOUND: [(Mutant, &str); 3] = [
     (Mutant::NoPawEntry, "write to a new file (durability Posix)"),
+    // The region is announced: a write to another one is made here when the secondary has nearly got the write (P26).
     (
         Mutant::AnswerBeforePeer,
-        "write to a new file (durability Posix)",
+        "overwrite a block (durability Posix)",
     ),
     (Mutant::NoLocalSync, "durably overwrite (durability Posix)"),
 ];

@@ -22,7 +22,7 @@ const SCHEDULES_MAX: usize = 8_000;
 /// `put_back.rs`, `restarted.rs`, `touched.rs` and `deposed.rs` in `poison`; `sums.rs` and `healed.rs` in
 /// `store_on_disk` find those of sums and of a repair, `tests/barrier_marks.rs` those of the marks of mirrored intervals, and
 /// `tests/change_readers.rs` those of change readers.
-const SCRIPTED: [Mutant; 36] = [
+const SCRIPTED: [Mutant; 35] = [
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -55,7 +55,6 @@ const SCRIPTED: [Mutant; 36] = [
     Mutant::AnnouncedUnmarked,
     Mutant::ReaderTurnDropsMarks,
     Mutant::ReaderTurnUndrained,
-    Mutant::ReaderMarkAfterChange,
     Mutant::ReaderForgetsKeys,
     Mutant::ReaderForgetsImage,
     Mutant::ReaderTrustsAnyPoint,

@@ -242,8 +242,6 @@ mutants! {
     ReaderTurnDropsMarks,
     /// A change reader gets its answer while changes from before are under way (P34).
     ReaderTurnUndrained,
-    /// A metadata operation is marked for the change readers after it was made (P34).
-    ReaderMarkAfterChange,
     /// The names that change are not marked for the change readers (P34).
     ReaderForgetsKeys,
     /// The records of a resync are not marked for the change readers (P34).

@@ -121,27 +121,6 @@ fn a_word_of_the_old_primary_costs_no_comparison_of_everything() {
     assert!(was_interrupted, "the moment of the word is met");
 }
 
-/// Both nodes have served alone, and none has lost its power. The node that leads has no marks of the other one's changes.
-#[test]
-fn two_nodes_that_have_both_served_alone_are_equal_after_a_resync() {
-    let mut cluster = cold();
-    kill(&mut cluster, SECONDARY);
-    until(&mut cluster, "alone", |cluster| {
-        cluster.state(PRIMARY) == Some(State::OutOfSync)
-    });
-    change(&mut cluster, "alone", 5);
-    kill(&mut cluster, PRIMARY);
-    cluster.start(SECONDARY);
-    cluster.promote_by_force(SECONDARY).unwrap();
-    until(&mut cluster, "serves", |cluster| cluster.serves(SECONDARY));
-    change(&mut cluster, "alone, too", 9);
-    cluster.demote_next(PRIMARY);
-    cluster.start(PRIMARY);
-    cluster.heal().unwrap();
-    until(&mut cluster, "in sync", |cluster| cluster.is_in_sync());
-    assert!(is_identical(&mut cluster));
-}
-
 /// Within this time a write is made where it may be made.
 const SOON: Duration = Duration::from_millis(10);
 
