@@ -21,8 +21,10 @@ const SCHEDULES_MAX: usize = 8_000;
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `healed.rs`,
 /// `put_back.rs`, `restarted.rs`, `touched.rs` and `deposed.rs` in `poison`; `sums.rs` and `healed.rs` in
 /// `store_on_disk` find those of sums and of a repair, `tests/barrier_marks.rs` those of the marks of mirrored intervals, and
-/// `tests/change_readers.rs` those of change readers.
-const SCRIPTED: [Mutant; 35] = [
+/// `tests/change_readers.rs` those of change readers. No test has the moment of `ForgetNumbers`, `RecoverUnsynced` and `RejoinWithoutPaw`
+/// since both nodes make everything stable soon after a sync begins (docs/results/simulation.md).
+const SCRIPTED: [Mutant; 36] = [
+    Mutant::RejoinWithoutPaw,
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -138,10 +140,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::AnswerBeforePeer => &[TABLES, IDENTICAL, SURVIVES, DURABLE],
         Mutant::ResyncBySize | Mutant::IgnorePawInRecovery => &[TABLES, IDENTICAL, SURVIVES],
         // Only the end of the schedule compares everything.
-        Mutant::DeltaForgetsUnapplied
-        | Mutant::RejoinWithoutPaw
-        | Mutant::TrustResync
-        | Mutant::ResumeTooFar => DIFFERS,
+        Mutant::DeltaForgetsUnapplied | Mutant::TrustResync | Mutant::ResumeTooFar => DIFFERS,
         Mutant::RejoinFromAnyCopy | Mutant::ForgetLostPower => TRUSTED,
         // A write that the delta lacks may be a durable one.
         Mutant::DeltaForgetsWrites => &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE],
@@ -269,7 +268,6 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::RunOvertaken => 8_510,
         Mutant::IgnorePeerRoom => 1_530,
         Mutant::SendWithoutRoom => 750,
-        Mutant::RejoinWithoutPaw => 81_830,
         Mutant::MetadataOutOfOrder => 2_520,
         Mutant::NoSawEntry => 1_010,
         Mutant::AdmitBeforeRanges => 1_149,

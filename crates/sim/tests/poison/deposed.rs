@@ -124,14 +124,9 @@ fn a_word_of_the_old_primary_costs_no_comparison_of_everything() {
 /// Within this time a write is made where it may be made.
 const SOON: Duration = Duration::from_millis(10);
 
-/// A program begins a write of which no byte reaches the secondary, and the primary loses its power. Its disk has all bytes. The next resync
-/// is one since the barrier. Returns whether both copies are equal.
-fn is_identical_after_loss(
-    mut cluster: ScriptedCluster,
-    offset: u64,
-    mutant: Option<Mutant>,
-) -> bool {
-    let ino = run(&mut cluster, program::file).unwrap();
+/// A program begins a write of which no byte reaches the secondary.
+fn begin_unreceived(cluster: &mut ScriptedCluster, offset: u64) {
+    let ino = run(cluster, program::file).unwrap();
     let write = Op::Write(WriteOp {
         ino,
         mark: LATER,
@@ -141,9 +136,19 @@ fn is_identical_after_loss(
     });
     cluster.lose_frames();
     cluster.apply_fault(Fault::Mute(Role::Primary)).unwrap();
-    activate(mutant);
     cluster.leave(1, write, Duration::ZERO).unwrap();
     cluster.run_for(SOON).unwrap();
+}
+
+/// The primary loses its power in a write of which no byte reaches the secondary. Its disk has all bytes. The next resync is one since the
+/// barrier. Returns whether both copies are equal.
+fn is_identical_after_loss(
+    mut cluster: ScriptedCluster,
+    offset: u64,
+    mutant: Option<Mutant>,
+) -> bool {
+    activate(mutant);
+    begin_unreceived(&mut cluster, offset);
     cluster.cut_power_after_write_back(PRIMARY);
     activate(None);
     cluster.end_silence();
