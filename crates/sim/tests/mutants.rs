@@ -163,7 +163,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
             &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE]
         }
         // The nodes wait for the operation.
-        Mutant::ForgetInDoubt => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME],
+        Mutant::ForgetInDoubt => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME, SURVIVES],
         // A range that is zeroed in doubt shows its old bytes to a program, and zeros to later ones: then the operation has
         // happened after the answer to a later program (P4).
         Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS, SURVIVES],
