@@ -122,9 +122,11 @@ impl RoleChange {
         self.from.becomes_complete(&self.to)
     }
 
-    /// Whether a node begins to lead in a generation of its own.
+    /// Whether a node begins to lead: it was the secondary, or led another generation. A candidate has the generation already in which
+    /// it takes over.
     pub fn begins_to_lead(&self) -> bool {
-        self.to.is_primary() && self.from.generation != self.to.generation
+        let led = self.from.is_primary() && self.from.generation == self.to.generation;
+        self.to.is_primary() && !led
     }
 
     /// Whether anything is to be written.
