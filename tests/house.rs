@@ -26,6 +26,8 @@ mod signatures;
 mod sizes;
 #[path = "house/surface.rs"]
 mod surface;
+#[path = "house/untested.rs"]
+mod untested;
 #[path = "house/without_tests.rs"]
 mod without_tests;
 #[path = "house/words.rs"]
@@ -169,6 +171,20 @@ fn words_that_no_file_has_any_more() {
     let documents = paths::documents(Path::new("."));
     let workspace = Workspace::read(Path::new("."));
     println!("{:#?}", words::clean(&workspace, &documents));
+}
+
+#[test]
+fn documentation_has_no_code_to_run() {
+    hold("code in documentation", untested::check_documentation);
+}
+
+#[test]
+fn targets_without_tests_have_none() {
+    let untested = untested::untested(Path::new("."));
+    assert!(!untested.is_empty());
+    hold("tests that do not run", |it| {
+        untested::check_targets(it, &untested)
+    });
 }
 
 #[test]

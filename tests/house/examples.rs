@@ -2,7 +2,7 @@
 
 use crate::workspace::Workspace;
 use crate::{
-    Finding, architecture, circles, module_list, paths, signatures, sizes, surface, words,
+    Finding, architecture, circles, module_list, paths, signatures, sizes, surface, untested, words,
 };
 
 const LIB: &str = "crates/driver/src/lib.rs";
@@ -490,4 +490,25 @@ fn words_that_came_back_are_found() {
         found[0].contains("host.rs has \"Debt\": \"UnrecordedPromotion\" took its place"),
         "{found:?}"
     );
+}
+
+#[test]
+fn code_of_documentation_is_found() {
+    let bad = "//! ```text\n//! a\n//! ```\n\n/// ```\n/// f();\n/// ```\nfn f() {}\n";
+    let found = check_one(untested::check_documentation, bad);
+    assert_one(&found, &["lib.rs:5: "]);
+    let good = bad.replace("/// ```\n/// f", "/// ```text\n/// f");
+    assert!(check_one(untested::check_documentation, &good).is_empty());
+}
+
+#[test]
+fn tests_of_targets_without_tests_are_found() {
+    let check = |folder: &str| {
+        let workspace = Workspace::example(&[(LIB, "#[test]\nfn t() {}\n")]);
+        texts(untested::check_targets(&workspace, &[folder.to_owned()]))
+    };
+    assert_one(&check("driver"), &["lib.rs: "]);
+    assert!(check("lossy").is_empty());
+    assert!(untested::leaves_out("[lib]\ntest = false\n"));
+    assert!(!untested::leaves_out("[lib]\nbench = false\n"));
 }
