@@ -35,7 +35,11 @@ mod words;
 #[path = "house/workspace.rs"]
 mod workspace;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::LazyLock;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
 
 use workspace::Workspace;
 
@@ -59,9 +63,33 @@ impl Finding {
     }
 }
 
+/// A look at the workspace.
+type Look = Box<dyn FnOnce(&Workspace) + Send>;
+
+/// The thread that holds the workspace: parsed sources belong to one thread.
+static LOOKS: LazyLock<Sender<Look>> = LazyLock::new(|| {
+    let (sender, looks) = channel::<Look>();
+    thread::spawn(move || {
+        let workspace = Workspace::read(Path::new("."));
+        for look in looks {
+            // The test whose look has panicked gets no answer, and fails.
+            let _ = catch_unwind(AssertUnwindSafe(|| look(&workspace)));
+        }
+    });
+    sender
+});
+
+/// Returns what `look` finds in the sources of the repository, which are parsed once for all tests.
+fn in_workspace<T: Send + 'static>(look: impl FnOnce(&Workspace) -> T + Send + 'static) -> T {
+    let (sender, answer) = channel();
+    let look = move |workspace: &Workspace| drop(sender.send(look(workspace)));
+    LOOKS.send(Box::new(look)).unwrap();
+    answer.recv().expect("the look ends")
+}
+
 /// Fails with all findings of a rule in the repository.
-fn hold(rule: &str, check: impl FnOnce(&Workspace) -> Vec<Finding>) {
-    let mut found = check(&Workspace::read(Path::new(".")));
+fn hold(rule: &str, check: impl FnOnce(&Workspace) -> Vec<Finding> + Send + 'static) {
+    let mut found = in_workspace(check);
     found.retain(|it| !STILL_OPEN.iter().any(|open| it.text.starts_with(open)));
     if let Ok(folder) = std::env::var("LOCKSTEP_HOUSE_CRATE") {
         found.retain(|it| it.folders.split(' ').any(|it| it == folder));
@@ -86,7 +114,7 @@ fn types_have_few_methods_and_fields() {
 
 #[test]
 fn types_have_a_small_surface() {
-    let largest = surface::largest(&Workspace::read(Path::new(".")));
+    let largest = in_workspace(surface::largest);
     hold(&largest, surface::check);
 }
 
@@ -128,7 +156,7 @@ fn each_type_has_its_own_name() {
 #[test]
 fn links_lead_to_headings_that_exist() {
     let exists = |path: &str| Path::new(path).exists();
-    hold("links of documents", |_| {
+    hold("links of documents", move |_| {
         paths::check_links(&paths::documents(Path::new(".")), &exists)
     });
 }
@@ -136,7 +164,9 @@ fn links_lead_to_headings_that_exist() {
 #[test]
 fn named_files_exist() {
     let documents = paths::documents(Path::new("."));
-    hold("names of files", |it| paths::check_names(it, &documents));
+    hold("names of files", move |it| {
+        paths::check_names(it, &documents)
+    });
 }
 
 #[test]
@@ -149,19 +179,23 @@ fn pages_to_be_read_at_one_sitting_are_short() {
 #[test]
 fn cited_tests_exist() {
     let documents = paths::documents(Path::new("."));
-    hold("cited tests", |it| paths::check_tests(it, &documents));
+    hold("cited tests", move |it| paths::check_tests(it, &documents));
 }
 
 #[test]
 fn cited_headings_exist() {
     let documents = paths::documents(Path::new("."));
-    hold("cited headings", |it| paths::check_headings(it, &documents));
+    hold("cited headings", move |it| {
+        paths::check_headings(it, &documents)
+    });
 }
 
 #[test]
 fn words_that_are_gone_stay_away() {
     let documents = paths::documents(Path::new("."));
-    hold("words that are gone", |it| words::check(it, &documents));
+    hold("words that are gone", move |it| {
+        words::check(it, &documents)
+    });
 }
 
 /// Prints the words that may move to the lists of those that are gone.
@@ -182,7 +216,7 @@ fn documentation_has_no_code_to_run() {
 fn targets_without_tests_have_none() {
     let untested = untested::untested(Path::new("."));
     assert!(!untested.is_empty());
-    hold("tests that do not run", |it| {
+    hold("tests that do not run", move |it| {
         untested::check_targets(it, &untested)
     });
 }
@@ -190,7 +224,9 @@ fn targets_without_tests_have_none() {
 #[test]
 fn architecture_names_files_that_exist() {
     let text = std::fs::read_to_string("docs/ARCHITECTURE.md").unwrap();
-    hold("docs/ARCHITECTURE.md", |it| architecture::check(it, &text));
+    hold("docs/ARCHITECTURE.md", move |it| {
+        architecture::check(it, &text)
+    });
 }
 
 #[test]
@@ -200,7 +236,7 @@ fn modules_open_with_a_head() {
 
 #[test]
 fn modules_are_listed_as_they_are() {
-    let page = module_list::page(&Workspace::read(Path::new(".")));
+    let page = in_workspace(module_list::page);
     if std::env::var_os("LOCKSTEP_WRITE_DOCS").is_some() {
         std::fs::write(module_list::PAGE, page).unwrap();
         return;
