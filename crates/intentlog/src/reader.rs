@@ -125,7 +125,7 @@ impl Reader {
     /// The arguments of `is_sought` are the frame's position and its durable position.
     fn find(
         &mut self,
-        is_sought: &dyn Fn(u64, u64) -> bool,
+        is_sought: &impl Fn(u64, u64) -> bool,
     ) -> Result<Option<FrameHeader>, LogError> {
         let mut from = self.offset;
         while from + FRAME_HEADER_BYTES as u64 <= self.limit {
@@ -207,7 +207,7 @@ impl Reader {
 
 /// Places in `bytes` where a sought frame might begin: a cheap check of two words, which zeros and leftovers
 /// of earlier uses of the space do not pass.
-fn candidates(bytes: &[u8], is_sought: &dyn Fn(u64, u64) -> bool) -> Vec<u64> {
+fn candidates(bytes: &[u8], is_sought: &impl Fn(u64, u64) -> bool) -> Vec<u64> {
     let number = |word: &[u8; 8]| u64::from_le_bytes(*word);
     let words = bytes.as_chunks::<8>().0.windows(FRAME_HEADER_BYTES / 8);
     let sought = |words: &[[u8; 8]]| match words {
