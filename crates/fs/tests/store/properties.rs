@@ -10,7 +10,7 @@ use crate::steps::{Step, step};
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 10_000,
+        cases: 3_000,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
