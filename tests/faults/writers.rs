@@ -27,8 +27,9 @@ use crate::replacer::Replacer;
 const CELL_WRITERS: usize = 6;
 /// Pause before a client tries an absent mount again.
 const REOPEN_PAUSE: Duration = Duration::from_millis(5);
-/// Pause between two operations of a client, so that the nodes get the processor, too.
-const STEP_PAUSE: Duration = Duration::from_micros(300);
+/// Pause between two operations of a client, so that nodes and other tests get the processor, too. Eight clients and
+/// the programs still have some operation in flight at every moment.
+const STEP_PAUSE: Duration = Duration::from_millis(2);
 
 /// A client that changes the datastore and keeps account.
 pub trait Client: Send {
