@@ -166,7 +166,8 @@ fn every_damage_is_refused_or_does_not_matter() {
     let length = u64::try_from(whole.len()).unwrap();
     let mut random = Random::new(0xDA_4A6E);
     let mut refused = 0;
-    let every = (0..4096).chain((4096..length).step_by(97));
+    // The header is in the first 512 bytes. Nothing reads the space between it and the first block.
+    let every = (0..512).chain((512..length).step_by(97));
     for offset in every {
         let damaged = disk.fork();
         let bit = u32::try_from(random.below(8)).unwrap();
