@@ -25,7 +25,7 @@ const ONE_IN: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 /// One in this many first faults, and one in this many of the faults that follow each of them.
 const ONE_IN_OF_TWO: [NonZeroUsize; 2] = [
     NonZeroUsize::new(256).unwrap(),
-    NonZeroUsize::new(128).unwrap(),
+    NonZeroUsize::new(256).unwrap(),
 ];
 
 /// Draws independent numbers from the clock, each below one of the given bounds.
