@@ -203,8 +203,22 @@ fn words_that_are_gone_stay_away() {
 #[ignore = "a help for the authors of words.rs: run it with --nocapture"]
 fn words_that_no_file_has_any_more() {
     let documents = paths::documents(Path::new("."));
-    let workspace = Workspace::read(Path::new("."));
-    println!("{:#?}", words::clean(&workspace, &documents));
+    let clean = in_workspace(move |it| words::clean(it, &documents));
+    println!("{clean:#?}");
+}
+
+#[test]
+fn documentation_has_no_code_to_run() {
+    hold("code in documentation", untested::check_documentation);
+}
+
+#[test]
+fn targets_without_tests_have_none() {
+    let untested = untested::untested(Path::new("."));
+    assert!(!untested.is_empty());
+    hold("tests that do not run", move |it| {
+        untested::check_targets(it, &untested)
+    });
 }
 
 #[test]
