@@ -239,6 +239,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::KeepOwnVerifier
         | Mutant::KeepVerifierOfDemoted
         | Mutant::PromoteWithOldVerifier => &[VERIFIER],
+        Mutant::TellHiddenNames => &[IDENTICAL],
         Mutant::HandOverBusy => &[HANDED_OVER, TABLES],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.
@@ -284,6 +285,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::IgnorePawInRecovery => 210,
         Mutant::KeepInDoubt => 1_029,
         Mutant::DemoteInSameGeneration => 4_539,
+        Mutant::TellHiddenNames => 4_540,
         Mutant::SyncHereOnly => 150,
         Mutant::MarkBeforeSync => 120,
         _ => 1,

@@ -194,3 +194,30 @@ fn an_announced_region_is_compared_as_a_whole() {
     let cluster = announced(COLD, Some(Mutant::AnnouncedUnmarked));
     assert!(!is_identical_after_loss(cluster, COLD + PART / 2, None));
 }
+
+/// Both nodes serve alone, one after the other. The changes of the first one are to be lost. Returns whether both copies are equal.
+fn is_identical_after_both_were_alone(mutant: Option<Mutant>) -> bool {
+    let mut cluster = cold();
+    change(&mut cluster, "mirrored", 5);
+    kill(&mut cluster, PRIMARY);
+    take_over(&mut cluster);
+    change(&mut cluster, "alone and lost", 9);
+    activate(mutant);
+    cluster.apply_fault(Fault::Demote).unwrap();
+    kill(&mut cluster, SECONDARY);
+    cluster.start(PRIMARY);
+    cluster.promote_by_force(PRIMARY).unwrap();
+    until(&mut cluster, "serves", |cluster| cluster.serves(PRIMARY));
+    cluster.start(SECONDARY);
+    until(&mut cluster, "in sync", |cluster| cluster.is_in_sync());
+    activate(None);
+    is_identical(&mut cluster)
+}
+
+#[test]
+fn two_nodes_that_were_both_alone_have_no_base() {
+    assert!(is_identical_after_both_were_alone(None));
+    assert!(!is_identical_after_both_were_alone(Some(
+        Mutant::TellHiddenNames
+    )));
+}
