@@ -216,8 +216,7 @@ fn is_identical_after_both_were_alone(mutant: Option<Mutant>) -> bool {
 
 #[test]
 fn two_nodes_that_were_both_alone_have_no_base() {
+    let mutant = Some(Mutant::TellHiddenNames);
     assert!(is_identical_after_both_were_alone(None));
-    assert!(!is_identical_after_both_were_alone(Some(
-        Mutant::TellHiddenNames
-    )));
+    assert!(!is_identical_after_both_were_alone(mutant));
 }
