@@ -4,9 +4,9 @@
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::checked::{BlockWord, SumsWord};
 use lockstep_repl::message::{
-    BarrierMessage, BarrierName, ComparePurpose, ContentSource, Envelope, Interval, Message,
-    PROTOCOL_VERSION, RegionRun, Request, RequestFailure, Response, ResyncScope, Welcome,
-    WireContent, WireFileTimes, WriteMessage,
+    BarrierMessage, BarrierName, ComparePurpose, ContentSource, Envelope, Interval, MarkAccount,
+    MarkPage, Message, PROTOCOL_VERSION, RegionRun, Request, RequestFailure, Response, ResyncScope,
+    Welcome, WireContent, WireFileTimes, WriteMessage,
 };
 use lockstep_roles::{RoleOffer, RoleRecord};
 use lockstep_testbed::chance::Chance;
@@ -219,9 +219,28 @@ pub fn welcome(chance: &mut Chance, known: &PeerState) -> Welcome {
         },
         waiting: (0..waiting).map(|_| entry(chance, known)).collect(),
         room: room(chance),
-        barriers: (0..chance.within(0..6))
-            .map(|_| barrier_name(chance))
-            .collect(),
+        marks: MarkAccount {
+            known: (0..chance.within(0..6))
+                .map(|_| barrier_name(chance))
+                .collect(),
+            covered_after: chance
+                .percent(50)
+                .then(|| Interval::new(chance.within(0..4))),
+            served_alone: chance.percent(30),
+        },
+    }
+}
+
+/// Marks, which may be any.
+fn mark_page(chance: &mut Chance) -> MarkPage {
+    MarkPage {
+        files_from: maybe(chance, number),
+        all_records: chance.percent(10),
+        bytes: list(chance, |chance| {
+            (number(chance), number(chance), number(chance))
+        }),
+        keys: list(chance, |chance| random(chance, 40)),
+        next: maybe(chance, number),
     }
 }
 
@@ -260,7 +279,7 @@ fn room(chance: &mut Chance) -> Room {
 
 /// An answer to a request.
 pub fn answer(chance: &mut Chance) -> Result<Response, RequestFailure> {
-    Ok(match chance.within(0..12) {
+    Ok(match chance.within(0..13) {
         8 => Response::Checked {
             differing: random(chance, 100),
             sums: sums_word(chance),
@@ -272,6 +291,7 @@ pub fn answer(chance: &mut Chance) -> Result<Response, RequestFailure> {
         })),
         10 => Response::Bytes(random(chance, 9000)),
         11 => Response::SetAside(chance.percent(50)),
+        12 => Response::Marks(mark_page(chance)),
         7 => Response::Room(room(chance)),
         0 => {
             let text = String::from_utf8_lossy(&random(chance, 1000)).into_owned();
@@ -350,8 +370,12 @@ fn entry(chance: &mut Chance, known: &PeerState) -> InFlightEntry {
 }
 
 fn request(chance: &mut Chance, known: &PeerState) -> Request {
-    match chance.within(0..18) {
+    match chance.within(0..19) {
         17 => deep_request(chance),
+        18 => Request::Marks {
+            since: barrier_name(chance),
+            told: number(chance),
+        },
         14 if chance.percent(50) => Request::Reserve {
             ino: ino(chance),
             ranges: list(chance, |chance| (number(chance), number(chance))),

@@ -12,7 +12,9 @@
 //! | `announced` | the regions that the secondary is known to have marked |
 //! | `barrier`, `barrier_events` | the barrier on both nodes, as a machine; its messages, events and effects |
 //! | `coverage`, `difference` | the intervals whose marks a node has; where two copies may differ |
+//! | `account` | the words of a node about its marks, and the marks in pages |
 
+pub mod account;
 pub mod announced;
 pub mod barrier;
 pub mod barrier_events;
@@ -21,6 +23,7 @@ pub mod coverage;
 pub mod difference;
 pub mod interval;
 
+pub use account::{MarkAccount, MarkPage};
 pub use announced::{AnnouncedRegions, FileRegions, RegionRun};
 pub use barrier::BarrierMachine;
 pub use barrier_events::{BarrierEffect, BarrierEvent, BarrierMessage};

@@ -51,6 +51,7 @@ mod resync_part;
 mod table;
 #[cfg(test)]
 mod tests;
+mod told_marks;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,7 +69,6 @@ use crate::namespace::plan::Plan;
 pub use changes::{ChangedContent, ChangedRegions};
 use changes::{Changes, changed_bytes, replicated_keys};
 pub(crate) use interval_marks::IntervalMarks;
-pub use interval_marks::KnownBarriers;
 use kept::{DeltaWords, KeptDelta, Lead};
 pub use mark_tables::MarkTables;
 pub use readers::{

@@ -6,7 +6,7 @@
 //! Invariant: the order of fields and variants is the wire format. A change of the order needs a new
 //! [`PROTOCOL_VERSION`]; names are free.
 
-pub use lockstep_delta::{BarrierMessage, BarrierName, Interval, RegionRun};
+pub use lockstep_delta::{BarrierMessage, BarrierName, Interval, MarkAccount, MarkPage, RegionRun};
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_roles::RoleOffer;
 use lockstep_sums::SumSecret;
@@ -22,7 +22,7 @@ use crate::checked::{BlockWord, SumsWord};
 pub use crate::resync_scope::ResyncScope;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 15;
+pub const PROTOCOL_VERSION: u32 = 16;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -211,8 +211,8 @@ pub struct Welcome {
     pub waiting: Vec<InFlightEntry>,
     /// The room for clients on the secondary's disk (rule P20).
     pub room: Room,
-    /// The barriers that the secondary's copy has reached, as far as the secondary knows: [`BarrierName::KNOWN_MAX`] at most.
-    pub barriers: Vec<BarrierName>,
+    /// The barriers that the secondary knows, and its marks since then (rule P29).
+    pub marks: MarkAccount,
 }
 
 /// A write without its bytes.
@@ -282,6 +282,13 @@ pub enum Request {
         below: Osn,
         /// The write verifier of the primary's copy (rule P22).
         verifier: WriteVerifier,
+    },
+    /// Asks for the marks of the secondary in each interval after a barrier, and for its rest (rule P29).
+    Marks {
+        /// The barrier.
+        since: BarrierName,
+        /// How many marks were told before.
+        told: u64,
     },
     /// A resync begins: the secondary is out of sync until [`Request::InSync`].
     BeginResync {
@@ -546,6 +553,8 @@ pub enum Response {
     },
     /// Blocks and their sums, one after the other.
     Blocks(Vec<BlockWord>),
+    /// Marks.
+    Marks(MarkPage),
     /// The bytes of blocks.
     Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Blocks were healed, or their sums made anew, or they were kept aside. Says whether the versions of all blocks are

@@ -239,7 +239,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::KeepOwnVerifier
         | Mutant::KeepVerifierOfDemoted
         | Mutant::PromoteWithOldVerifier => &[VERIFIER],
-        Mutant::TellHiddenNames => &[IDENTICAL],
+        Mutant::MarksUnasked => &[IDENTICAL],
         Mutant::HandOverBusy => &[HANDED_OVER, TABLES],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.
@@ -277,7 +277,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::HideFailure => 390,
         Mutant::RepeatMetadata => 170,
         Mutant::DeltaForgetsUnapplied => 32_300,
-        Mutant::KeepVerifierOfDemoted | Mutant::TellHiddenNames => 4_540,
+        Mutant::KeepVerifierOfDemoted | Mutant::MarksUnasked => 4_540,
         Mutant::PromoteWithOldVerifier => 440,
         Mutant::ForgetInDoubt => 470,
         Mutant::ShowNamesInDoubt => 10_130,

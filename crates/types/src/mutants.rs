@@ -236,8 +236,8 @@ mutants! {
     ColumnsLackRest,
     /// The marks beside an older copy of the store count (P29).
     MarksOfOldCopy,
-    /// A secondary that has served alone tells the primary of its barriers (P29).
-    TellHiddenNames,
+    /// The source of a resync does not ask the other node for its marks (P29).
+    MarksUnasked,
     /// The keys of mirrored operations are not in the columns (P27).
     KeysNotInColumns,
     /// A change reader that confirms a point loses the marks of later changes, too (P34).

@@ -148,9 +148,11 @@ impl Barriers {
         }
         (state.turned, state.has_base) = (None, false);
         let told = self.replication.peer.current();
-        let told = told.iter().flat_map(|connection| &connection.copy.barriers);
+        let told = told
+            .iter()
+            .flat_map(|connection| &connection.copy.marks.known);
         let barriers = self.engine.store.barriers();
-        let own = barriers.known().all();
+        let own = barriers.known();
         let heard = own.iter().chain(told).map(|name| name.through.next());
         let from = heard.max().unwrap_or(Interval::ZERO).max(barriers.open());
         let effects = barriers.handle(BarrierEvent::MirroringBegun { from });

@@ -11,6 +11,7 @@ mod counted_peer;
 mod daily;
 mod daily_turn;
 mod pace;
+mod peer_marks;
 mod progress;
 mod scrub;
 mod scrub_record;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use lockstep_fs::StoreError;
 use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
-use lockstep_repl::message::Request;
+use lockstep_repl::message::{BarrierName, Request};
 use lockstep_repl::state::{State, Trigger};
 use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
@@ -415,16 +416,14 @@ impl ResyncJobs {
 
     /// The places that a resync looks at. From here on the marks of this node hold all of them, and all that changes: the secondary
     /// may lose any of them with its power, also one that the resync is over with (rules P27, P29).
-    fn start_of(&self, peer: &RemotePeer) -> Result<ResyncStart, StoreError> {
+    fn start_of(&self, peer: &RemotePeer) -> Result<ResyncStart, ResyncError> {
         let (delta, barriers) = (self.engine.store.delta(), self.engine.store.barriers());
         let copy = &peer.connection.copy;
         let start = match copy.base.filter(|base| base.has_delta(delta)) {
             Some(base) => ResyncStart::Changes(base),
-            None => match barriers.base_with(&copy.barriers) {
-                Some(name) if delta.adopt_base(name, self.replication.generation()) => {
-                    ResyncStart::SinceBarrier(name)
-                }
-                _ => ResyncStart::Everything,
+            None => match self.adopt_base(peer)? {
+                Some(name) => ResyncStart::SinceBarrier(name),
+                None => ResyncStart::Everything,
             },
         };
         if start == ResyncStart::Everything {
@@ -434,6 +433,26 @@ impl ResyncJobs {
             delta.keep_in_columns();
         }
         Ok(start)
+    }
+
+    /// Takes the youngest barrier that both nodes know for the base: all marks since then are in the rest of this node when this
+    /// returns. `None` if no barrier is a base.
+    fn adopt_base(&self, peer: &RemotePeer) -> Result<Option<BarrierName>, ResyncError> {
+        let (delta, account) = (self.engine.store.delta(), &peer.connection.copy.marks);
+        let Some(name) = delta.base_with(account) else {
+            return Ok(None);
+        };
+        let told = if delta.needs_marks(name, account) {
+            match peer_marks::ask(peer, name)? {
+                Some(told) => told,
+                None => return Ok(None),
+            }
+        } else {
+            Vec::new()
+        };
+        let led = self.replication.generation();
+        let is_adopted = delta.adopt_base(name, led, account, &told);
+        Ok(is_adopted.then_some(name))
     }
 
     /// The base of the secondary's copy, whose namespace is equal now. A resync of everything has given it one (rule P24).

@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockstep_link::{LinkError, Payload, SendFrames};
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::ConnectionId;
-use lockstep_repl::message::{BarrierName, Envelope, MessageError};
+use lockstep_repl::message::{Envelope, MarkAccount, MessageError};
 use lockstep_resync::PeerBase;
 use lockstep_sums::SummedBytes;
 use lockstep_types::SyncId;
@@ -90,8 +90,8 @@ pub(crate) struct PeerCopy {
     pub base: Option<PeerBase>,
     /// Primary: the name of its sync, if the copy has a base.
     pub sync: Option<SyncId>,
-    /// Primary: the barriers that the peer knows, [`BarrierName::KNOWN_MAX`] at most.
-    pub barriers: Vec<BarrierName>,
+    /// Primary: the barriers that the peer knows, and its marks since then.
+    pub marks: MarkAccount,
 }
 
 /// One connection, established and greeted.

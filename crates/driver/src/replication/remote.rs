@@ -140,6 +140,7 @@ const fn describe(request: &Request) -> &'static str {
     match request {
         Request::RecoverRange { .. } => "recover a range",
         Request::RecoveryDone { .. } => "end the recovery",
+        Request::Marks { .. } => "tell its marks",
         Request::BeginResync { .. } => "begin a resync",
         Request::ImageChunk
         | Request::CompareRecords { .. }

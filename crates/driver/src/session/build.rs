@@ -43,14 +43,14 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
             noted.map_err(failed(config))?;
         }
         if role.lineage.power.has_lost_power {
-            store.delta().end();
+            store.delta().lead_after_power_loss(role.record.generation);
         } else {
             begin_delta_of_lead(store, role.record.generation, is_in_sync);
         }
     }
     if !is_in_sync {
         // Before the tables are made anew.
-        add_left_writes(store);
+        add_left_writes(store, role.lineage.power.has_lost_power);
     }
     let tables = if role.has_tables() {
         Tables::open(backing)
@@ -92,11 +92,12 @@ fn begin_delta_of_lead(store: &Store, generation: Generation, is_in_sync: bool) 
 }
 
 /// Adds to the delta, if there is one, the writes that were under way when the last session ended: the other node may lack them,
-/// or have them alone. Without their tables, the delta ends.
-fn add_left_writes(store: &Store) {
+/// or have them alone. Without their tables, the delta ends, unless they went with the power: then the other node has marks of them.
+fn add_left_writes(store: &Store, has_lost_power: bool) {
     let backing = store.backing().as_ref();
     match Tables::left_writes(backing) {
         Some(writes) => add_writes_to_delta(store, ranges_of(&writes)),
+        None if has_lost_power => {}
         None => store.delta().end(),
     }
 }

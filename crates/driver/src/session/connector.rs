@@ -297,13 +297,13 @@ impl<'a, M: RolePeer> Connector<'a, M> {
             generation,
             applied: welcome.applied,
         });
-        let mut barriers = welcome.barriers;
-        barriers.truncate(BarrierName::KNOWN_MAX);
+        let mut marks = welcome.marks;
+        marks.known.truncate(BarrierName::KNOWN_MAX);
         let copy = PeerCopy {
             waiting: welcome.waiting,
             base,
             sync: welcome.sync.filter(|_| base.is_some()),
-            barriers,
+            marks,
         };
         let connection = replication.peer.open(id, Arc::clone(&sender), copy);
         if in_sync {
@@ -369,7 +369,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
         let reason = if !own {
             "the secondary lacks what was done without it; it is brought up to date"
         } else if role.lineage.power.has_lost_power {
-            "this machine has lost power: the copies may differ in what was under way then, so everything is compared"
+            "this machine has lost power: the copies may differ in what was under way then"
         } else if !welcome.in_sync {
             "the secondary's copy is not complete, or not the one that was in sync last"
         } else if !follows {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_repl::core::Event;
-use lockstep_repl::message::{Request, RequestFailure, Response, ResyncScope};
+use lockstep_repl::message::{BarrierName, Request, RequestFailure, Response, ResyncScope};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::api::AnswerError;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -142,6 +142,10 @@ impl Responder {
                 Ok(response)
             }
             Request::InSync { verifier } => self.mark_in_sync(*verifier),
+            Request::Marks { since, told } => {
+                self.check_barrier(*since)?;
+                Ok(Response::Marks(store.delta().tell_marks(*since, *told)))
+            }
             Request::BeginResync { sync, scope } => {
                 self.begin_resync(*sync, *scope)?;
                 Ok(lockstep_resync::answer(store, request, payload)?)
@@ -182,10 +186,10 @@ impl Responder {
                 self.barriers.forget()?;
                 None
             }
-            ResyncScope::SinceBarrier(name) if store.barriers().known().told().contains(&name) => {
+            ResyncScope::SinceBarrier(name) => {
+                self.check_barrier(name)?;
                 None
             }
-            ResyncScope::SinceBarrier(_) => return Err(ResponseError::UnknownBarrier),
             ResyncScope::Changes => {
                 let base = self.base.generation();
                 Some(base.ok_or(ResponseError::NoBase)?)
@@ -195,6 +199,10 @@ impl Responder {
             role_file.take_over(self.replication.generation(), sync, base)?;
         }
         self.replication.engine.disk.count.begin(sync);
+        if let ResyncScope::SinceBarrier(_) = scope {
+            // The primary has asked for the marks of what this node has changed alone.
+            store.barriers().reveal_names()?;
+        }
         store.delta().end();
         let own = self.base.own_bytes();
         self.base.begin_resync(base.is_some());
@@ -208,6 +216,15 @@ impl Responder {
                 .begin(generation, knows_own.then_some(own));
         }
         Ok(())
+    }
+
+    fn check_barrier(&self, name: BarrierName) -> Result<(), ResponseError> {
+        let account = self.replication.engine.store.delta().account();
+        if account.known.contains(&name) {
+            Ok(())
+        } else {
+            Err(ResponseError::UnknownBarrier)
+        }
     }
 
     /// The namespace is equal, and on stable storage. Only now the copy has a base again after a resync of everything (rule P24).

@@ -7,7 +7,7 @@ use std::io;
 use lockstep_fs::StoreError;
 use lockstep_link::SendFrames;
 use lockstep_repl::core::{ConnectionId, Event};
-use lockstep_repl::message::{BarrierName, Envelope, Hello, Message, PROTOCOL_VERSION, Welcome};
+use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Welcome};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Lineage, Osn};
 use thiserror::Error;
@@ -82,7 +82,7 @@ impl StandbySession {
             applied: self.engine.store.applied(),
             waiting: self.base.waiting(),
             room: self.room(),
-            barriers: self.known_barriers(),
+            marks: self.engine.store.delta().account(),
         };
         self.answer(sender, Message::Welcome(welcome));
         let up = Event::LinkUp {
@@ -92,12 +92,6 @@ impl StandbySession {
         };
         self.replication.handle_event(ThreadKind::MayWait, up);
         Ok(())
-    }
-
-    fn known_barriers(&self) -> Vec<BarrierName> {
-        let mut known = self.engine.store.barriers().known().told();
-        known.truncate(BarrierName::KNOWN_MAX);
-        known
     }
 
     /// The copy is not the one that took part in the last resync of the primary, or is an older one. No later count of the primary

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use lockstep_delta::{
     BarrierEffect, BarrierEvent, BarrierMachine, BarrierName, BarrierNames, Column, CopyAccount,
-    CopyDifference, Interval, MarkColumns, MarkCoverage,
+    CopyDifference, Interval, MarkAccount, MarkColumns, MarkCoverage,
 };
 use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -52,29 +52,6 @@ struct IntervalState {
     losses: u64,
     /// The names are hidden: this node has served alone since its last barrier, or is about to.
     is_hidden: bool,
-}
-
-/// The barriers that a node knows by name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownBarriers {
-    names: Vec<BarrierName>,
-    are_hidden: bool,
-}
-
-impl KnownBarriers {
-    /// All of them, at most [`BarrierName::KNOWN_MAX`].
-    pub fn all(self) -> Vec<BarrierName> {
-        self.names
-    }
-
-    /// Those of which a secondary tells the primary, at most [`BarrierName::KNOWN_MAX`]: none if this node has served alone since its
-    /// last one. The primary has no mark of those changes.
-    pub fn told(self) -> Vec<BarrierName> {
-        if self.are_hidden && !is_active(Mutant::TellHiddenNames) {
-            return Vec::new();
-        }
-        self.names
-    }
 }
 
 /// The columns that are to be emptied before their next mark.
@@ -496,13 +473,18 @@ impl IntervalMarks {
         file.hide(names)
     }
 
+    /// The names count after a loss of power again: the source of a resync has the marks of all that this node has changed alone.
+    pub fn reveal_names(&self) -> Result<(), StoreError> {
+        let file = self.names.lock();
+        let names = self.machine(BarrierMachine::names);
+        file.write(names)?;
+        self.state.lock().is_hidden = false;
+        Ok(())
+    }
+
     /// The barriers that this node knows.
-    pub fn known_barriers(&self) -> KnownBarriers {
-        let state = self.state.lock();
-        KnownBarriers {
-            names: state.machine.known().collect(),
-            are_hidden: state.is_hidden,
-        }
+    pub fn known_barriers(&self) -> Vec<BarrierName> {
+        self.machine(|machine| machine.known().collect())
     }
 
     /// Removes the names from stable storage, and drops all marks and the coverage.
@@ -536,14 +518,29 @@ impl IntervalMarks {
         }
     }
 
-    /// Calls `take` with each column that may have marks after a barrier. Returns false without a call if the barrier is no base.
-    pub(super) fn since(&self, name: BarrierName, mut take: impl FnMut(&KeptColumn)) -> bool {
+    /// The account of this node. `has_rest`: the delta has each change that the columns lack.
+    pub(super) fn account(&self, has_rest: bool) -> MarkAccount {
+        let state = self.state.lock();
+        let knows_changes = !state.is_hidden || state.live_after.is_some() || has_rest;
+        let known = state.machine.known().filter(|_| knows_changes);
+        MarkAccount {
+            known: known.collect(),
+            covered_after: state.live_after,
+            served_alone: state.is_hidden,
+        }
+    }
+
+    /// Whether this node knows a barrier, and has changed nothing alone since.
+    pub(super) fn has_changed_nothing_alone(&self) -> bool {
+        let state = self.state.lock();
+        !state.is_hidden && state.machine.known().next().is_some()
+    }
+
+    /// Calls `take` with each column that may have marks after a barrier.
+    pub(super) fn each_after(&self, name: BarrierName, mut take: impl FnMut(&KeptColumn)) {
         let mut tables = self.tables.lock();
         // A column that a barrier has dropped has no marks after it.
         self.settle_in(&mut tables);
-        if self.base_with(&[name]) != Some(name) {
-            return false;
-        }
         let mut after: Vec<(Option<Interval>, Column)> = {
             let state = self.state.lock();
             let columns = state.machine.columns();
@@ -557,6 +554,5 @@ impl IntervalMarks {
         for (_, column) in after {
             take(pick(&mut tables, column));
         }
-        true
     }
 }

@@ -6,7 +6,7 @@
 //!   equal again. The open column is dropped by a barrier, which makes the place stable on both nodes.
 //! - Requests are carried out before anything else is done with the delta.
 
-use lockstep_delta::BarrierName;
+use lockstep_delta::{BarrierName, MarkAccount, MarkPage};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Generation, Osn};
 use parking_lot::MutexGuard;
@@ -15,6 +15,7 @@ use super::kept::{KeptDelta, Lead};
 use super::kept_column::KeptColumn;
 use super::requests::{DeltaRequest, RestEnd};
 use super::resync_part::ChangedRecords;
+use super::told_marks::adopt_page;
 use super::{Alone, Delta, DeltaState, DeltaTracker};
 
 /// Begins and ends that wait for no disk.
@@ -94,10 +95,19 @@ impl DeltaTracker {
 /// From the columns into the rest.
 impl DeltaTracker {
     /// Adds all marks since a barrier to the rest, as the begin of a resync whose namespace has not arrived. `led`: the generation in
-    /// which this node leads. `applied`: its last operation. Returns false, and changes nothing, if the barrier is no base.
-    pub fn adopt_base(&self, name: BarrierName, led: Generation, applied: Osn) -> bool {
+    /// which this node leads. `applied`: its last operation. `peer`: the account of the other node. `told`: its marks, if this node needs
+    /// them. Returns false if the barrier is no base.
+    pub fn adopt_base(
+        &self,
+        name: BarrierName,
+        led: Generation,
+        applied: Osn,
+        peer: &MarkAccount,
+        told: &[MarkPage],
+    ) -> bool {
         let mut state = self.state();
-        if self.intervals.base_with(&[name]) != Some(name) {
+        let is_base = |has_rest| self.common_base(has_rest, peer) == Some(name);
+        if !is_base(matches!(state.delta, Delta::Alone(_))) {
             return false;
         }
         let taken = Lead {
@@ -113,9 +123,13 @@ impl DeltaTracker {
                 Alone::of(taken)
             }
         };
-        let is_base = self
-            .intervals
-            .since(name, |column| adopt(kept, &mut alone, column));
+        self.intervals
+            .each_after(name, |column| adopt(kept, &mut alone, column));
+        for page in told {
+            adopt_page(kept, &mut alone, page);
+        }
+        // Coverage that was lost meanwhile has taken marks along.
+        let is_base = is_base(true);
         alone.lead = taken;
         alone.resync.begin_without_namespace();
         alone.is_in_columns = None;

@@ -11,7 +11,7 @@ use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 
 use super::facade::Store;
-use crate::delta::{IntervalMarks, KnownBarriers};
+use crate::delta::IntervalMarks;
 use crate::error::StoreError;
 
 /// The barriers of one store.
@@ -69,7 +69,7 @@ impl BarrierAccess<'_> {
     }
 
     /// The barriers that this node knows by name.
-    pub fn known(self) -> KnownBarriers {
+    pub fn known(self) -> Vec<BarrierName> {
         self.marks.known_barriers()
     }
 
@@ -82,12 +82,6 @@ impl BarrierAccess<'_> {
     /// The used part of the fuller table of marks, in thousandths.
     pub fn fill(self) -> u32 {
         self.marks.fill()
-    }
-
-    /// The youngest barrier that both nodes know by name, and since which this primary has all marks. `known`: the names that the
-    /// secondary knows.
-    pub fn base_with(self, known: &[BarrierName]) -> Option<BarrierName> {
-        self.marks.base_with(known)
     }
 }
 
@@ -135,6 +129,14 @@ impl BarrierAccess<'_> {
     /// If the disk fails, which poisons the store (P16), or is full.
     pub fn hide_names(self) -> Result<(), StoreError> {
         self.on_disk(IntervalMarks::hide_names)
+    }
+
+    /// Takes [`Self::hide_names`] back: the source of a resync has asked for the marks of this node, and has them in its rest.
+    ///
+    /// # Errors
+    /// As [`Self::hide_names`].
+    pub fn reveal_names(self) -> Result<(), StoreError> {
+        self.on_disk(IntervalMarks::reveal_names)
     }
 
     /// Removes the names of all barriers from stable storage and from memory, and ends the barrier under way and the coverage. Before

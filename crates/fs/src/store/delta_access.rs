@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_delta::BarrierName;
+use lockstep_delta::{BarrierName, MarkAccount, MarkPage};
 use lockstep_types::{Generation, Ino, Osn};
 
 use super::facade::Store;
@@ -42,6 +42,12 @@ impl DeltaAccess<'_> {
     /// stopped and goes on.
     pub fn lead_alone(self, led: Generation) {
         self.delta.lead_alone(led);
+    }
+
+    /// This node has lost power, and leads in generation `led` without the other node, which has the marks of all changes before. The
+    /// delta counts from now on, beside those marks. Before the names of barriers are hidden.
+    pub fn lead_after_power_loss(self, led: Generation) {
+        self.delta.lead_after_power_loss(led);
     }
 
     /// This primary has lost the connection with its secondary. The nodes were in sync, in generation `base`. Changes memory only.
@@ -91,10 +97,39 @@ impl DeltaAccess<'_> {
 /// A resync since a barrier, and the columns.
 impl DeltaAccess<'_> {
     /// Adds all marks since a barrier to the delta, as the begin of a resync whose namespace has not arrived. `led`: the generation
-    /// of this primary. Returns false, and changes nothing, if the barrier is no base
-    /// ([`BarrierAccess::base_with`](super::BarrierAccess::base_with)).
-    pub fn adopt_base(self, name: BarrierName, led: Generation) -> bool {
-        self.delta.adopt_base(name, led, self.log.applied())
+    /// of this primary. `peer`: the account of the other node. `told`: its marks, if [`Self::needs_marks`]. Returns false if the
+    /// barrier is no base ([`Self::base_with`]).
+    pub fn adopt_base(
+        self,
+        name: BarrierName,
+        led: Generation,
+        peer: &MarkAccount,
+        told: &[MarkPage],
+    ) -> bool {
+        let applied = self.log.applied();
+        self.delta.adopt_base(name, led, applied, peer, told)
+    }
+
+    /// The youngest barrier that both nodes know by name, and since which the marks of both name each place at which the copies may
+    /// differ. `peer`: the account of the other node.
+    pub fn base_with(self, peer: &MarkAccount) -> Option<BarrierName> {
+        self.delta.base_with(peer)
+    }
+
+    /// Whether the other node has marks since a base that this node lacks.
+    pub fn needs_marks(self, base: BarrierName, peer: &MarkAccount) -> bool {
+        self.delta.needs_marks(base, peer)
+    }
+
+    /// The barriers and the marks of this node, for its greeting.
+    pub fn account(self) -> MarkAccount {
+        self.delta.account()
+    }
+
+    /// The marks of this node since a barrier: the page behind `told` marks, of at most [`MarkPage::MARKS_MAX`]. The pages belong
+    /// together if nothing changes between them.
+    pub fn tell_marks(self, since: BarrierName, told: u64) -> MarkPage {
+        self.delta.tell_marks(since, told)
     }
 
     /// Notes the whole delta in the open column: the secondary is about to get these places, and may lose them. From now on each

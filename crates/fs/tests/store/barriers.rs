@@ -1,7 +1,9 @@
 //! Barriers on stable storage, after a loss of power at each call: a name that is there says that everything before it is there
 //! (rule P27).
 
-use lockstep_delta::{BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval};
+use lockstep_delta::{
+    BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval, MarkAccount,
+};
 use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_lossy::disk::{Disk, DiskOptions, Survivors, Verdict};
 use lockstep_types::{BootId, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind};
@@ -97,12 +99,20 @@ fn work(store: &Store, ino: Ino, names: &mut Vec<BarrierName>) -> Result<(), OpE
 
 /// The nonces of the barriers that a store knows.
 fn known(store: &Store) -> Vec<u8> {
-    let known = store.barriers().known().all();
+    let known = store.barriers().known();
     known.iter().map(|name| name.nonce[0]).collect()
 }
 
+/// The account of a node that has lost power.
+fn account(known: &[BarrierName]) -> MarkAccount {
+    MarkAccount {
+        known: known.to_vec(),
+        ..MarkAccount::default()
+    }
+}
+
 fn told(store: &Store) -> Vec<u8> {
-    let told = store.barriers().known().told();
+    let told = store.delta().account().known;
     told.iter().map(|name| name.nonce[0]).collect()
 }
 
@@ -154,7 +164,7 @@ fn lose_power_at_each_call(verdict: Verdict) {
             let mut node = Node::of(left, open(&new_disk()));
             node.lose_power();
             check(&node.store, ino, calls);
-            assert_eq!(node.store.barriers().base_with(&names), None);
+            assert_eq!(node.store.delta().base_with(&account(&names)), None);
             let reached = known(&node.store);
             let last = names.last().map(|name| name.nonce[0]);
             assert!(last.is_none_or(|last| reached.contains(&last)));
@@ -226,16 +236,16 @@ fn a_kill_keeps_the_marks_of_a_store_and_a_loss_of_power_takes_them() {
     let mut node = Node::of(disk, store);
     node.kill();
     let delta = node.store.delta();
-    assert!(delta.adopt_base(base, Generation::FIRST));
+    assert!(delta.adopt_base(base, Generation::FIRST, &account(&[base]), &[]));
     let records = delta.adopted_records().unwrap();
     let key = lockstep_fs::keys::inode(made);
     assert!(records.keys.contains(&key), "{records:?}");
     node.kill();
-    assert_eq!(node.store.barriers().base_with(&[base]), Some(base));
+    assert_eq!(node.store.delta().base_with(&account(&[base])), Some(base));
     node.restart();
-    assert_eq!(node.store.barriers().base_with(&[base]), Some(base));
+    assert_eq!(node.store.delta().base_with(&account(&[base])), Some(base));
     node.lose_power();
-    assert_eq!(node.store.barriers().base_with(&[base]), None);
+    assert_eq!(node.store.delta().base_with(&account(&[base])), None);
 }
 
 /// A node that follows marks what it changes, until a resync of its copy begins.
@@ -252,13 +262,19 @@ fn a_node_that_follows_goes_on_with_its_marks() {
     store.delta().follow(Generation::FIRST);
     let made = create(&store, 12, "followed").unwrap();
     let next = open(&disk.fork());
-    assert!(next.delta().adopt_base(base, Generation::FIRST));
+    assert!(
+        next.delta()
+            .adopt_base(base, Generation::FIRST, &account(&[base]), &[])
+    );
     let records = next.delta().adopted_records().unwrap();
     let key = lockstep_fs::keys::inode(made);
     assert!(records.keys.contains(&key), "{records:?}");
     store.delta().end();
     create(&store, 13, "resynced").unwrap();
-    assert_eq!(open(&disk.fork()).barriers().base_with(&[base]), None);
+    assert_eq!(
+        open(&disk.fork()).delta().base_with(&account(&[base])),
+        None
+    );
 }
 
 /// The marks of a secondary begin with the first interval of which it reads. Writes of that interval may be under way, so its barrier
@@ -290,29 +306,33 @@ fn a_turn_begins_the_marks_of_a_node_that_follows() {
     };
     assert!(barriers.note_names(*names).unwrap());
     barriers.handle(BarrierEvent::Synced);
-    assert_eq!(barriers.base_with(&[name(5)]), Some(name(5)));
-    assert_eq!(barriers.base_with(&[name(4)]), None);
+    let base_with = |name| store.delta().base_with(&account(&[name]));
+    assert_eq!(base_with(name(5)), Some(name(5)));
+    assert_eq!(base_with(name(4)), None);
 }
 
-/// A node that has served alone names no barrier as a base of its copy: no other node has marks of its changes. The next barrier is one
-/// again.
+/// A node that has served alone says so: no other node has marks of its changes. After the next barrier they are of no use any more. After a
+/// loss of its marks the node knows no barrier.
 #[test]
-fn a_node_that_has_served_alone_tells_no_barrier() {
+fn a_node_that_has_served_alone_says_so_as_long_as_it_has_its_marks() {
     let (disk, _) = with_file();
     let store = open(&disk);
     begin(&store);
     barrier(&store, 1, || Ok(())).unwrap();
     assert_eq!(told(&store), known(&store));
+    assert!(!store.delta().account().served_alone);
     store.barriers().hide_names().unwrap();
-    assert!(known(&store).contains(&1));
-    assert_eq!(told(&store), [0_u8; 0]);
     drop(store);
     let store = open(&disk);
     assert!(known(&store).contains(&1));
+    assert_eq!(told(&store), known(&store));
+    assert!(store.delta().account().served_alone);
+    store.delta().end();
     assert_eq!(told(&store), [0_u8; 0]);
     begin(&store);
     barrier(&store, 2, || Ok(())).unwrap();
     assert_eq!(told(&store), known(&store));
+    assert!(!store.delta().account().served_alone);
 }
 
 /// A node that serves alone knows its barriers while it has its power.

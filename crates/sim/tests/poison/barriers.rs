@@ -24,7 +24,7 @@ const BARRIER_WITHIN: Duration = Duration::from_secs(2);
 /// A store makes a checkpoint within this time.
 const CHECKPOINT_WITHIN: Duration = Duration::from_secs(25);
 
-const SETTINGS: Settings = Settings {
+pub const SETTINGS: Settings = Settings {
     peer_timeout: Duration::from_secs(1),
     ..Settings::STEADY
 };
@@ -45,7 +45,11 @@ fn until_barrier_since(cluster: &mut ScriptedCluster, begun: Duration) {
 
 /// Two nodes in sync with a long file, all of which is behind a barrier.
 pub fn with_base() -> ScriptedCluster {
-    let mut cluster = ScriptedCluster::manual(&SETTINGS);
+    with_base_of(&SETTINGS)
+}
+
+pub fn with_base_of(settings: &Settings) -> ScriptedCluster {
+    let mut cluster = ScriptedCluster::manual(settings);
     start_in_sync(&mut cluster);
     let made = run(&mut cluster, |mount| {
         program::create(mount, FILE)?;

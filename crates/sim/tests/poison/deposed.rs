@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use lockstep_repl::state::State;
 use lockstep_sim::op::{Op, WriteOp};
-use lockstep_sim::scenario::{Fault, PRIMARY, SECONDARY, ScriptedCluster};
+use lockstep_sim::scenario::{Fault, PRIMARY, SECONDARY, ScriptedCluster, Settings};
 use lockstep_sim::world::Side;
 use lockstep_types::mutants::{Mutant, activate};
-use lockstep_types::settings::Role;
+use lockstep_types::settings::{OnPowerLoss, Role};
 
-use super::barriers::{PART, PARTS, change, is_identical, until_barrier_after_change, with_base};
+use super::barriers::{
+    PART, PARTS, SETTINGS, change, is_identical, until_barrier_after_change, with_base,
+    with_base_of,
+};
 use super::program::{self, LATER};
 use super::steps::{kill, run, until};
 
@@ -195,28 +198,65 @@ fn an_announced_region_is_compared_as_a_whole() {
     assert!(!is_identical_after_loss(cluster, COLD + PART / 2, None));
 }
 
-/// Both nodes serve alone, one after the other. The changes of the first one are to be lost. Returns whether both copies are equal.
-fn is_identical_after_both_were_alone(mutant: Option<Mutant>) -> bool {
+/// Both nodes serve alone, one after the other. The changes of the first one are to be lost. Returns the resync, and whether both
+/// copies are equal.
+fn both_alone(mutant: Option<Mutant>) -> (Rejoin, bool) {
     let mut cluster = cold();
     change(&mut cluster, "mirrored", 5);
     kill(&mut cluster, PRIMARY);
     take_over(&mut cluster);
     change(&mut cluster, "alone and lost", 9);
-    activate(mutant);
     cluster.apply_fault(Fault::Demote).unwrap();
     kill(&mut cluster, SECONDARY);
     cluster.start(PRIMARY);
     cluster.promote_by_force(PRIMARY).unwrap();
     until(&mut cluster, "serves", |cluster| cluster.serves(PRIMARY));
-    cluster.start(SECONDARY);
-    until(&mut cluster, "in sync", |cluster| cluster.is_in_sync());
+    change(&mut cluster, "alone", 7);
+    activate(mutant);
+    let rejoin = rejoin(&mut cluster, SECONDARY);
     activate(None);
-    is_identical(&mut cluster)
+    let is_identical = is_identical(&mut cluster);
+    (rejoin, is_identical)
 }
 
 #[test]
-fn two_nodes_that_were_both_alone_have_no_base() {
-    let mutant = Some(Mutant::TellHiddenNames);
-    assert!(is_identical_after_both_were_alone(None));
-    assert!(!is_identical_after_both_were_alone(mutant));
+fn two_nodes_that_were_both_alone_differ_in_the_marks_of_both() {
+    let (rejoin, is_identical) = both_alone(None);
+    assert!(is_identical);
+    assert!(rejoin.compared > 0 && rejoin.compared <= COMPARED_MAX);
+    assert!(!both_alone(Some(Mutant::MarksUnasked)).1);
+}
+
+/// The primary loses its power while the nodes mirror, and leads on. `alone`: the secondary is killed meanwhile, and the primary serves
+/// alone before the nodes meet. Returns the resync, and whether both copies are equal.
+fn leads_on(alone: bool, mutant: Option<Mutant>) -> (Rejoin, bool) {
+    let mut cluster = with_base_of(&Settings {
+        on_power_loss: OnPowerLoss::Serve,
+        ..SETTINGS
+    });
+    change(&mut cluster, "mirrored", 5);
+    cluster.cut_power(PRIMARY);
+    if alone {
+        kill(&mut cluster, SECONDARY);
+    }
+    cluster.start(PRIMARY);
+    until(&mut cluster, "serves", |cluster| cluster.serves(PRIMARY));
+    activate(mutant);
+    if alone {
+        change(&mut cluster, "alone", 7);
+    }
+    let rejoin = rejoin(&mut cluster, SECONDARY);
+    activate(None);
+    let is_identical = is_identical(&mut cluster);
+    (rejoin, is_identical)
+}
+
+#[test]
+fn a_primary_that_lost_power_and_leads_on_asks_the_secondary_for_its_marks() {
+    for alone in [false, true] {
+        let (rejoin, is_identical) = leads_on(alone, None);
+        assert!(is_identical);
+        assert!(rejoin.compared > 0 && rejoin.compared <= COMPARED_MAX);
+        assert!(!leads_on(alone, Some(Mutant::MarksUnasked)).1);
+    }
 }

@@ -190,7 +190,7 @@ fn stalled() -> (Place, Secondary, VecDeque<WitnessQuery>) {
         applied: Osn::ZERO,
         waiting: Vec::new(),
         room: Room::ALL,
-        barriers: Vec::new(),
+        marks: MarkAccount::default(),
     }));
     let (id, begin, _) = secondary.question();
     assert!(matches!(begin, Request::BeginResync { .. }), "{begin:?}");

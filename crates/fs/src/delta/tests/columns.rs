@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockstep_delta::{
-    BarrierEffect, BarrierEvent, BarrierMachine, BarrierMessage, BarrierName, Interval,
+    BarrierEffect, BarrierEvent, BarrierMachine, BarrierMessage, BarrierName, Interval, MarkAccount,
 };
 use lockstep_lossy::disk::{Disk, Survivors, Verdict};
 use lockstep_types::BootId;
@@ -100,7 +100,11 @@ pub struct Since {
 impl Since {
     /// The places since a barrier.
     pub fn of(delta: &DeltaTracker, name: BarrierName) -> Self {
-        assert!(delta.adopt_base(name, BASE, Osn::ZERO));
+        let account = MarkAccount {
+            known: vec![name],
+            ..MarkAccount::default()
+        };
+        assert!(delta.adopt_base(name, BASE, Osn::ZERO, &account, &[]));
         let records = delta.adopted_records().unwrap();
         let image = delta.begin_image(false);
         delta.image_held(image, None, LAST);
