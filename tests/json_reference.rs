@@ -181,6 +181,7 @@ fn status() -> NodeStatus {
             differences_total: 0,
             differences: Vec::new(),
             only_touched: false,
+            sent_again: 0,
         }),
         lost_found: vec![LostFoundStatus {
             generation: 1,

@@ -179,6 +179,7 @@ fn fake_status() -> NodeStatus {
             differences_total: 2,
             differences: vec!["/a: size".to_owned()],
             only_touched: true,
+            sent_again: 2,
         }),
         lost_found: vec![LostFoundStatus {
             generation: 1,

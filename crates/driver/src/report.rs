@@ -336,6 +336,10 @@ pub struct VerifiedStatus {
     /// Only what the last resync has touched was compared.
     #[serde(default)]
     pub only_touched: bool,
+    /// Number of files and directories that differed at the end of the last resync, and that it has sent again. The differences are
+    /// those of before then.
+    #[serde(default)]
+    pub sent_again: u64,
 }
 
 /// The service for changes of clients.

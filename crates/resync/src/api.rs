@@ -147,6 +147,18 @@ pub enum ResyncError {
         /// The cause.
         why: String,
     },
+    /// The copies differ at the end of a resync, also after the places that differ were sent again.
+    #[error(
+        "at the end of the resync {differences} places that it has sent still differ, also after they were sent again: {first}; {next}"
+    )]
+    Unproved {
+        /// The number of places.
+        differences: u64,
+        /// The first of them.
+        first: String,
+        /// The next step of the node.
+        next: String,
+    },
 }
 
 impl From<StoreError> for ResyncError {

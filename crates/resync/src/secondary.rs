@@ -12,6 +12,7 @@ use lockstep_repl::message::{
     ComparePurpose, ContentSource, Request, Response, WireContent, WireFileTimes,
 };
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, WRITE_BYTES_MAX};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Hash128, Ino};
 
 use crate::api::AnswerError;
@@ -429,9 +430,17 @@ fn write_blocks(
     payload: &[u8],
 ) -> Result<Response, AnswerError> {
     check_payload(offset, payload)?;
+    if drops_pieces() {
+        return Ok(Response::Done);
+    }
     let lost_found = store.lost_found();
     lost_found.compared(ino, offset + payload.len() as u64);
     done(store.replica().put_blocks(ino, offset, payload))
+}
+
+/// Whether this node is a wrong one, which drops content.
+fn drops_pieces() -> bool {
+    is_active(Mutant::ResyncDropsPiece) || is_active(Mutant::InSyncUnproved)
 }
 
 fn compare_hole(

@@ -96,11 +96,21 @@ const CACHES: &str = "caches: ";
 const CONSENT: &str = "consent: ";
 /// A client saw an error in a planned failover.
 const HANDED_OVER: &str = "handed_over: ";
+/// The comparison at the end of a resync has found a difference, and healed it.
+const PROVED: &str = "proved: ";
 /// Clients are not told of a loss, or are told of one that was none.
 const VERIFIER: &str = "verifier: ";
 
 /// A copy was brought up to date, and differs.
-const DIFFERS: &[&str] = &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, EXACTLY_ONCE, READS];
+const DIFFERS: &[&str] = &[
+    TABLES,
+    IDENTICAL,
+    SURVIVES,
+    FOLLOWS,
+    EXACTLY_ONCE,
+    READS,
+    PROVED,
+];
 
 /// A copy counts although its node has lost power: its tables are read, and it is brought up to date by the difference.
 const TRUSTED: &[&str] = &[
@@ -111,6 +121,7 @@ const TRUSTED: &[&str] = &[
     FOLLOWS,
     EXACTLY_ONCE,
     READS,
+    PROVED,
 ];
 
 /// A node has acted without the answer of the witness. So two nodes have served, or a claim contradicts the record.
@@ -127,6 +138,7 @@ const SHORT_DELTA: &[&str] = &[
     READS,
     DURABLE,
     EXACTLY_ONCE,
+    PROVED,
 ];
 
 /// Returns the messages that may report a mutant. The first message depends on the order of events.
@@ -136,7 +148,11 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::NoPawEntry | Mutant::NoSawEntry | Mutant::WatermarkTooHigh => &[TABLES, IDENTICAL],
         // A durable write is answered, too.
         Mutant::AnswerBeforePeer => &[TABLES, IDENTICAL, SURVIVES, DURABLE],
-        Mutant::ResyncBySize | Mutant::IgnorePawInRecovery => &[TABLES, IDENTICAL, SURVIVES],
+        Mutant::IgnorePawInRecovery => &[TABLES, IDENTICAL, SURVIVES],
+        // The comparison at the end of the resync finds it first.
+        Mutant::ResyncBySize | Mutant::ResyncDropsPiece => &[PROVED, IN_TIME],
+        // Only the judge of the schedule compares everything.
+        Mutant::InSyncUnproved => DIFFERS,
         // Only the end of the schedule compares everything.
         Mutant::DeltaForgetsUnapplied
         | Mutant::RejoinWithoutPaw
@@ -144,7 +160,9 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::ResumeTooFar => DIFFERS,
         Mutant::RejoinFromAnyCopy | Mutant::ForgetLostPower => TRUSTED,
         // A write that the delta lacks may be a durable one.
-        Mutant::DeltaForgetsWrites => &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE],
+        Mutant::DeltaForgetsWrites => {
+            &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE, PROVED]
+        }
         // Records may be missing besides.
         Mutant::FullTableForgets | Mutant::MarksDieWithProcess => SHORT_DELTA,
         // A recovery also waits for messages that were not sent again. One of them may be a durable write.
@@ -170,7 +188,15 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS, SURVIVES],
         Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES, DURABLE],
         Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
-        Mutant::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
+        Mutant::ForgetChange => &[
+            FOLLOWS,
+            IDENTICAL,
+            EXACTLY_ONCE,
+            DURABLE,
+            IN_TIME,
+            ERROR,
+            PROVED,
+        ],
         Mutant::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
         // The log is not synced either: a client may see that a metadata operation is lost on the primary.
         Mutant::NoLocalSync => &[DURABLE, READS, EXACTLY_ONCE],

@@ -1,6 +1,6 @@
 //! Jobs that carry data to the secondary outside clients' operations: distributed recovery, resync, and the
 //! comparison of `lockstep verify`. They run on threads that may wait. The comparison that follows a resync is in
-//! `resync/touched.rs`.
+//! `resync/touched.rs`, and the one before its end in `resync/proof.rs`.
 //!
 //! Invariant: a job runs over the connection that it was decided for. A job that begins after the loss of its
 //! connection does nothing.
@@ -13,11 +13,15 @@ mod daily_turn;
 mod pace;
 mod progress;
 mod scrub;
+mod proof;
 mod scrub_record;
 mod speed;
 mod touched;
+mod unproved;
 
 use std::sync::Arc;
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lockstep_fs::StoreError;
@@ -26,7 +30,7 @@ use lockstep_repl::message::Request;
 use lockstep_repl::state::{State, Trigger};
 use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
-    ResyncSource, ResyncStart,
+    ResyncSource, ResyncStart, TouchedPlaces,
 };
 use lockstep_types::Osn;
 use lockstep_verify::DeepCopy;
@@ -50,7 +54,9 @@ use daily_turn::DailyCheck;
 use pace::{PacedJob, ResyncPace};
 use progress::ResyncMeter;
 use scrub_record::Scrub;
+use proof::UnprovedPlaces;
 use touched::TouchedInodes;
+use unproved::UnprovedPlaces;
 
 /// The locks of the core, and the pace of a job over one connection.
 struct CoreLocks<'a> {
@@ -153,6 +159,8 @@ pub(crate) struct ResyncJobs {
     /// The inodes that the last resync has touched, and no comparison has seen since.
     touched: TouchedInodes,
     pace: ResyncPace,
+    /// The places that the resync has touched, and that are not proved: the nodes are not in sync before.
+    unproved: UnprovedPlaces,
     scrub: Scrub,
     daily: DailyCheck,
 }
@@ -180,6 +188,7 @@ impl ResyncJobs {
             progress: ResyncMeter::default(),
             touched: TouchedInodes::default(),
             scrub: Scrub::default(),
+            unproved: UnprovedPlaces::default(),
             daily,
         }
     }
@@ -401,14 +410,20 @@ impl ResyncJobs {
         let source = ResyncSource::new(&view, store);
         self.progress.begin_content();
         let progress = &self.progress.content;
-        let touched = lockstep_resync::send_content(source, peer, &locks, progress, base)?;
+        let touched = Cell::new(BTreeSet::new());
+        let touches = |places: TouchedPlaces| {
+            touched.set(places.inodes().collect());
+            self.unproved.add(places);
+        };
+        lockstep_resync::send_content(source, peer, &locks, progress, base, &touches)?;
         self.log_resync();
         if progress.is_whole() {
+        self.prove(source, peer, &locks)?;
             self.touched.clear();
             self.engine.notes.note_all_compared();
         }
         // Of a resync of everything: the inodes that have changed while its connection was lost.
-        self.touched.add(touched);
+        self.touched.add(touched.take());
         self.content.paw.remove_old();
         Ok(Event::Trigger(Trigger::ContentDone))
     }
@@ -489,12 +504,17 @@ impl ResyncJobs {
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<lockstep_verify::Report, CommandFailure> {
         let (report, through) = self.compare(mode, progress)?;
+        self.note_compared(&report, through);
+        Ok(report)
+    }
+
+    /// Notes a comparison of everything for `status`. `through`: see [`ResyncJobs::compare`].
+    fn note_compared(&self, report: &lockstep_verify::Report, through: Osn) {
         let (notes, time) = (&self.engine.notes, self.engine.host.time_of_day());
-        notes.note_comparison(&report, time);
+        notes.note_comparison(report, time);
         if report.is_identical() {
             notes.note_proved(through.to_string(), time);
         }
-        Ok(report)
     }
 
     /// Compares this node with the secondary.

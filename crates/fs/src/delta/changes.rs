@@ -21,7 +21,7 @@ pub struct ChangedRegions(BTreeMap<u64, u64>);
 
 impl ChangedRegions {
     /// Adds the parts that the bytes lie in.
-    pub(super) fn insert(&mut self, bytes: &Range<u64>) {
+    pub fn insert(&mut self, bytes: &Range<u64>) {
         if bytes.is_empty() {
             return;
         }
@@ -68,7 +68,7 @@ impl ChangedRegions {
     }
 
     /// The runs, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
+    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().map(|(&start, &end)| start..end)
     }
 
