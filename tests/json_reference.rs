@@ -231,6 +231,7 @@ const fn change_of_role() -> RoleReport {
         as_of: Some(String::new()),
         witness_unaware: false,
         standby: Some(Standby::Erofs),
+        unproved: Some(String::new()),
     }
 }
 

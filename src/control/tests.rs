@@ -354,7 +354,9 @@ fn no_datastore(name: &str) -> CommandFailure {
 /// A report that differs with each change.
 fn fake_change(change: RoleCommand) -> RoleReport {
     let (role, generation) = match change {
-        RoleCommand::HandOver => (Role::Secondary, 2),
+        RoleCommand::HandOver {
+            accepts_differences,
+        } => (Role::Secondary, 8 + u64::from(accepts_differences)),
         RoleCommand::Promote { accepts_loss } => (Role::Primary, 3 + u64::from(accepts_loss)),
         RoleCommand::Demote => (Role::Secondary, 5),
     };
@@ -369,6 +371,7 @@ fn fake_change(change: RoleCommand) -> RoleReport {
         as_of: Some("2025-11-20T02:13:05Z".to_owned()),
         witness_unaware: false,
         standby: Some(Standby::Wait),
+        unproved: Some("slow".to_owned()),
     }
 }
 
@@ -508,7 +511,12 @@ fn each_change_of_the_role_arrives_and_is_answered() {
     let (_directory, path, _server) = running();
     let mut client = ControlClient::connect(&path).unwrap();
     for change in [
-        RoleCommand::HandOver,
+        RoleCommand::HandOver {
+            accepts_differences: false,
+        },
+        RoleCommand::HandOver {
+            accepts_differences: true,
+        },
         RoleCommand::Promote {
             accepts_loss: false,
         },
@@ -525,7 +533,7 @@ fn a_change_of_the_role_that_fails_says_why() {
     let (_directory, path, _server) = running();
     let mut client = ControlClient::connect(&path).unwrap();
     let error = client
-        .change_role("nonsense", RoleCommand::HandOver)
+        .change_role("nonsense", RoleCommand::Demote)
         .unwrap_err();
     assert!(matches!(error, ControlError::ChangeRole(_)));
     let text = error.to_string();

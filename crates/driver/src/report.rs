@@ -511,6 +511,9 @@ pub struct RoleReport {
     /// The answer to programs that go on at this node while the node does not serve.
     #[serde(default)]
     pub standby: Option<Standby>,
+    /// For a planned failover: why the copies were not proved to be the same before; `None` if they were.
+    #[serde(default)]
+    pub unproved: Option<String>,
 }
 
 /// How the cluster address left this server before a planned failover.

@@ -111,9 +111,10 @@ impl<'a> Drill<'a> {
     /// Lets the other node serve. Returns whether the nodes got in sync.
     fn go_there(&mut self) -> Result<bool> {
         let begin = Instant::now();
-        let report = self
-            .client
-            .change_role(&self.args.name, RoleCommand::HandOver)?;
+        let hand_over = RoleCommand::HandOver {
+            accepts_differences: false,
+        };
+        let report = self.client.change_role(&self.args.name, hand_over)?;
         let (took, pause) = (
             duration(begin.elapsed()),
             duration(Duration::from_millis(report.pause_ms)),

@@ -5,6 +5,7 @@
 //! Invariant: a job runs over the connection that it was decided for. A job that begins after the loss of its
 //! connection does nothing.
 
+mod before_failover;
 mod byte_budget;
 mod client_pause;
 mod counted_peer;
@@ -12,16 +13,16 @@ mod daily;
 mod daily_turn;
 mod pace;
 mod progress;
-mod scrub;
 mod proof;
+mod scrub;
 mod scrub_record;
 mod speed;
 mod touched;
 mod unproved;
 
-use std::sync::Arc;
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_fs::StoreError;
@@ -54,7 +55,6 @@ use daily_turn::DailyCheck;
 use pace::{PacedJob, ResyncPace};
 use progress::ResyncMeter;
 use scrub_record::Scrub;
-use proof::UnprovedPlaces;
 use touched::TouchedInodes;
 use unproved::UnprovedPlaces;
 
@@ -158,9 +158,9 @@ pub(crate) struct ResyncJobs {
     progress: ResyncMeter,
     /// The inodes that the last resync has touched, and no comparison has seen since.
     touched: TouchedInodes,
-    pace: ResyncPace,
     /// The places that the resync has touched, and that are not proved: the nodes are not in sync before.
     unproved: UnprovedPlaces,
+    pace: ResyncPace,
     scrub: Scrub,
     daily: DailyCheck,
 }
@@ -187,8 +187,8 @@ impl ResyncJobs {
             tail: Mutex::default(),
             progress: ResyncMeter::default(),
             touched: TouchedInodes::default(),
-            scrub: Scrub::default(),
             unproved: UnprovedPlaces::default(),
+            scrub: Scrub::default(),
             daily,
         }
     }
@@ -417,8 +417,8 @@ impl ResyncJobs {
         };
         lockstep_resync::send_content(source, peer, &locks, progress, base, &touches)?;
         self.log_resync();
-        if progress.is_whole() {
         self.prove(source, peer, &locks)?;
+        if progress.is_whole() {
             self.touched.clear();
             self.engine.notes.note_all_compared();
         }
