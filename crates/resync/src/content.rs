@@ -19,8 +19,8 @@
 //! If the store has a delta of the changes since the copies were equal, only the files of the delta get size and
 //! times, and only their changed regions are compared. Every other byte is equal already, or is mirrored.
 //!
-//! A file or a piece that the secondary finds equal has its void sums made, on both nodes, unless a sum of this node says that the
-//! bytes are wrong: such bytes are compared block by block, and the secondary makes no sum of those (rule P32).
+//! A file or a block that the secondary finds equal has its void sums made, on both nodes, unless a sum of this node says that the
+//! bytes are wrong: the secondary is told so, and makes no sum of those (rule P32).
 //! This node makes void sums of the bytes that it has sent, too. So the comparison at the end of the resync reads few bytes (rule P33).
 //!
 //! Bytes that have been made equal leave the delta when the secondary has answered, under their lock. So a resync that
@@ -230,7 +230,7 @@ impl<'a> ContentSender<'a> {
                 if self.compares_runs {
                     self.part_done(&ChangedPart { data, ..part });
                 } else {
-                    let step = self.compare_blocks(part, data);
+                    let step = self.compare_blocks(part, data, ComparePurpose::Resync);
                     self.push(claim, job.cost, step);
                 }
             }
@@ -462,9 +462,12 @@ impl<'a> ContentSender<'a> {
             let changes = self.changes.write_runs(ino, &piece, &data, &runs)?;
             return Ok(JobStep::Changing(ChangedPart { data, ..part }, changes));
         }
-        // The secondary makes void sums of a run that is equal. Bytes that a sum of this node calls wrong get none there.
-        if !self.compares_runs || !self.content.accept(ino, offset, &data) {
-            return Ok(self.compare_blocks(part, data));
+        // The secondary makes void sums of the blocks that are equal. Bytes that a sum of this node calls wrong get none there.
+        if !self.content.accept(ino, offset, &data) {
+            return Ok(self.compare_blocks(part, data, ComparePurpose::DoubtedResync));
+        }
+        if !self.compares_runs {
+            return Ok(self.compare_blocks(part, data, ComparePurpose::Resync));
         }
         let request = Request::CompareRun {
             ino,
@@ -476,12 +479,17 @@ impl<'a> ContentSender<'a> {
         Ok(JobStep::ComparingRun(part, data, answer))
     }
 
-    fn compare_blocks(&self, part: ChangedPart, data: Vec<u8>) -> JobStep<'a> {
+    fn compare_blocks(
+        &self,
+        part: ChangedPart,
+        data: Vec<u8>,
+        purpose: ComparePurpose,
+    ) -> JobStep<'a> {
         let request = Request::CompareBlocks {
             ino: part.ino,
             offset: part.piece.as_ref().map_or(0, |piece| piece.offset),
             hashes: pieces::hashes(&data),
-            purpose: ComparePurpose::Resync,
+            purpose,
         };
         let answer = self.peer.begin(request, &[]);
         JobStep::Comparing(part, data, answer)

@@ -387,14 +387,27 @@ fn compare_blocks(
     let ours = pieces::hashes(&blocks);
     let differing = ours.iter().zip(theirs).map(|(ours, theirs)| ours != theirs);
     let mut differing: Vec<bool> = differing.collect();
-    if purpose == ComparePurpose::Resync {
+    if purpose.is_resync() {
         note_holes(store, ino, offset, &mut differing)?;
         // From here until the differing blocks are written, the primary's lock keeps mirrored writes away.
         store
             .lost_found()
             .compared(ino, offset + blocks.len() as u64);
     }
+    if purpose == ComparePurpose::Resync {
+        adopt_equal(store, ino, offset, (&blocks, &differing));
+    }
     Ok(Response::Differing(bits::pack(differing)))
+}
+
+/// Makes void sums of the blocks that are equal.
+fn adopt_equal(store: &Store, ino: Ino, offset: u64, (blocks, differing): (&[u8], &[bool])) {
+    let equal = bits::pack(differing.iter().map(|differs| !differs));
+    for run in bits::runs(&equal, differing.len()) {
+        let bytes = blocks.get(run.start * BLOCK_BYTES..run.end * BLOCK_BYTES);
+        let offset = offset + (run.start * BLOCK_BYTES) as u64;
+        adopt(store, ino, offset, bytes.unwrap_or_default());
+    }
 }
 
 /// Marks the blocks from `offset` on that lie in holes as different: they may take space on the primary.
@@ -451,7 +464,7 @@ fn compare_hole(
 ) -> Result<Response, AnswerError> {
     check_purpose(purpose)?;
     check_range(offset, length)?;
-    let differs = if purpose == ComparePurpose::Resync {
+    let differs = if purpose.is_resync() {
         store.lost_found().compared(ino, offset + length);
         store.replica().punch(ino, offset, length)?
     } else {
