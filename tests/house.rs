@@ -203,8 +203,8 @@ fn words_that_are_gone_stay_away() {
 #[ignore = "a help for the authors of words.rs: run it with --nocapture"]
 fn words_that_no_file_has_any_more() {
     let documents = paths::documents(Path::new("."));
-    let workspace = Workspace::read(Path::new("."));
-    println!("{:#?}", words::clean(&workspace, &documents));
+    let clean = in_workspace(move |it| words::clean(it, &documents));
+    println!("{clean:#?}");
 }
 
 #[test]

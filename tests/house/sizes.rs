@@ -9,7 +9,7 @@ use syn::{Fields, ImplItem, Item, Type};
 
 use crate::Finding;
 use crate::names::{Names, Resolved, all_items, names_of};
-use crate::workspace::{Crate, Workspace};
+use crate::workspace::{Crate, Workspace, folder_of};
 
 /// Most lines of a function, from `fn` to the closing brace.
 const FUNCTION_LINES_MAX: usize = 64;
@@ -37,13 +37,8 @@ pub fn check_files(workspace: &Workspace) -> Vec<Finding> {
         .map(|(path, text)| (path, text.lines().count()));
     let long = lines.filter(|(_, lines)| *lines > FILE_LINES_MAX);
     long.map(|(path, lines)| {
-        let folder = path
-            .strip_prefix("crates/")
-            .unwrap_or(path)
-            .split('/')
-            .next();
         Finding::new(
-            folder.unwrap_or(path),
+            folder_of(path),
             format!("{path}: {lines} lines, at most {FILE_LINES_MAX}"),
         )
     })

@@ -7,7 +7,7 @@ use std::path::Path;
 use syn::visit::Visit;
 
 use crate::Finding;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, folder_of, split_path};
 
 /// Words behind the beginning of a block with which rustdoc does not run the block.
 const NOT_RUN: &[&str] = &["text", "toml", "sh", "console"];
@@ -24,7 +24,7 @@ pub fn check_documentation(workspace: &Workspace) -> Vec<Finding> {
                 let text = format!(
                     "{file}:{number}: rustdoc would run this block; name its language, or write a test"
                 );
-                found.push(Finding::new(folder(file), text));
+                found.push(Finding::new(folder_of(file), text));
             }
         }
     }
@@ -49,12 +49,12 @@ pub fn leaves_out(manifest: &str) -> bool {
 pub fn check_targets(workspace: &Workspace, untested: &[String]) -> Vec<Finding> {
     let mut found = Vec::new();
     for (file, text) in &workspace.texts {
-        let is_left_out = untested
-            .iter()
-            .any(|it| file.starts_with(&format!("crates/{it}/src/")));
-        if is_left_out && has_tests(text) {
+        let Some((folder, _)) = split_path(file) else {
+            continue;
+        };
+        if untested.iter().any(|it| it == folder) && has_tests(text) {
             let text = format!("{file}: the package has `test = false`, so this test does not run");
-            found.push(Finding::new(folder(file), text));
+            found.push(Finding::new(folder, text));
         }
     }
     found
@@ -87,10 +87,4 @@ pub fn untested(root: &Path) -> Vec<String> {
         .filter(|it| leaves_out(&fs::read_to_string(it.path().join("Cargo.toml")).unwrap()))
         .map(|it| it.file_name().into_string().unwrap())
         .collect()
-}
-
-fn folder(file: &str) -> &str {
-    file.strip_prefix("crates/")
-        .and_then(|it| it.split('/').next())
-        .unwrap_or("src")
 }

@@ -108,6 +108,13 @@ pub fn split_path(path: &str) -> Option<(&str, &str)> {
     }
 }
 
+/// The folder of the package to which a file belongs: `driver` for `crates/driver/tests/pair.rs`. For a file of the program the first
+/// folder of the path.
+pub fn folder_of(path: &str) -> &str {
+    let below = path.strip_prefix("crates/").unwrap_or(path);
+    below.split_once('/').map_or(below, |(folder, _)| folder)
+}
+
 impl Crate {
     fn read(root: &str, texts: &BTreeMap<String, String>) -> Option<Self> {
         let (folder, rest) = split_path(root)?;

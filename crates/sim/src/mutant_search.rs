@@ -34,6 +34,7 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         | Mutant::ForceUntold
         | Mutant::DemoteInSameGeneration
         | Mutant::KeepDemotedComplete
+        | Mutant::TellHiddenNames
         | Mutant::KeepVerifierOfDemoted
         | Mutant::PromoteWithOldVerifier
         | Mutant::FollowAfterAlone => plan.accepts_losses(),

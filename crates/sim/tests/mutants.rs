@@ -21,8 +21,10 @@ const SCHEDULES_MAX: usize = 8_000;
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `healed.rs`,
 /// `put_back.rs`, `restarted.rs`, `touched.rs` and `deposed.rs` in `poison`; `sums.rs` and `healed.rs` in
 /// `store_on_disk` find those of sums and of a repair, `tests/barrier_marks.rs` those of the marks of mirrored intervals, and
-/// `tests/change_readers.rs` those of change readers.
-const SCRIPTED: [Mutant; 35] = [
+/// `tests/change_readers.rs` those of change readers. No test has the moment of `ForgetNumbers`, `RecoverUnsynced` and `RejoinWithoutPaw`
+/// since both nodes make everything stable soon after a sync begins (docs/results/simulation.md).
+const SCRIPTED: [Mutant; 36] = [
+    Mutant::RejoinWithoutPaw,
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
     Mutant::RecoverUnsynced,
@@ -154,10 +156,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         // Only the judge of the schedule compares everything.
         Mutant::InSyncUnproved => DIFFERS,
         // Only the end of the schedule compares everything.
-        Mutant::DeltaForgetsUnapplied
-        | Mutant::RejoinWithoutPaw
-        | Mutant::TrustResync
-        | Mutant::ResumeTooFar => DIFFERS,
+        Mutant::DeltaForgetsUnapplied | Mutant::TrustResync | Mutant::ResumeTooFar => DIFFERS,
         Mutant::RejoinFromAnyCopy | Mutant::ForgetLostPower => TRUSTED,
         // A write that the delta lacks may be a durable one.
         Mutant::DeltaForgetsWrites => {
@@ -182,7 +181,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
             &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE]
         }
         // The nodes wait for the operation.
-        Mutant::ForgetInDoubt => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME],
+        Mutant::ForgetInDoubt => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME, SURVIVES],
         // A range that is zeroed in doubt shows its old bytes to a program, and zeros to later ones: then the operation has
         // happened after the answer to a later program (P4).
         Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS, SURVIVES],
@@ -266,6 +265,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::KeepOwnVerifier
         | Mutant::KeepVerifierOfDemoted
         | Mutant::PromoteWithOldVerifier => &[VERIFIER],
+        Mutant::TellHiddenNames => &[IDENTICAL],
         Mutant::HandOverBusy => &[HANDED_OVER, TABLES],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.
@@ -295,7 +295,6 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::RunOvertaken => 8_510,
         Mutant::IgnorePeerRoom => 1_530,
         Mutant::SendWithoutRoom => 750,
-        Mutant::RejoinWithoutPaw => 81_830,
         Mutant::MetadataOutOfOrder => 2_520,
         Mutant::NoSawEntry => 1_010,
         Mutant::AdmitBeforeRanges => 1_149,
@@ -312,6 +311,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::IgnorePawInRecovery => 210,
         Mutant::KeepInDoubt => 1_029,
         Mutant::DemoteInSameGeneration => 4_539,
+        Mutant::TellHiddenNames => 4_540,
         Mutant::SyncHereOnly => 150,
         Mutant::MarkBeforeSync => 120,
         _ => 1,

@@ -240,6 +240,8 @@ mutants! {
     ColumnsLackRest,
     /// The marks beside an older copy of the store count (P29).
     MarksOfOldCopy,
+    /// A secondary that has served alone tells the primary of its barriers (P29).
+    TellHiddenNames,
     /// The keys of mirrored operations are not in the columns (P27).
     KeysNotInColumns,
     /// A change reader that confirms a point loses the marks of later changes, too (P34).

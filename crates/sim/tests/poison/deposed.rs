@@ -124,14 +124,9 @@ fn a_word_of_the_old_primary_costs_no_comparison_of_everything() {
 /// Within this time a write is made where it may be made.
 const SOON: Duration = Duration::from_millis(10);
 
-/// A program begins a write of which no byte reaches the secondary, and the primary loses its power. Its disk has all bytes. The next resync
-/// is one since the barrier. Returns whether both copies are equal.
-fn is_identical_after_loss(
-    mut cluster: ScriptedCluster,
-    offset: u64,
-    mutant: Option<Mutant>,
-) -> bool {
-    let ino = run(&mut cluster, program::file).unwrap();
+/// A program begins a write of which no byte reaches the secondary.
+fn begin_unreceived(cluster: &mut ScriptedCluster, offset: u64) {
+    let ino = run(cluster, program::file).unwrap();
     let write = Op::Write(WriteOp {
         ino,
         mark: LATER,
@@ -141,9 +136,19 @@ fn is_identical_after_loss(
     });
     cluster.lose_frames();
     cluster.apply_fault(Fault::Mute(Role::Primary)).unwrap();
-    activate(mutant);
     cluster.leave(1, write, Duration::ZERO).unwrap();
     cluster.run_for(SOON).unwrap();
+}
+
+/// The primary loses its power in a write of which no byte reaches the secondary. Its disk has all bytes. The next resync is one since the
+/// barrier. Returns whether both copies are equal.
+fn is_identical_after_loss(
+    mut cluster: ScriptedCluster,
+    offset: u64,
+    mutant: Option<Mutant>,
+) -> bool {
+    activate(mutant);
+    begin_unreceived(&mut cluster, offset);
     cluster.cut_power_after_write_back(PRIMARY);
     activate(None);
     cluster.end_silence();
@@ -188,4 +193,31 @@ fn an_announced_region_is_compared_as_a_whole() {
     }
     let cluster = announced(COLD, Some(Mutant::AnnouncedUnmarked));
     assert!(!is_identical_after_loss(cluster, COLD + PART / 2, None));
+}
+
+/// Both nodes serve alone, one after the other. The changes of the first one are to be lost. Returns whether both copies are equal.
+fn is_identical_after_both_were_alone(mutant: Option<Mutant>) -> bool {
+    let mut cluster = cold();
+    change(&mut cluster, "mirrored", 5);
+    kill(&mut cluster, PRIMARY);
+    take_over(&mut cluster);
+    change(&mut cluster, "alone and lost", 9);
+    activate(mutant);
+    cluster.apply_fault(Fault::Demote).unwrap();
+    kill(&mut cluster, SECONDARY);
+    cluster.start(PRIMARY);
+    cluster.promote_by_force(PRIMARY).unwrap();
+    until(&mut cluster, "serves", |cluster| cluster.serves(PRIMARY));
+    cluster.start(SECONDARY);
+    until(&mut cluster, "in sync", |cluster| cluster.is_in_sync());
+    activate(None);
+    is_identical(&mut cluster)
+}
+
+#[test]
+fn two_nodes_that_were_both_alone_have_no_base() {
+    assert!(is_identical_after_both_were_alone(None));
+    assert!(!is_identical_after_both_were_alone(Some(
+        Mutant::TellHiddenNames
+    )));
 }
