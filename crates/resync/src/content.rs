@@ -63,17 +63,17 @@ use crate::suspect::Suspect;
 use crate::touched::TouchedPlaces;
 
 /// Makes the content of all regular files equal: all of it, or the part that the delta has since `base`. Every operation must
-/// already be mirrored. `touches` hears of the places before anything of them is sent.
+/// already be mirrored. `hears` is told the places before anything of them is sent.
 pub fn send_content(
     source: ResyncSource<'_>,
     peer: &dyn Peer,
     locks: &dyn Locks,
     progress: &JobProgress,
     base: Option<PeerBase>,
-    touches: &dyn Fn(TouchedPlaces),
+    hears: &dyn Fn(TouchedPlaces),
 ) -> Result<(), ResyncError> {
-    let (walk, touched) = FileWalk::begin(source, base, progress)?;
-    touches(touched);
+    let (walk, places) = FileWalk::begin(source, base, progress)?;
+    hears(places);
     ContentSender::new(source, peer, locks, progress, walk).run()
 }
 

@@ -46,13 +46,11 @@ impl<'a> FileWalk<'a> {
         base: Option<PeerBase>,
         progress: &JobProgress,
     ) -> Result<(Self, TouchedPlaces), ResyncError> {
-        match base.and_then(|base| base.begin_walk(source.delta)) {
-            Some(since) => Self::of(source, since, progress),
-            None => {
-                let touched = TouchedPlaces::new(BTreeMap::new(), Some(1), false);
-                Ok((Self::all(source, None, progress)?, touched))
-            }
+        if let Some(since) = base.and_then(|base| base.begin_walk(source.delta)) {
+            return Self::of(source, since, progress);
         }
+        let touched = TouchedPlaces::new(BTreeMap::new(), Some(1), false);
+        Ok((Self::all(source, None, progress)?, touched))
     }
 
     /// The walk over these files.

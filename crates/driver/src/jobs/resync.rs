@@ -411,11 +411,11 @@ impl ResyncJobs {
         self.progress.begin_content();
         let progress = &self.progress.content;
         let touched = Cell::new(BTreeSet::new());
-        let touches = |places: TouchedPlaces| {
+        let hears = |places: TouchedPlaces| {
             touched.set(places.inodes().collect());
             self.unproved.add(places);
         };
-        lockstep_resync::send_content(source, peer, &locks, progress, base, &touches)?;
+        lockstep_resync::send_content(source, peer, &locks, progress, base, &hears)?;
         self.log_resync();
         self.prove(source, peer, &locks)?;
         if progress.is_whole() {

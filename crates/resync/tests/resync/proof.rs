@@ -124,8 +124,8 @@ fn resync(primary: &Node, peer: &DroppingPeer<'_>) -> TouchedPlaces {
     send_tail(source, peer, &image).unwrap();
     let progress = JobProgress::default();
     let touched = Mutex::new(TouchedPlaces::default());
-    let touches = |places| touched.lock().unwrap().add(places, true);
-    send_content(source, peer, &FreeLocks, &progress, Some(base), &touches).unwrap();
+    let hears = |places| touched.lock().unwrap().add(places, true);
+    send_content(source, peer, &FreeLocks, &progress, Some(base), &hears).unwrap();
     touched.into_inner().unwrap()
 }
 

@@ -201,7 +201,7 @@ fn nodes_whose_resync_cannot_be_proved_stay_out_of_sync() {
         let reason = cluster.reason().unwrap_or_default();
         cluster.state(PRIMARY) == Some(State::OutOfSync) && reason.contains("resyncs in a row")
     });
-    let reason = status(&mut cluster, PRIMARY).sync.reason.unwrap();
+    let reason = status(&cluster, PRIMARY).sync.reason.unwrap();
     assert!(
         reason.contains("still differ") && reason.contains(FILE),
         "{reason}"
