@@ -148,16 +148,16 @@ mod tests {
         Ino::new(number).unwrap()
     }
 
-    fn regions(runs: &[Range<u64>]) -> ChangedRegions {
+    fn regions(run: &Range<u64>) -> ChangedRegions {
         let mut regions = ChangedRegions::default();
-        runs.iter().for_each(|run| regions.insert(run));
+        regions.insert(run);
         regions
     }
 
     fn named(numbers: &[u64]) -> TouchedPlaces {
         let inodes = numbers
             .iter()
-            .map(|number| (ino(*number), regions(&[0..PART])));
+            .map(|number| (ino(*number), regions(&(0..PART))));
         TouchedPlaces::new(inodes.collect(), None, false)
     }
 
@@ -199,7 +199,7 @@ mod tests {
     fn a_later_part_adds_to_what_is_left() {
         let mut touched = named(&[3, 4]);
         touched.proved_below(4);
-        let bytes = || regions(&[4 * PART..6 * PART]);
+        let bytes = || regions(&(4 * PART..6 * PART));
         let more = BTreeMap::from([(ino(3), bytes()), (ino(4), bytes())]);
         touched.add(TouchedPlaces::new(more, None, true), true);
         let first = touched.first().unwrap();

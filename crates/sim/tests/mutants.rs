@@ -153,10 +153,11 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::IgnorePawInRecovery => &[TABLES, IDENTICAL, SURVIVES],
         // The comparison at the end of the resync finds it first.
         Mutant::ResyncBySize | Mutant::ResyncDropsPiece => &[PROVED, IN_TIME],
-        // Only the judge of the schedule compares everything.
-        Mutant::InSyncUnproved => DIFFERS,
-        // Only the end of the schedule compares everything.
-        Mutant::DeltaForgetsUnapplied | Mutant::TrustResync | Mutant::ResumeTooFar => DIFFERS,
+        // Only the judge of the schedule, and its end, compare everything.
+        Mutant::InSyncUnproved
+        | Mutant::DeltaForgetsUnapplied
+        | Mutant::TrustResync
+        | Mutant::ResumeTooFar => DIFFERS,
         Mutant::RejoinFromAnyCopy | Mutant::ForgetLostPower => TRUSTED,
         // A write that the delta lacks may be a durable one.
         Mutant::DeltaForgetsWrites => {
@@ -303,7 +304,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::HideFailure => 390,
         Mutant::RepeatMetadata => 170,
         Mutant::DeltaForgetsUnapplied => 32_300,
-        Mutant::KeepVerifierOfDemoted => 4_540,
+        Mutant::KeepVerifierOfDemoted | Mutant::TellHiddenNames => 4_540,
         Mutant::PromoteWithOldVerifier => 440,
         Mutant::ForgetInDoubt => 470,
         Mutant::ShowNamesInDoubt => 10_130,
@@ -311,7 +312,6 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::IgnorePawInRecovery => 210,
         Mutant::KeepInDoubt => 1_029,
         Mutant::DemoteInSameGeneration => 4_539,
-        Mutant::TellHiddenNames => 4_540,
         Mutant::SyncHereOnly => 150,
         Mutant::MarkBeforeSync => 120,
         _ => 1,
