@@ -110,6 +110,17 @@ fn fake_work() -> WorkStatus {
     }
 }
 
+fn fake_verified() -> VerifiedStatus {
+    VerifiedStatus {
+        time: "2025-11-20T21:46:00Z".to_owned(),
+        identical: false,
+        differences_total: 2,
+        differences: vec!["/a: size".to_owned()],
+        only_touched: true,
+        sent_again: 2,
+    }
+}
+
 fn fake_status() -> NodeStatus {
     let mirrored = DatastoreStatus {
         settings: SettingsStatus {
@@ -173,14 +184,7 @@ fn fake_status() -> NodeStatus {
             names: vec!["left".to_owned()],
             more: true,
         }),
-        verified: Some(VerifiedStatus {
-            time: "2025-11-20T21:46:00Z".to_owned(),
-            identical: false,
-            differences_total: 2,
-            differences: vec!["/a: size".to_owned()],
-            only_touched: true,
-            sent_again: 2,
-        }),
+        verified: Some(fake_verified()),
         lost_found: vec![LostFoundStatus {
             generation: 1,
             files: 2,
