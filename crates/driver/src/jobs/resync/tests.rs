@@ -333,15 +333,12 @@ fn a_failover_is_not_held_up_by_a_secondary_that_does_not_answer() {
     let unproved = secondary.datastore.check_before_failover(false).unwrap();
     let reason = unproved.expect("nothing is proved");
     assert!(reason.contains("not over in time"), "{reason}");
-    let (id, request, _) = secondary.question();
-    let is_by_sums = matches!(
-        request,
-        Request::DigestOfBatch {
-            source: ContentSource::Sums,
-            ..
+    let (id, source) = loop {
+        if let (id, Request::DigestOfBatch { source, .. }, _) = secondary.question() {
+            break (id, source);
         }
-    );
-    assert!(is_by_sums, "{request:?}");
+    };
+    assert_eq!(source, ContentSource::Sums);
     // An answer that comes too late harms nothing.
     secondary.done(id);
     assert_eq!(secondary.datastore.state(), State::Synced);
@@ -384,7 +381,8 @@ fn answer_with_other_mode(secondary: &Secondary) {
                     records: Vec::new(),
                     last: true,
                 },
-                other => panic!("{other:?}"),
+                Request::Room => Response::Room(Room::ALL),
+                _ => Response::Done,
             },
         );
     }
