@@ -86,7 +86,7 @@ impl ControlService for PretendedNode {
             return Err(CommandFailure::new(cause, "name another"));
         }
         let role = match change {
-            RoleCommand::HandOver if self.in_sync => Role::Secondary,
+            RoleCommand::HandOver { .. } if self.in_sync => Role::Secondary,
             RoleCommand::Promote { accepts_loss } if self.in_sync || accepts_loss => Role::Primary,
             RoleCommand::Demote if !self.in_sync => Role::Secondary,
             _ => return Err(CommandFailure::new("the state does not fit", "wait")),
@@ -103,6 +103,7 @@ impl ControlService for PretendedNode {
             } else {
                 Standby::Erofs
             }),
+            unproved: None,
         })
     }
 

@@ -181,6 +181,7 @@ fn status() -> NodeStatus {
             differences_total: 0,
             differences: Vec::new(),
             only_touched: false,
+            sent_again: 0,
         }),
         lost_found: vec![LostFoundStatus {
             generation: 1,
@@ -230,6 +231,7 @@ const fn change_of_role() -> RoleReport {
         as_of: Some(String::new()),
         witness_unaware: false,
         standby: Some(Standby::Erofs),
+        unproved: Some(String::new()),
     }
 }
 

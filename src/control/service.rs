@@ -13,7 +13,10 @@ use super::report::NodeStatus;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleCommand {
     /// The primary gives its role to the other node, which is in sync.
-    HandOver,
+    HandOver {
+        /// Also if a comparison before finds that the copies differ.
+        accepts_differences: bool,
+    },
     /// This node becomes the primary without the other node.
     Promote {
         /// Also if this copy may lack acknowledged operations.

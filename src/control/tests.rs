@@ -110,6 +110,17 @@ fn fake_work() -> WorkStatus {
     }
 }
 
+fn fake_verified() -> VerifiedStatus {
+    VerifiedStatus {
+        time: "2025-11-20T21:46:00Z".to_owned(),
+        identical: false,
+        differences_total: 2,
+        differences: vec!["/a: size".to_owned()],
+        only_touched: true,
+        sent_again: 2,
+    }
+}
+
 fn fake_status() -> NodeStatus {
     let mirrored = DatastoreStatus {
         settings: SettingsStatus {
@@ -173,13 +184,7 @@ fn fake_status() -> NodeStatus {
             names: vec!["left".to_owned()],
             more: true,
         }),
-        verified: Some(VerifiedStatus {
-            time: "2025-11-20T21:46:00Z".to_owned(),
-            identical: false,
-            differences_total: 2,
-            differences: vec!["/a: size".to_owned()],
-            only_touched: true,
-        }),
+        verified: Some(fake_verified()),
         lost_found: vec![LostFoundStatus {
             generation: 1,
             files: 2,
@@ -353,7 +358,9 @@ fn no_datastore(name: &str) -> CommandFailure {
 /// A report that differs with each change.
 fn fake_change(change: RoleCommand) -> RoleReport {
     let (role, generation) = match change {
-        RoleCommand::HandOver => (Role::Secondary, 2),
+        RoleCommand::HandOver {
+            accepts_differences,
+        } => (Role::Secondary, 8 + u64::from(accepts_differences)),
         RoleCommand::Promote { accepts_loss } => (Role::Primary, 3 + u64::from(accepts_loss)),
         RoleCommand::Demote => (Role::Secondary, 5),
     };
@@ -368,6 +375,7 @@ fn fake_change(change: RoleCommand) -> RoleReport {
         as_of: Some("2025-11-20T02:13:05Z".to_owned()),
         witness_unaware: false,
         standby: Some(Standby::Wait),
+        unproved: Some("slow".to_owned()),
     }
 }
 
@@ -507,7 +515,12 @@ fn each_change_of_the_role_arrives_and_is_answered() {
     let (_directory, path, _server) = running();
     let mut client = ControlClient::connect(&path).unwrap();
     for change in [
-        RoleCommand::HandOver,
+        RoleCommand::HandOver {
+            accepts_differences: false,
+        },
+        RoleCommand::HandOver {
+            accepts_differences: true,
+        },
         RoleCommand::Promote {
             accepts_loss: false,
         },
@@ -524,7 +537,7 @@ fn a_change_of_the_role_that_fails_says_why() {
     let (_directory, path, _server) = running();
     let mut client = ControlClient::connect(&path).unwrap();
     let error = client
-        .change_role("nonsense", RoleCommand::HandOver)
+        .change_role("nonsense", RoleCommand::Demote)
         .unwrap_err();
     assert!(matches!(error, ControlError::ChangeRole(_)));
     let text = error.to_string();

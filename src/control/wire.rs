@@ -60,7 +60,11 @@ pub(super) fn outcome_event(
 
 pub(super) fn change_request(datastore: &str, change: RoleCommand) -> proto::ChangeRoleRequest {
     let change = match change {
-        RoleCommand::HandOver => Change::HandOver(proto::HandOver {}),
+        RoleCommand::HandOver {
+            accepts_differences,
+        } => Change::HandOver(proto::HandOver {
+            accepts_differences,
+        }),
         RoleCommand::Promote { accepts_loss } => Change::Promote(proto::Promote { accepts_loss }),
         RoleCommand::Demote => Change::Demote(proto::Demote {}),
     };
@@ -73,7 +77,11 @@ pub(super) fn change_request(datastore: &str, change: RoleCommand) -> proto::Cha
 /// Returns the requested change; `None` for a change of a newer command that this node does not know.
 pub(super) fn role_change(change: Option<Change>) -> Option<RoleCommand> {
     Some(match change? {
-        Change::HandOver(proto::HandOver {}) => RoleCommand::HandOver,
+        Change::HandOver(proto::HandOver {
+            accepts_differences,
+        }) => RoleCommand::HandOver {
+            accepts_differences,
+        },
         Change::Promote(proto::Promote { accepts_loss }) => RoleCommand::Promote { accepts_loss },
         Change::Demote(proto::Demote {}) => RoleCommand::Demote,
     })

@@ -63,11 +63,14 @@ impl NodeShared {
         &self,
         slot: &DatastoreSlot,
         datastore: &Datastore,
+        accepts_differences: bool,
     ) -> Result<RoleReport, CommandFailure> {
         // Programs go on until the node gives its role away, and an address that leaves for nothing would be an outage.
         datastore.role().prepare_hand_over()?;
+        let unproved = datastore.check_before_failover(accepts_differences)?;
         let Some(address) = slot.address().here() else {
-            return datastore.role().hand_over();
+            let report = datastore.role().hand_over()?;
+            return Ok(RoleReport { unproved, ..report });
         };
         let departure = slot.address().depart(address);
         let outcome = departure.wait(|| self.stop.is_set());
@@ -82,6 +85,7 @@ impl NodeShared {
         let report = datastore.role().hand_over()?;
         Ok(RoleReport {
             address: Some(outcome),
+            unproved,
             ..report
         })
     }
@@ -189,7 +193,9 @@ impl ControlService for NodeShared {
     fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {
         let (slot, datastore) = self.running(name)?;
         match change {
-            RoleCommand::HandOver => self.hand_over(&slot, &datastore),
+            RoleCommand::HandOver {
+                accepts_differences,
+            } => self.hand_over(&slot, &datastore, accepts_differences),
             RoleCommand::Promote { accepts_loss } => datastore.role().promote(accepts_loss),
             RoleCommand::Demote => datastore.role().demote(),
         }

@@ -40,6 +40,7 @@ impl Said {
             ResyncPhase::Recovery => "recovery",
             ResyncPhase::Namespace => "namespace",
             ResyncPhase::Content => "content",
+            ResyncPhase::Proving => "proving",
             ResyncPhase::Finish => "finish",
         };
         self.phases.insert(phase);

@@ -467,10 +467,10 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
 }
 
 fn purpose(chance: &mut Chance) -> ComparePurpose {
-    if chance.percent(50) {
-        ComparePurpose::Resync
-    } else {
-        ComparePurpose::Verify(source(chance))
+    match chance.within(0..4) {
+        0 => ComparePurpose::Resync,
+        1 => ComparePurpose::DoubtedResync,
+        _ => ComparePurpose::Verify(source(chance)),
     }
 }
 

@@ -156,6 +156,21 @@ impl Datastore {
         Ok(verify_report(report, mode))
     }
 
+    /// Compares this node with its peer by their sums before a planned failover, for a few seconds at most. Returns why the copies
+    /// are not proved to be the same, if they are not.
+    ///
+    /// # Errors
+    /// If the copies differ, unless `accepts_differences`.
+    pub fn check_before_failover(
+        &self,
+        accepts_differences: bool,
+    ) -> Result<Option<String>, CommandFailure> {
+        match self.session() {
+            Session::Primary(session) => session.jobs.check_before_failover(accepts_differences),
+            Session::Undecided(_) | Session::Secondary(_) => Ok(None),
+        }
+    }
+
     /// Compares this node with its peer, and remembers nothing.
     ///
     /// # Errors

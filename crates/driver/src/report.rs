@@ -336,6 +336,10 @@ pub struct VerifiedStatus {
     /// Only what the last resync has touched was compared.
     #[serde(default)]
     pub only_touched: bool,
+    /// Number of files and directories that differed at the end of the last resync, and that it has sent again. The differences are
+    /// those of before then.
+    #[serde(default)]
+    pub sent_again: u64,
 }
 
 /// The service for changes of clients.
@@ -507,6 +511,9 @@ pub struct RoleReport {
     /// The answer to programs that go on at this node while the node does not serve.
     #[serde(default)]
     pub standby: Option<Standby>,
+    /// For a planned failover: why the copies were not proved to be the same before; `None` if they were.
+    #[serde(default)]
+    pub unproved: Option<String>,
 }
 
 /// How the cluster address left this server before a planned failover.

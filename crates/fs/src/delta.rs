@@ -169,7 +169,7 @@ impl DeltaTracker {
                     keys: left.keys.into_iter().collect(),
                     all: left.all_records,
                 },
-                resync: ResyncPart::left(left.rest, left.lacks_namespace),
+                resync: ResyncPart::left(left.rest, left.lacks_namespace, left.has_walked),
                 is_in_columns: None,
             })
         });

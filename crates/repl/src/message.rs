@@ -262,6 +262,15 @@ pub enum ComparePurpose {
     Resync,
     /// A difference is reported.
     Verify(ContentSource),
+    /// The same as in a resync, of bytes of which a sum of the primary says that some are wrong: void sums of equal blocks stay void.
+    DoubtedResync,
+}
+
+impl ComparePurpose {
+    /// Whether content is made equal.
+    pub const fn is_resync(self) -> bool {
+        matches!(self, Self::Resync | Self::DoubtedResync)
+    }
 }
 
 /// A request outside the path of client operations.

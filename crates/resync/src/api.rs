@@ -118,6 +118,12 @@ pub enum PeerError {
         /// The peer's reason.
         reason: RequestFailure,
     },
+    /// The asker has waited for as long as it may. The answer may come later.
+    #[error("the peer did not {what} in time")]
+    Late {
+        /// The requested action.
+        what: &'static str,
+    },
     /// The answer does not fit the request.
     #[error("the peer gave an answer that does not fit the request to {what}")]
     Unexpected {
@@ -141,6 +147,18 @@ pub enum ResyncError {
     /// The primary's delta has ended meanwhile, for example because too much has changed.
     #[error("too much changes for a resync of what has changed; the next one compares everything")]
     DeltaEnded,
+    /// The copies differ at the end of a resync, also after the places that differ were sent again.
+    #[error(
+        "at the end of the resync {differences} places that it has sent still differ, also after they were sent again: {first}; {next}"
+    )]
+    Unproved {
+        /// The number of places.
+        differences: u64,
+        /// The first of them.
+        first: String,
+        /// The next step of the node.
+        next: String,
+    },
     /// The node is stopping, or has another role now.
     #[error("given up: {why}")]
     Stopped {

@@ -19,8 +19,9 @@
 //! If the store has a delta of the changes since the copies were equal, only the files of the delta get size and
 //! times, and only their changed regions are compared. Every other byte is equal already, or is mirrored.
 //!
-//! A file or a piece that the secondary finds equal has its void sums made, on both nodes, unless a sum of this node says that the
-//! bytes are wrong: such bytes are compared block by block, and the secondary makes no sum of those (rule P32).
+//! A file or a block that the secondary finds equal has its void sums made, on both nodes, unless a sum of this node says that the
+//! bytes are wrong: the secondary is told so, and makes no sum of those (rule P32).
+//! This node makes void sums of the bytes that it has sent, too. So the comparison at the end of the resync reads few bytes (rule P33).
 //!
 //! Bytes that have been made equal leave the delta when the secondary has answered, under their lock. So a resync that
 //! loses its connection goes on where it was (rule P24).
@@ -28,10 +29,10 @@
 //! A file that is created after the image needs no resync: both nodes create and write it. The inode number of such a
 //! file may be lower than other numbers, but never belongs to another file; comparing the file is harmless.
 
+mod changes;
 mod jobs;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Range;
 
 use lockstep_fs::OpError;
 use lockstep_fs::store::{ChangedContent, FileTimes};
@@ -43,11 +44,12 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Ino};
 use smallvec::smallvec;
 
+use self::changes::{ContentChanges, uniform_runs, wait_for_room};
 use self::jobs::{
-    BYTES_MAX, CHANGES_MAX, ChangedPart, ContentJob, JobCost, JobStep, PIECE_COST, REQUESTS_MAX,
-    TIMES_COST, TimesBatch, cost_of,
+    BYTES_MAX, ChangedPart, ContentJob, JobCost, JobStep, PIECE_COST, REQUESTS_MAX, TIMES_COST,
+    TimesBatch, cost_of,
 };
-use crate::api::{LockClaim, Locks, Peer, PeerBase, PendingAnswer, ResyncError, differing};
+use crate::api::{LockClaim, Locks, Peer, PeerBase, ResyncError, differing};
 use crate::bits;
 use crate::described::{DescribedFile, DescribedFiles, FileAnswers, TellsBytes};
 use crate::file_walk::{FileWalk, WalkedFile};
@@ -58,47 +60,41 @@ use crate::progress::JobProgress;
 use crate::source::ResyncSource;
 use crate::summed_content::SummedContent;
 use crate::suspect::Suspect;
-
-/// Most bytes of one request.
-const PART_BYTES: usize = 256 << 10;
+use crate::touched::TouchedPlaces;
 
 /// Makes the content of all regular files equal: all of it, or the part that the delta has since `base`. Every operation must
-/// already be mirrored. Returns the inodes that the delta had.
+/// already be mirrored. `hears` is told the places before anything of them is sent.
 pub fn send_content(
     source: ResyncSource<'_>,
     peer: &dyn Peer,
     locks: &dyn Locks,
     progress: &JobProgress,
     base: Option<PeerBase>,
-) -> Result<BTreeSet<Ino>, ResyncError> {
-    let (walk, touched) = FileWalk::begin(source, base, progress)?;
-    let sender = ContentSender {
-        content: SummedContent {
-            view: source.view,
-            sums: source.sums,
-        },
-        peer,
-        locks,
-        progress,
-        walk,
-        open: OpenFiles::default(),
-        suspects: VecDeque::new(),
-        tells_bytes: TellsBytes::default(),
-        compares_runs: true,
-        reserved: VecDeque::new(),
-        jobs: VecDeque::new(),
-        under_way: JobCost {
-            requests: 0,
-            bytes: 0,
-        },
-    };
-    sender.run()?;
-    Ok(touched)
+    hears: &dyn Fn(TouchedPlaces),
+) -> Result<(), ResyncError> {
+    let (walk, places) = FileWalk::begin(source, base, progress)?;
+    hears(places);
+    ContentSender::new(source, peer, locks, progress, walk).run()
+}
+
+/// Makes all content of these files equal once more: a comparison has found that they differ. Inodes that are no regular files, or
+/// are gone, are left out. Every operation must be mirrored. Returns how many bytes were sent.
+pub fn send_again(
+    source: ResyncSource<'_>,
+    peer: &dyn Peer,
+    locks: &dyn Locks,
+    files: &BTreeSet<Ino>,
+) -> Result<u64, ResyncError> {
+    let progress = JobProgress::default();
+    let walk = FileWalk::of_some(source, files)?;
+    ContentSender::new(source, peer, locks, &progress, walk).run()?;
+    Ok(progress.bytes_sent.get())
 }
 
 /// The state of a transfer of the content.
 struct ContentSender<'a> {
     content: SummedContent<'a>,
+    changes: ContentChanges<'a>,
     peer: &'a dyn Peer,
     locks: &'a dyn Locks,
     progress: &'a JobProgress,
@@ -118,6 +114,41 @@ struct ContentSender<'a> {
 }
 
 impl<'a> ContentSender<'a> {
+    fn new(
+        source: ResyncSource<'a>,
+        peer: &'a dyn Peer,
+        locks: &'a dyn Locks,
+        progress: &'a JobProgress,
+        walk: FileWalk<'a>,
+    ) -> Self {
+        let content = SummedContent {
+            view: source.view,
+            sums: source.sums,
+        };
+        Self {
+            content,
+            changes: ContentChanges {
+                view: source.view,
+                peer,
+                progress,
+            },
+            peer,
+            locks,
+            progress,
+            walk,
+            open: OpenFiles::default(),
+            suspects: VecDeque::new(),
+            tells_bytes: TellsBytes::default(),
+            compares_runs: true,
+            reserved: VecDeque::new(),
+            jobs: VecDeque::new(),
+            under_way: JobCost {
+                requests: 0,
+                bytes: 0,
+            },
+        }
+    }
+
     /// Makes all files equal.
     fn run(mut self) -> Result<(), ResyncError> {
         loop {
@@ -197,11 +228,9 @@ impl<'a> ContentSender<'a> {
                 let differing = differing("compare a run of blocks", answer()?)?;
                 self.compares_runs = !bits::get(&differing, 0);
                 if self.compares_runs {
-                    let offset = part.piece.as_ref().map_or(0, |piece| piece.offset);
-                    self.content.adopt(part.ino, offset, &data);
-                    self.part_done(&part);
+                    self.part_done(&ChangedPart { data, ..part });
                 } else {
-                    let step = self.compare_blocks(part, data);
+                    let step = self.compare_blocks(part, data, ComparePurpose::Resync);
                     self.push(claim, job.cost, step);
                 }
             }
@@ -210,9 +239,10 @@ impl<'a> ContentSender<'a> {
                 self.compares_runs = differing.iter().all(|bits| *bits == 0);
                 let runs = uniform_runs(&differing, &data);
                 let changes = match &part.piece {
-                    Some(piece) => self.send_runs(part.ino, piece, &data, &runs)?,
+                    Some(piece) => self.changes.write_runs(part.ino, piece, &data, &runs)?,
                     None => VecDeque::new(),
                 };
+                let part = ChangedPart { data, ..part };
                 self.push(claim, job.cost, JobStep::Changing(part, changes));
             }
             JobStep::Changing(part, answers) => {
@@ -250,6 +280,9 @@ impl<'a> ContentSender<'a> {
         self.progress.bytes_done.add(part.counted);
         if let Some(piece) = &part.piece {
             self.walk.compared(part.ino, piece);
+            if !part.data.is_empty() {
+                self.content.adopt(part.ino, piece.offset, &part.data);
+            }
         }
         self.end_part(part.ino);
     }
@@ -412,9 +445,10 @@ impl<'a> ContentSender<'a> {
             piece: Some(piece),
             // The bytes of a hashed file count already.
             counted: if suspect.certain { 0 } else { piece.length },
+            data: Vec::new(),
         };
         if piece.hole {
-            let hole = self.send_hole(ino, offset, piece.length);
+            let hole = self.changes.punch(ino, offset, piece.length);
             return Ok(JobStep::Changing(part, VecDeque::from([hole])));
         }
         if suspect.is_uncompared() {
@@ -425,12 +459,15 @@ impl<'a> ContentSender<'a> {
                 let all = bits::pack(std::iter::repeat_n(true, blocks));
                 uniform_runs(&all, &data)
             };
-            let changes = self.send_runs(ino, &piece, &data, &runs)?;
-            return Ok(JobStep::Changing(part, changes));
+            let changes = self.changes.write_runs(ino, &piece, &data, &runs)?;
+            return Ok(JobStep::Changing(ChangedPart { data, ..part }, changes));
         }
-        // The secondary makes void sums of a run that is equal. Bytes that a sum of this node calls wrong get none there.
-        if !self.compares_runs || !self.content.accept(ino, offset, &data) {
-            return Ok(self.compare_blocks(part, data));
+        // The secondary makes void sums of the blocks that are equal. Bytes that a sum of this node calls wrong get none there.
+        if !self.content.accept(ino, offset, &data) {
+            return Ok(self.compare_blocks(part, data, ComparePurpose::DoubtedResync));
+        }
+        if !self.compares_runs {
+            return Ok(self.compare_blocks(part, data, ComparePurpose::Resync));
         }
         let request = Request::CompareRun {
             ino,
@@ -442,65 +479,20 @@ impl<'a> ContentSender<'a> {
         Ok(JobStep::ComparingRun(part, data, answer))
     }
 
-    fn compare_blocks(&self, part: ChangedPart, data: Vec<u8>) -> JobStep<'a> {
+    fn compare_blocks(
+        &self,
+        part: ChangedPart,
+        data: Vec<u8>,
+        purpose: ComparePurpose,
+    ) -> JobStep<'a> {
         let request = Request::CompareBlocks {
             ino: part.ino,
             offset: part.piece.as_ref().map_or(0, |piece| piece.offset),
             hashes: pieces::hashes(&data),
-            purpose: ComparePurpose::Resync,
+            purpose,
         };
         let answer = self.peer.begin(request, &[]);
         JobStep::Comparing(part, data, answer)
-    }
-
-    /// Sends runs of blocks, in parts: names of clients go over the same way. At most [`CHANGES_MAX`] parts are under way.
-    fn send_runs(
-        &self,
-        ino: Ino,
-        piece: &Piece,
-        data: &[u8],
-        runs: &[Range<usize>],
-    ) -> Result<VecDeque<PendingAnswer<'a>>, ResyncError> {
-        // The zeros that fill up the last block are no part of the file.
-        let length = usize::try_from(piece.length).unwrap_or(usize::MAX);
-        let mut changes: VecDeque<PendingAnswer<'a>> = VecDeque::new();
-        for run in runs {
-            let end = (run.end * BLOCK_BYTES).min(length);
-            let bytes = data.get(run.start * BLOCK_BYTES..end);
-            let mut offset = piece.offset + (run.start * BLOCK_BYTES) as u64;
-            for part in bytes.into_iter().flat_map(parts) {
-                wait_for_room(&mut changes)?;
-                changes.push_back(self.send_run(ino, offset, part)?);
-                offset += part.len() as u64;
-            }
-        }
-        Ok(changes)
-    }
-
-    fn send_run(
-        &self,
-        ino: Ino,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<PendingAnswer<'a>, ResyncError> {
-        let length = bytes.len() as u64;
-        if is_zero(bytes) {
-            let data = self.content.view.next_data(ino, offset)?;
-            // A later write over these blocks needs no new room on this node. The peer therefore reserves room, too.
-            let is_written = data.is_some_and(|data| data < offset + length);
-            return Ok(if is_written {
-                self.reserve(ino, vec![(offset, length)], true)
-            } else {
-                self.send_hole(ino, offset, length)
-            });
-        }
-        self.progress.bytes_sent.add(bytes.len() as u64);
-        let request = Request::WriteBlocks { ino, offset };
-        Ok(self.peer.begin(request, bytes))
-    }
-
-    fn reserve(&self, ino: Ino, ranges: Vec<(u64, u64)>, zero: bool) -> PendingAnswer<'a> {
-        self.peer.begin(Request::Reserve { ino, ranges, zero }, &[])
     }
 
     /// Lets the secondary reserve the space that is reserved on this node, for a file with equal content.
@@ -515,13 +507,14 @@ impl<'a> ContentSender<'a> {
                 break;
             }
             wait_for_room(&mut changes)?;
-            changes.push_back(self.reserve(ino, ranges, false));
+            changes.push_back(self.changes.reserve(ino, ranges, false));
             at = next;
         }
         let part = ChangedPart {
             ino,
             piece: None,
             counted: 0,
+            data: Vec::new(),
         };
         self.push(claim, PIECE_COST, JobStep::Changing(part, changes));
         Ok(())
@@ -534,50 +527,4 @@ impl<'a> ContentSender<'a> {
         let ranges = runs.iter().map(|run| (run.start, run.end - run.start));
         Ok((ranges.collect(), next))
     }
-
-    fn send_hole(&self, ino: Ino, offset: u64, length: u64) -> PendingAnswer<'a> {
-        let request = Request::CompareHole {
-            ino,
-            offset,
-            length,
-            purpose: ComparePurpose::Resync,
-        };
-        self.peer.begin(request, &[])
-    }
-}
-
-/// The runs of different blocks; each run has zero blocks only or no zero block.
-fn uniform_runs(differing: &[u8], data: &[u8]) -> Vec<Range<usize>> {
-    let zeros: Vec<bool> = data
-        .chunks(BLOCK_BYTES)
-        .map(|block| block.iter().all(|&byte| byte == 0))
-        .collect();
-    let runs_of = |zero: bool| {
-        let wanted = zeros.iter().enumerate();
-        let wanted = wanted.map(|(number, is)| *is == zero && bits::get(differing, number));
-        bits::runs(&bits::pack(wanted), zeros.len())
-    };
-    let mut runs = [runs_of(false), runs_of(true)].concat();
-    runs.sort_unstable_by_key(|run| run.start);
-    runs
-}
-
-/// The parts of the bytes of a run, each of which is one request. Zeros go as their length: they are one part.
-fn parts(run: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let part = if is_zero(run) { run.len() } else { PART_BYTES };
-    run.chunks(part.max(1))
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    bytes.iter().all(|&byte| byte == 0)
-}
-
-/// Waits until fewer than [`CHANGES_MAX`] changes are under way.
-fn wait_for_room(changes: &mut VecDeque<PendingAnswer<'_>>) -> Result<(), ResyncError> {
-    if changes.len() >= CHANGES_MAX
-        && let Some(oldest) = changes.pop_front()
-    {
-        oldest()?;
-    }
-    Ok(())
 }

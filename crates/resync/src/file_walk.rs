@@ -4,7 +4,7 @@
 //! The walk tells the delta which files it has begun, and which of them are equal: a resync that loses its connection goes on
 //! there (rule P24).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use lockstep_fs::store::{
@@ -19,6 +19,7 @@ use crate::limits::FILES_MAX;
 use crate::pieces::Piece;
 use crate::progress::JobProgress;
 use crate::source::ResyncSource;
+use crate::touched::TouchedPlaces;
 
 /// A file, with the bytes that may differ; `None`: all.
 pub(crate) type WalkedFile = (Ino, Option<ChangedRegions>);
@@ -38,17 +39,33 @@ pub(crate) struct FileWalk<'a> {
 }
 
 impl<'a> FileWalk<'a> {
-    /// The walk over the changes that the delta has since `base`; without a delta, the walk over all files of now. Returns the inodes of the
-    /// delta, too.
+    /// The walk over the changes that the delta has since `base`; without a delta, the walk over all files of now. Returns the places that
+    /// the resync touches, too.
     pub fn begin(
         source: ResyncSource<'a>,
         base: Option<PeerBase>,
         progress: &JobProgress,
-    ) -> Result<(Self, BTreeSet<Ino>), ResyncError> {
-        match base.and_then(|base| base.begin_walk(source.delta)) {
-            Some(since) => Self::of(source, since, progress),
-            None => Ok((Self::all(source, None, progress)?, BTreeSet::new())),
+    ) -> Result<(Self, TouchedPlaces), ResyncError> {
+        if let Some(since) = base.and_then(|base| base.begin_walk(source.delta)) {
+            return Self::of(source, since, progress);
         }
+        let touched = TouchedPlaces::new(BTreeMap::new(), Some(1), false);
+        Ok((Self::all(source, None, progress)?, touched))
+    }
+
+    /// The walk over these files.
+    pub fn of_some(source: ResyncSource<'a>, files: &BTreeSet<Ino>) -> Result<Self, ResyncError> {
+        let mut walk = Self {
+            view: source.view,
+            delta: source.delta,
+            changed: ChangedContent::new(),
+            rest: 0..0,
+            job: None,
+        };
+        let mut all = ChangedRegions::default();
+        all.insert(&(0..u64::MAX));
+        walk.take_changed(files.iter().map(|ino| (*ino, all.clone())).collect())?;
+        Ok(walk)
     }
 
     fn all(
@@ -72,14 +89,15 @@ impl<'a> FileWalk<'a> {
         source: ResyncSource<'a>,
         since: DeltaWalk,
         progress: &JobProgress,
-    ) -> Result<(Self, BTreeSet<Ino>), ResyncError> {
+    ) -> Result<(Self, TouchedPlaces), ResyncError> {
+        let touched = touched_by(&since);
         let rest = match since.rest {
             None => 0..0,
             Some(RestOfFiles {
                 next: 1,
                 last: None,
             }) => {
-                return Ok((Self::all(source, Some(since.job), progress)?, since.touched));
+                return Ok((Self::all(source, Some(since.job), progress)?, touched));
             }
             Some(RestOfFiles { next, last }) => {
                 let last = match last {
@@ -112,7 +130,7 @@ impl<'a> FileWalk<'a> {
         } else {
             progress.start_changed(files, bytes);
         }
-        Ok((walk, since.touched))
+        Ok((walk, touched))
     }
 
     /// Takes the files of a delta. Inodes that are no files, or are gone, have no content. Returns the number of changed bytes.
@@ -184,6 +202,18 @@ impl<'a> FileWalk<'a> {
             self.delta.file_done(job, ino);
         }
     }
+}
+
+/// The places that a walk touches, with those that its resync has touched before.
+fn touched_by(since: &DeltaWalk) -> TouchedPlaces {
+    let regions = |ino: &Ino| since.content.get(ino).cloned().unwrap_or_default();
+    let inodes = since.touched.iter().map(|ino| (*ino, regions(ino)));
+    let from = since.rest.map(|rest| rest.next);
+    let places = TouchedPlaces::new(inodes.collect(), from, since.goes_on);
+    if since.all_times {
+        return places.with_all_records();
+    }
+    places
 }
 
 /// Takes the next files of a delta.

@@ -22,14 +22,16 @@ pub mod secondary;
 mod source;
 mod summed_content;
 mod suspect;
+pub mod touched;
 
 pub use api::{
     AnswerError, LockClaim, Locks, Operations, Peer, PeerBase, PeerError, PendingAnswer,
     ResyncError,
 };
-pub use content::send_content;
+pub use content::{send_again, send_content};
 pub use namespace::{NewResync, ResyncStart, SentImage, send_image, send_tail};
 pub use progress::{Counter, JobProgress};
 pub use recovery::recover_ranges;
 pub use secondary::answer;
 pub use source::ResyncSource;
+pub use touched::{FirstTouched, TouchedPlaces};

@@ -12,6 +12,7 @@ use lockstep_repl::message::{
     ComparePurpose, ContentSource, Request, Response, WireContent, WireFileTimes,
 };
 use lockstep_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, WRITE_BYTES_MAX};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Hash128, Ino};
 
 use crate::api::AnswerError;
@@ -386,14 +387,27 @@ fn compare_blocks(
     let ours = pieces::hashes(&blocks);
     let differing = ours.iter().zip(theirs).map(|(ours, theirs)| ours != theirs);
     let mut differing: Vec<bool> = differing.collect();
-    if purpose == ComparePurpose::Resync {
+    if purpose.is_resync() {
         note_holes(store, ino, offset, &mut differing)?;
         // From here until the differing blocks are written, the primary's lock keeps mirrored writes away.
         store
             .lost_found()
             .compared(ino, offset + blocks.len() as u64);
     }
+    if purpose == ComparePurpose::Resync {
+        adopt_equal(store, ino, offset, (&blocks, &differing));
+    }
     Ok(Response::Differing(bits::pack(differing)))
+}
+
+/// Makes void sums of the blocks that are equal.
+fn adopt_equal(store: &Store, ino: Ino, offset: u64, (blocks, differing): (&[u8], &[bool])) {
+    let equal = bits::pack(differing.iter().map(|differs| !differs));
+    for run in bits::runs(&equal, differing.len()) {
+        let bytes = blocks.get(run.start * BLOCK_BYTES..run.end * BLOCK_BYTES);
+        let offset = offset + (run.start * BLOCK_BYTES) as u64;
+        adopt(store, ino, offset, bytes.unwrap_or_default());
+    }
 }
 
 /// Marks the blocks from `offset` on that lie in holes as different: they may take space on the primary.
@@ -429,9 +443,17 @@ fn write_blocks(
     payload: &[u8],
 ) -> Result<Response, AnswerError> {
     check_payload(offset, payload)?;
+    if drops_pieces() {
+        return Ok(Response::Done);
+    }
     let lost_found = store.lost_found();
     lost_found.compared(ino, offset + payload.len() as u64);
     done(store.replica().put_blocks(ino, offset, payload))
+}
+
+/// Whether this node is a wrong one, which drops content.
+fn drops_pieces() -> bool {
+    is_active(Mutant::ResyncDropsPiece) || is_active(Mutant::InSyncUnproved)
 }
 
 fn compare_hole(
@@ -442,7 +464,7 @@ fn compare_hole(
 ) -> Result<Response, AnswerError> {
     check_purpose(purpose)?;
     check_range(offset, length)?;
-    let differs = if purpose == ComparePurpose::Resync {
+    let differs = if purpose.is_resync() {
         store.lost_found().compared(ino, offset + length);
         store.replica().punch(ino, offset, length)?
     } else {

@@ -1,4 +1,4 @@
-//! The copy that a resync sends: a view of a store, and the two places that know what changes beside the view.
+//! The copy that a resync sends: a view of a store, the two places that know what changes beside the view, and the sums.
 //!
 //! Records and content are read through the view alone, so a resync does not know which moment the view shows.
 
@@ -19,6 +19,11 @@ pub struct ResyncSource<'a> {
 }
 
 impl<'a> ResyncSource<'a> {
+    /// The view.
+    pub const fn view(&self) -> &'a dyn StoreView {
+        self.view
+    }
+
     /// A view of `store`, whose operations go on.
     pub fn new(view: &'a dyn StoreView, store: &'a Store) -> Self {
         Self {

@@ -98,11 +98,21 @@ const CACHES: &str = "caches: ";
 const CONSENT: &str = "consent: ";
 /// A client saw an error in a planned failover.
 const HANDED_OVER: &str = "handed_over: ";
+/// The comparison at the end of a resync has found a difference, and healed it.
+const PROVED: &str = "proved: ";
 /// Clients are not told of a loss, or are told of one that was none.
 const VERIFIER: &str = "verifier: ";
 
 /// A copy was brought up to date, and differs.
-const DIFFERS: &[&str] = &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, EXACTLY_ONCE, READS];
+const DIFFERS: &[&str] = &[
+    TABLES,
+    IDENTICAL,
+    SURVIVES,
+    FOLLOWS,
+    EXACTLY_ONCE,
+    READS,
+    PROVED,
+];
 
 /// A copy counts although its node has lost power: its tables are read, and it is brought up to date by the difference.
 const TRUSTED: &[&str] = &[
@@ -113,6 +123,7 @@ const TRUSTED: &[&str] = &[
     FOLLOWS,
     EXACTLY_ONCE,
     READS,
+    PROVED,
 ];
 
 /// A node has acted without the answer of the witness. So two nodes have served, or a claim contradicts the record.
@@ -129,6 +140,7 @@ const SHORT_DELTA: &[&str] = &[
     READS,
     DURABLE,
     EXACTLY_ONCE,
+    PROVED,
 ];
 
 /// Returns the messages that may report a mutant. The first message depends on the order of events.
@@ -138,12 +150,19 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::NoPawEntry | Mutant::NoSawEntry | Mutant::WatermarkTooHigh => &[TABLES, IDENTICAL],
         // A durable write is answered, too.
         Mutant::AnswerBeforePeer => &[TABLES, IDENTICAL, SURVIVES, DURABLE],
-        Mutant::ResyncBySize | Mutant::IgnorePawInRecovery => &[TABLES, IDENTICAL, SURVIVES],
-        // Only the end of the schedule compares everything.
-        Mutant::DeltaForgetsUnapplied | Mutant::TrustResync | Mutant::ResumeTooFar => DIFFERS,
+        Mutant::IgnorePawInRecovery => &[TABLES, IDENTICAL, SURVIVES],
+        // The comparison at the end of the resync finds it first.
+        Mutant::ResyncBySize | Mutant::ResyncDropsPiece => &[PROVED, IN_TIME],
+        // Only the judge of the schedule, and its end, compare everything.
+        Mutant::InSyncUnproved
+        | Mutant::DeltaForgetsUnapplied
+        | Mutant::TrustResync
+        | Mutant::ResumeTooFar => DIFFERS,
         Mutant::RejoinFromAnyCopy | Mutant::ForgetLostPower => TRUSTED,
         // A write that the delta lacks may be a durable one.
-        Mutant::DeltaForgetsWrites => &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE],
+        Mutant::DeltaForgetsWrites => {
+            &[TABLES, IDENTICAL, SURVIVES, FOLLOWS, READS, DURABLE, PROVED]
+        }
         // Records may be missing besides.
         Mutant::FullTableForgets | Mutant::MarksDieWithProcess => SHORT_DELTA,
         // A recovery also waits for messages that were not sent again. One of them may be a durable write.
@@ -166,26 +185,43 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::ForgetInDoubt => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME, SURVIVES],
         // A range that is zeroed in doubt shows its old bytes to a program, and zeros to later ones: then the operation has
         // happened after the answer to a later program (P4).
-        Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS, SURVIVES],
-        Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES, DURABLE],
+        Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS, SURVIVES, FOLLOWS],
+        Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES, DURABLE, PROVED],
         Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
-        Mutant::ForgetChange => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, DURABLE, IN_TIME, ERROR],
+        Mutant::ForgetChange => &[
+            FOLLOWS,
+            IDENTICAL,
+            EXACTLY_ONCE,
+            DURABLE,
+            IN_TIME,
+            ERROR,
+            PROVED,
+        ],
         Mutant::NoOutcomeLogged => &[SURVIVES, IDENTICAL, DURABLE, TABLES],
         // The log is not synced either: a client may see that a metadata operation is lost on the primary.
         Mutant::NoLocalSync => &[DURABLE, READS, EXACTLY_ONCE],
         // A file without its name has no content.
         Mutant::NoNameSync => &[DURABLE, READS, CONTENT_GONE],
-        Mutant::SyncHereOnly
-        | Mutant::NoRemoteSync
-        | Mutant::NoContentSync
-        | Mutant::MarkBeforeSync => &[DURABLE],
+        Mutant::SyncHereOnly | Mutant::NoRemoteSync | Mutant::MarkBeforeSync => &[DURABLE],
+        // A program may read the old bytes after the loss of power.
+        Mutant::NoContentSync => &[DURABLE, READS],
         // Removed content also returns. A file whose content is missing cannot be sent.
         Mutant::ForgetNames => &[DURABLE, LEAKS, IN_TIME],
         Mutant::ResyncUnmarked => &[MARKED, IN_TIME],
         // A power loss may also damage a table. A program may read from the copy that lost.
-        Mutant::TrustAfterPowerLoss | Mutant::KeepLoserComplete => {
+        Mutant::TrustAfterPowerLoss => {
             &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, TABLE_DAMAGED, READS]
         }
+        // The copy that lost has another verifier.
+        Mutant::KeepLoserComplete => &[
+            IDENTICAL,
+            TABLES,
+            FOLLOWS,
+            SURVIVES,
+            TABLE_DAMAGED,
+            READS,
+            VERIFIER,
+        ],
         Mutant::TrustOldCopy | Mutant::TrustLaterCopy | Mutant::KeepNameOfSync => {
             &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE, READS]
         }
@@ -239,7 +275,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::KeepOwnVerifier
         | Mutant::KeepVerifierOfDemoted
         | Mutant::PromoteWithOldVerifier => &[VERIFIER],
-        Mutant::MarksUnasked => &[IDENTICAL],
+        Mutant::MarksUnasked => &[IDENTICAL, PROVED],
         Mutant::HandOverBusy => &[HANDED_OVER, TABLES],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.

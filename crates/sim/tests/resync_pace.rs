@@ -236,6 +236,8 @@ fn each_phase_is_shown_in_its_order() {
     });
     let mut phases = phases.into_inner();
     phases.dedup();
+    // The few files here are proved within one step.
+    phases.retain(|phase| *phase != ResyncPhase::Proving);
     let in_order = [
         ResyncPhase::Namespace,
         ResyncPhase::Content,

@@ -128,6 +128,10 @@ mutants! {
     MarksDieWithProcess,
     /// The inodes that a resync of the changes has touched are not compared after the resync (P21).
     TrustResync,
+    /// The secondary acknowledges content that a resync sends, and does not write it (P33).
+    ResyncDropsPiece,
+    /// The same, and the nodes are in sync without a comparison of the places that the resync has touched (P33).
+    InSyncUnproved,
     /// A deposed node does not name its writes in flight (P21).
     RejoinWithoutPaw,
     /// A deposed node that lost power, or had served alone, is brought up to date like one that was in sync (P21).

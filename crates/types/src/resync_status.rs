@@ -16,6 +16,8 @@ pub enum ResyncPhase {
     Namespace,
     /// The content of files is compared, and the differences are sent.
     Content,
+    /// The files and records that were sent are compared, before the nodes are in sync.
+    Proving,
     /// All is equal. Both nodes make it durable, and note that they are in sync.
     Finish,
 }
@@ -25,6 +27,7 @@ impl Choice for ResyncPhase {
         (Self::Recovery, "recovery"),
         (Self::Namespace, "namespace"),
         (Self::Content, "content"),
+        (Self::Proving, "proving"),
         (Self::Finish, "finish"),
     ];
 }
@@ -46,13 +49,13 @@ pub struct ResyncStatus {
     pub phase: ResyncPhase,
     /// Whether everything is compared, and not only what has changed; `None` before that is decided.
     pub whole: Option<bool>,
-    /// Number of regular files.
+    /// Number of regular files; in the phase of the proof, of inodes of any kind.
     pub files_total: Option<u64>,
-    /// Regular files that are equal on both nodes now.
+    /// Those of them that are equal on both nodes now.
     pub files_done: u64,
     /// Bytes of content, holes included.
     pub bytes_total: Option<u64>,
-    /// Bytes of content compared, holes included; in the phase of the namespace, bytes of records that were sent.
+    /// Bytes of content compared, holes included; in the phase of the proof, those that had to be read once more; in the phase of the namespace, bytes of records that were sent.
     pub bytes_done: u64,
     /// Bytes of content, or in the phase of the namespace of records, that were sent.
     pub bytes_sent: u64,

@@ -135,7 +135,7 @@ fn runs(inodes: &BTreeSet<Ino>) -> Vec<Range<u64>> {
 
 /// Most inodes of a batch at which the comparison looks one by one, if their sums differ. A batch with more is compared by its
 /// content: after a loss of power all sums say nothing.
-const LOOK_ALONE_MAX: usize = 16;
+pub(crate) const LOOK_ALONE_MAX: usize = 16;
 
 /// The state of a comparison.
 pub(crate) struct Comparer<'a> {
@@ -151,17 +151,35 @@ pub(crate) struct Comparer<'a> {
 
 /// The digests of a batch of inodes.
 #[derive(Default)]
-struct DigestBatch {
+pub(crate) struct DigestBatch {
     /// First inode number beyond the batch.
-    to: u64,
+    pub to: u64,
     /// Inodes of this node.
     ours: Vec<(u64, Hash128)>,
     /// Inodes of the peer.
     theirs: Vec<(u64, Hash128)>,
 }
 
+impl DigestBatch {
+    /// Number of inodes of this node.
+    pub const fn inodes(&self) -> u64 {
+        self.ours.len() as u64
+    }
+
+    /// Whether the peer has an inode.
+    pub fn has_theirs(&self, ino: Ino) -> bool {
+        self.theirs_of(ino).is_some()
+    }
+
+    /// The peer's digest of an inode.
+    pub fn theirs_of(&self, ino: Ino) -> Option<Hash128> {
+        let of_ino = self.theirs.iter().find(|(number, _)| *number == ino.get());
+        of_ino.map(|(_, digest)| *digest)
+    }
+}
+
 impl<'a> Comparer<'a> {
-    fn new(
+    pub(crate) fn new(
         view: &'a dyn StoreView,
         peer: &'a dyn Peer,
         locks: &'a dyn Locks,
@@ -209,7 +227,7 @@ impl Comparer<'_> {
         for ino in suspects {
             self.compare_if_long(ino, &batch)?;
         }
-        self.count_inodes(batch.ours.len() as u64);
+        self.count_inodes(batch.inodes());
         Ok(batch.to)
     }
 
@@ -222,12 +240,12 @@ impl Comparer<'_> {
         for (ino, _) in kinds.filter(|(ino, _)| ino.get() < batch.to) {
             self.compare_if_long(*ino, &batch)?;
         }
-        self.count_inodes(batch.ours.len() as u64);
+        self.count_inodes(batch.inodes());
         Ok(batch.to)
     }
 
     /// The next inodes before number `end`, and their digests on both nodes, under their locks.
-    fn look_at_batch(
+    pub(crate) fn look_at_batch(
         &mut self,
         from: u64,
         end: u64,
@@ -340,9 +358,8 @@ impl Comparer<'_> {
     /// Compares content that is too long for the digest, if both nodes have the file.
     fn compare_if_long(&mut self, ino: Ino, batch: &DigestBatch) -> Result<(), ResyncError> {
         let size = self.view.file_times(ino)?.map_or(0, |facts| facts.size);
-        let there = batch.theirs.iter().any(|(number, _)| *number == ino.get());
-        if size > CONTENT_BYTES_MAX && there {
-            self.compare_long(ino, size)?;
+        if size > CONTENT_BYTES_MAX && batch.has_theirs(ino) {
+            self.compare_long(ino, 0..size)?;
         }
         Ok(())
     }
@@ -352,14 +369,14 @@ impl Comparer<'_> {
         self.progress.bytes_done.add(bytes);
     }
 
-    fn count_inodes(&mut self, inodes: u64) {
+    pub(crate) fn count_inodes(&mut self, inodes: u64) {
         self.report.inodes += inodes;
         self.progress.inodes_done.add(inodes);
     }
 }
 
 /// The inodes that differ between the two lists, in order.
-fn differing(batch: &DigestBatch) -> BTreeSet<Ino> {
+pub(crate) fn differing(batch: &DigestBatch) -> BTreeSet<Ino> {
     let ours: BTreeSet<_> = batch.ours.iter().map(sortable).collect();
     let theirs: BTreeSet<_> = batch.theirs.iter().map(sortable).collect();
     ours.symmetric_difference(&theirs)

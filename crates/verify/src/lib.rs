@@ -4,6 +4,8 @@
 //! node. Two inodes are equal if their digests are equal. Only different inodes are compared further,
 //! to name the differences.
 //!
+//! [`compare_touched()`] compares what a resync has touched, by the sums of the files.
+//!
 //! [`compare_deep()`] reads the disks, and compares the bytes of each with the sums of its node. So it can tell which side is
 //! wrong ([`attribution`]), and repair that side if it is asked to ([`deep_copy`]).
 //!
@@ -21,6 +23,7 @@ mod manifest_row;
 pub mod offline;
 pub mod own_sums;
 mod paths;
+pub mod proof;
 pub mod report;
 mod second_look;
 pub mod secondary;
@@ -32,6 +35,7 @@ pub use deep_copy::{DeepCopy, RepairError};
 pub use digest::digest;
 pub use offline::{OfflineCopy, OfflineError, OfflineReport, compare_offline};
 pub use own_sums::OwnSums;
+pub use proof::compare_touched;
 pub use report::{DifferenceKind, InodeDifference, RepairOutcome, Report};
 pub use second_look::fetch_blocks;
 pub use secondary::{answer, answer_deep};

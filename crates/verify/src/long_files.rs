@@ -4,6 +4,7 @@
 //! The comparison waits for no lock while it holds others: otherwise a client with the wanted lock could wait for a held one.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use lockstep_repl::message::{ComparePurpose, Request, Response};
 use lockstep_resync::pieces::{self, Piece};
@@ -28,11 +29,11 @@ struct ComparedPiece<'a> {
 }
 
 impl<'a> Comparer<'a> {
-    /// Compares the first `size` bytes of a file. Ends early when the file is gone or has become shorter.
-    pub(crate) fn compare_long(&mut self, ino: Ino, size: u64) -> Result<(), ResyncError> {
+    /// Compares bytes of a file. Ends early when the file is gone or has become shorter. The bytes begin with a block.
+    pub(crate) fn compare_long(&mut self, ino: Ino, bytes: Range<u64>) -> Result<(), ResyncError> {
         let locks = self.locks;
-        let (mut under_way, mut at) = (VecDeque::new(), 0);
-        while let Some(guess) = pieces::piece_at(self.view, ino, at, size)? {
+        let (mut under_way, mut at) = (VecDeque::new(), bytes.start);
+        while let Some(guess) = pieces::piece_at(self.view, ino, at, bytes.end)? {
             let is_full = under_way.len() >= UNDER_WAY_MAX;
             self.finish(ino, &mut under_way, usize::from(is_full))?;
             if !self.suspects.ranges.is_empty() {

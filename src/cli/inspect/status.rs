@@ -277,7 +277,15 @@ fn verified_text(verified: &VerifiedStatus) -> String {
         } else {
             ""
         };
-        return format!("identical at {}{of}", verified.time);
+        let again = match verified.sent_again {
+            0 => String::new(),
+            inodes => format!(
+                "; {} differed at the end of a resync, which has sent them again: {}",
+                count(inodes),
+                verified.differences.join("; ")
+            ),
+        };
+        return format!("identical at {}{of}{again}", verified.time);
     }
     format!(
         "found {} differences at {}: {}",

@@ -15,7 +15,7 @@ use lockstepfs::control::{ControlClient, RoleCommand};
 
 use crate::cli::arguments::RunningNodeArgs;
 use crate::cli::inspect::status;
-use crate::cli::operate::failover::departure;
+use crate::cli::operate::failover::{departure, unproved};
 use crate::cli::outcome::NO;
 use crate::cli::terminal::{duration, say, warn};
 
@@ -111,16 +111,18 @@ impl<'a> Drill<'a> {
     /// Lets the other node serve. Returns whether the nodes got in sync.
     fn go_there(&mut self) -> Result<bool> {
         let begin = Instant::now();
-        let report = self
-            .client
-            .change_role(&self.args.name, RoleCommand::HandOver)?;
+        let hand_over = RoleCommand::HandOver {
+            accepts_differences: false,
+        };
+        let report = self.client.change_role(&self.args.name, hand_over)?;
         let (took, pause) = (
             duration(begin.elapsed()),
             duration(Duration::from_millis(report.pause_ms)),
         );
         let (generation, address) = (report.generation, departure(&report));
+        let unproved = unproved(&report);
         say(&format!(
-            "there     {took}: the other node serves (generation {generation}); requests waited {pause}{address}\n"
+            "there     {took}: the other node serves (generation {generation}); requests waited {pause}{address}{unproved}\n"
         ))?;
         self.wait("in sync", |store| {
             store.settings.role == Role::Secondary && store.sync.in_sync

@@ -19,6 +19,10 @@ use crate::cli::terminal::duration;
 /// configuration). So stop the programs before, and start them on the other server. A file that is removed and still open
 /// on this server is freed: its descriptors end with ESTALE, also after the way back.
 ///
+/// Before, the command compares both nodes by the sums of their files, for 3 s at most, while programs go on. If the copies differ, the
+/// role stays, and the command names the first difference. A comparison that is not over by then, or that the other node does not
+/// answer, holds nothing up: the command says that nothing is proved.
+///
 /// If keepalived has a cluster address on this server (`lockstep keepalived-config`), the address leaves first: the command
 /// waits for that, for 5 s at most.
 ///
@@ -28,6 +32,10 @@ use crate::cli::terminal::duration;
 pub(crate) struct FailoverArgs {
     #[command(flatten)]
     change: RoleChangeArgs,
+
+    /// Go on although the copies of both nodes differ: programs find the other node's data then
+    #[arg(long)]
+    despite_differences: bool,
 }
 
 const EXAMPLES: &str = "\
@@ -38,13 +46,25 @@ Examples:
 Exit codes: 0 the other node serves; 2 could not: see the reason.";
 
 pub(crate) fn run(args: &FailoverArgs) -> Result<ExitCode> {
-    args.change.run(RoleCommand::HandOver, rest)
+    let accepts_differences = args.despite_differences;
+    let change = RoleCommand::HandOver {
+        accepts_differences,
+    };
+    args.change.run(change, rest)
 }
 
 fn rest(report: &RoleReport) -> String {
     let pause = duration(Duration::from_millis(report.pause_ms));
     let address = departure(report);
-    format!("the other node serves; requests waited {pause}{address}")
+    let unproved = unproved(report);
+    format!("the other node serves; requests waited {pause}{address}{unproved}")
+}
+
+/// Why the copies were not proved to be the same, for people; empty if they were.
+pub(in crate::cli) fn unproved(report: &RoleReport) -> String {
+    report.unproved.as_ref().map_or_else(String::new, |why| {
+        format!("; THE COPIES WERE NOT PROVED TO BE THE SAME: {why}")
+    })
 }
 
 /// How the cluster address left, for people; empty if no cluster address was on this server.

@@ -78,6 +78,7 @@ mod tests {
             as_of: None,
             witness_unaware: false,
             standby,
+            unproved: None,
         };
         for (setting, text) in [
             (Standby::Wait, "wait, and changes fail with EROFS,"),

@@ -110,9 +110,9 @@ impl StatusNotes {
         if state.is_in_sync() && notes.resync != ResyncNote::None {
             // A resync of the changes leaves other differences as they are.
             let all_compared = notes.resync == ResyncNote::AllCompared;
-            notes
-                .verified
-                .take_if(|verified| all_compared || verified.identical);
+            notes.verified.take_if(|verified| {
+                verified.sent_again == 0 && (all_compared || verified.identical)
+            });
         }
         notes.resync = match state {
             State::ResyncNamespace => ResyncNote::UnderWay,
@@ -239,6 +239,30 @@ impl StatusNotes {
         }
     }
 
+    /// Remembers that files differ at the end of the resync that has sent them.
+    pub fn note_unproved(&self, report: &lockstep_verify::Report, time: Timestamp) {
+        let verified = verified(report, time, true);
+        self.log_differences(
+            &verified,
+            "the comparison at the end of a resync has found different data: it is sent again",
+        );
+        let mut notes = self.notes.lock();
+        notes.proved = None;
+        notes.verified = Some(verified);
+    }
+
+    /// Remembers that the resync has sent so many inodes again, and that they are the same then.
+    pub fn note_sent_again(&self, inodes: u64) {
+        tracing::error!(
+            datastore = self.name,
+            inodes,
+            "what differed at the end of the resync was sent again, and is the same on both nodes now"
+        );
+        if let Some(verified) = &mut self.notes.lock().verified {
+            (verified.identical, verified.sent_again) = (true, inodes);
+        }
+    }
+
     fn log_differences(&self, verified: &VerifiedStatus, what: &str) {
         if !verified.identical {
             tracing::error!(
@@ -285,6 +309,7 @@ fn verified(
         differences_total: report.total,
         differences: first.map(in_words).collect(),
         only_touched,
+        sent_again: 0,
     }
 }
 

@@ -1,6 +1,7 @@
 //! A value that one thread gives and another waits for, once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -36,6 +37,17 @@ impl<T> Drop for Promise<T> {
     }
 }
 
+/// The outcome of a wait that has an end.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PromiseOutcome<T> {
+    /// The value.
+    Kept(T),
+    /// There will be none.
+    Never,
+    /// It was not given in time.
+    Late,
+}
+
 /// The end that waits.
 pub(crate) struct Awaited<T> {
     value: Arc<Mutex<Option<T>>>,
@@ -46,6 +58,18 @@ impl<T> Awaited<T> {
     /// Whether the value is given already.
     pub fn is_kept(&self) -> bool {
         self.value.lock().is_some()
+    }
+
+    /// Waits for the value until a moment of [`Host::now`].
+    pub fn get_until(self, host: &dyn Host, moment: Duration) -> PromiseOutcome<T> {
+        let left = moment.saturating_sub(host.now());
+        if !self.gate.wait_for(Some(left)) {
+            return PromiseOutcome::Late;
+        }
+        self.value
+            .lock()
+            .take()
+            .map_or(PromiseOutcome::Never, PromiseOutcome::Kept)
     }
 
     /// Waits for the value; `None` if there will be none.
@@ -69,6 +93,21 @@ mod tests {
         let (dropped, awaited) = promise::<u8>(&host);
         host.spawn_ordered(Box::new(move || drop(dropped)));
         assert_eq!(awaited.get(), None);
+        let (held, awaited) = promise::<u8>(&host);
+        assert_eq!(awaited.get_until(&host, host.now()), PromiseOutcome::Late);
+        held.keep(3);
+        let (kept, awaited) = promise(&host);
+        kept.keep(4);
+        assert_eq!(
+            awaited.get_until(&host, Duration::ZERO),
+            PromiseOutcome::Kept(4)
+        );
+        let (dropped, awaited) = promise::<u8>(&host);
+        drop(dropped);
+        assert_eq!(
+            awaited.get_until(&host, Duration::ZERO),
+            PromiseOutcome::Never
+        );
         host.stop();
         let (refused, awaited) = promise::<u8>(&host);
         host.spawn_ordered(Box::new(move || refused.keep(1)));

@@ -1,10 +1,11 @@
 //! Jobs that carry data to the secondary outside clients' operations: distributed recovery, resync, and the
 //! comparison of `lockstep verify`. They run on threads that may wait. The comparison that follows a resync is in
-//! `resync/touched.rs`.
+//! `resync/touched.rs`, and the one before its end in `resync/proof.rs`.
 //!
 //! Invariant: a job runs over the connection that it was decided for. A job that begins after the loss of its
 //! connection does nothing.
 
+mod before_failover;
 mod byte_budget;
 mod client_pause;
 mod counted_peer;
@@ -13,11 +14,15 @@ mod daily_turn;
 mod pace;
 mod peer_marks;
 mod progress;
+mod proof;
 mod scrub;
 mod scrub_record;
 mod speed;
 mod touched;
+mod unproved;
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +32,7 @@ use lockstep_repl::message::{BarrierName, Request};
 use lockstep_repl::state::{State, Trigger};
 use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
-    ResyncSource, ResyncStart,
+    ResyncSource, ResyncStart, TouchedPlaces,
 };
 use lockstep_types::Osn;
 use lockstep_verify::DeepCopy;
@@ -52,6 +57,7 @@ use pace::{PacedJob, ResyncPace};
 use progress::ResyncMeter;
 use scrub_record::Scrub;
 use touched::TouchedInodes;
+use unproved::UnprovedPlaces;
 
 /// The locks of the core, and the pace of a job over one connection.
 struct CoreLocks<'a> {
@@ -153,6 +159,8 @@ pub(crate) struct ResyncJobs {
     progress: ResyncMeter,
     /// The inodes that the last resync has touched, and no comparison has seen since.
     touched: TouchedInodes,
+    /// The places that the resync has touched, and that are not proved: the nodes are not in sync before.
+    unproved: UnprovedPlaces,
     pace: ResyncPace,
     scrub: Scrub,
     daily: DailyCheck,
@@ -180,6 +188,7 @@ impl ResyncJobs {
             tail: Mutex::default(),
             progress: ResyncMeter::default(),
             touched: TouchedInodes::default(),
+            unproved: UnprovedPlaces::default(),
             scrub: Scrub::default(),
             daily,
         }
@@ -402,14 +411,20 @@ impl ResyncJobs {
         let source = ResyncSource::new(&view, store);
         self.progress.begin_content();
         let progress = &self.progress.content;
-        let touched = lockstep_resync::send_content(source, peer, &locks, progress, base)?;
+        let touched = Cell::new(BTreeSet::new());
+        let hears = |places: TouchedPlaces| {
+            touched.set(places.inodes().collect());
+            self.unproved.add(places);
+        };
+        lockstep_resync::send_content(source, peer, &locks, progress, base, &hears)?;
         self.log_resync();
+        self.prove(source, peer, &locks)?;
         if progress.is_whole() {
             self.touched.clear();
             self.engine.notes.note_all_compared();
         }
         // Of a resync of everything: the inodes that have changed while its connection was lost.
-        self.touched.add(touched);
+        self.touched.add(touched.take());
         self.content.paw.remove_old();
         Ok(Event::Trigger(Trigger::ContentDone))
     }
@@ -508,12 +523,17 @@ impl ResyncJobs {
         progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<lockstep_verify::Report, CommandFailure> {
         let (report, through) = self.compare(mode, progress)?;
+        self.note_compared(&report, through);
+        Ok(report)
+    }
+
+    /// Notes a comparison of everything for `status`. `through`: see [`ResyncJobs::compare`].
+    fn note_compared(&self, report: &lockstep_verify::Report, through: Osn) {
         let (notes, time) = (&self.engine.notes, self.engine.host.time_of_day());
-        notes.note_comparison(&report, time);
+        notes.note_comparison(report, time);
         if report.is_identical() {
             notes.note_proved(through.to_string(), time);
         }
-        Ok(report)
     }
 
     /// Compares this node with the secondary.

@@ -1,8 +1,10 @@
 //! The secondary as the primary's requests reach it, over one connection.
 //!
-//! Invariant: after the loss of the connection every request fails. None goes over a later connection.
+//! Invariants: after the loss of the connection every request fails, and none goes over a later connection. A caller with
+//! [`AnswerLimits`] waits for no answer beyond them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockstep_paw_saw::SyncCounter;
 use lockstep_repl::message::{Message, Request, Response};
@@ -10,7 +12,7 @@ use lockstep_resync::{Peer, PeerError, PendingAnswer, ResyncError};
 use lockstep_types::SyncId;
 use lockstep_types::mutants::{Mutant, is_active};
 
-use crate::host::oneshot::Awaited;
+use crate::host::oneshot::PromiseOutcome;
 use crate::peer::connection::{ActiveConnection, Delivery};
 use crate::peer::requests::PendingRequests;
 use crate::replication::Replication;
@@ -23,6 +25,16 @@ pub(crate) struct RemotePeer {
     pub replication: Arc<Replication>,
     requests: Arc<PendingRequests>,
     pub connection: Arc<ActiveConnection>,
+    limits: Option<AnswerLimits>,
+}
+
+/// How long a caller waits for answers who must go on without them. The connection has limits of its own (rule P15), and stays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AnswerLimits {
+    /// The moment after which no answer helps any more, by the host's clock. Nothing is asked after it.
+    pub until: Duration,
+    /// The longest time for one answer.
+    pub each: Duration,
 }
 
 impl RemotePeer {
@@ -36,7 +48,14 @@ impl RemotePeer {
             replication,
             requests,
             connection,
+            limits: None,
         }
+    }
+
+    /// The same peer, for a caller who waits no longer than this.
+    pub fn within(self, limits: AnswerLimits) -> Self {
+        let limits = Some(limits);
+        Self { limits, ..self }
     }
 
     /// Whether the connection stands, and the session goes on.
@@ -88,19 +107,36 @@ impl Peer for RemotePeer {
         let answered = AnswerMeaning::of(&request);
         let engine = &*self.replication.engine;
         let host = &*engine.host;
+        let until = match self.limits {
+            None => None,
+            Some(limits) if host.now() >= limits.until => {
+                return Box::new(move || Err(PeerError::Late { what }));
+            }
+            Some(limits) => Some(limits.until.min(host.now() + limits.each)),
+        };
         let awaited = self.requests.begin(host, limit, payload.len(), |id| {
             let message = Message::Request { id, request };
             let connection = &self.connection;
             self.replication
                 .send_on(connection, message, payload.into(), Delivery::Wait)
         });
-        Box::new(move || match awaited.and_then(Awaited::get) {
-            Some(Ok(response)) => {
-                answered.note(&engine.disk.count);
-                Ok(response)
+        Box::new(move || {
+            let answer = match (awaited, until) {
+                (None, _) => PromiseOutcome::Never,
+                (Some(awaited), None) => awaited
+                    .get()
+                    .map_or(PromiseOutcome::Never, PromiseOutcome::Kept),
+                (Some(awaited), Some(until)) => awaited.get_until(host, until),
+            };
+            match answer {
+                PromiseOutcome::Kept(Ok(response)) => {
+                    answered.note(&engine.disk.count);
+                    Ok(response)
+                }
+                PromiseOutcome::Kept(Err(reason)) => Err(PeerError::Failed { what, reason }),
+                PromiseOutcome::Never => Err(PeerError::Lost),
+                PromiseOutcome::Late => Err(PeerError::Late { what }),
             }
-            Some(Err(reason)) => Err(PeerError::Failed { what, reason }),
-            None => Err(PeerError::Lost),
         })
     }
 }

@@ -200,6 +200,7 @@ fn report(engine: &Engine, begin: Duration) -> RoleReport {
         as_of: None,
         witness_unaware: unrecorded.is_some(),
         standby: Some(engine.config.current().policies.standby),
+        unproved: None,
     }
 }
 

@@ -151,7 +151,10 @@ impl<'a, M: RolePeer> Connector<'a, M> {
                 continue;
             }
             match self.connect() {
-                Ok((halves, welcome)) => wait = self.serve(halves, welcome).wait(wait),
+                Ok((halves, welcome)) => {
+                    wait = self.serve(halves, welcome).wait(wait);
+                    wait = wait.max(self.session.jobs.take_rest());
+                }
                 Err(unconnected) => {
                     wait = unconnected.retry(wait);
                     if !replication.is_over() {

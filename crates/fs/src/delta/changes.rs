@@ -21,7 +21,7 @@ pub struct ChangedRegions(BTreeMap<u64, u64>);
 
 impl ChangedRegions {
     /// Adds the parts that the bytes lie in.
-    pub(super) fn insert(&mut self, bytes: &Range<u64>) {
+    pub fn insert(&mut self, bytes: &Range<u64>) {
         if bytes.is_empty() {
             return;
         }
@@ -68,11 +68,12 @@ impl ChangedRegions {
     }
 
     /// The runs, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
+    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().map(|(&start, &end)| start..end)
     }
 
-    pub(super) fn runs(&self) -> usize {
+    /// The number of runs.
+    pub fn runs(&self) -> usize {
         self.0.len()
     }
 }

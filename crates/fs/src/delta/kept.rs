@@ -45,10 +45,41 @@ impl Lead {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DeltaWords {
     lead: Lead,
-    /// The other copy does not have the namespace of its resync.
-    lacks_namespace: bool,
+    resync: KeptResync,
     /// A resync has to compare all files from this number on.
     rest: Option<u64>,
+}
+
+/// How far a resync has got. The first two have the bytes of the two values that earlier versions knew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum KeptResync {
+    /// The other copy has the namespace, and no content was made equal.
+    Namespace,
+    /// The other copy does not have the namespace of its resync.
+    LacksNamespace,
+    /// Content may have been made equal, and is not proved.
+    Content,
+    /// Content may have been made equal in an earlier part, and the other copy does not have the namespace of this one.
+    ContentLacksNamespace,
+}
+
+impl KeptResync {
+    const fn of(lacks_namespace: bool, has_walked: bool) -> Self {
+        match (lacks_namespace, has_walked) {
+            (false, false) => Self::Namespace,
+            (true, false) => Self::LacksNamespace,
+            (false, true) => Self::Content,
+            (true, true) => Self::ContentLacksNamespace,
+        }
+    }
+
+    const fn lacks_namespace(self) -> bool {
+        matches!(self, Self::LacksNamespace | Self::ContentLacksNamespace)
+    }
+
+    const fn has_walked(self) -> bool {
+        matches!(self, Self::Content | Self::ContentLacksNamespace)
+    }
 }
 
 /// The delta that the last process has left.
@@ -57,6 +88,8 @@ pub(super) struct LeftChanges {
     pub keys: Vec<Vec<u8>>,
     pub all_records: bool,
     pub lacks_namespace: bool,
+    /// A resync may have made content equal.
+    pub has_walked: bool,
     pub rest: Option<u64>,
 }
 
@@ -66,6 +99,7 @@ pub(super) struct KeptDelta {
     /// `None` without a delta.
     lead: Option<Lead>,
     lacks_namespace: bool,
+    has_walked: bool,
     /// A resync has to compare all files from this number on.
     rest: Option<u64>,
 }
@@ -80,6 +114,7 @@ impl KeptDelta {
                 kept,
                 lead: None,
                 lacks_namespace: false,
+                has_walked: false,
                 rest: None,
             };
             return (none, None);
@@ -88,13 +123,15 @@ impl KeptDelta {
             lead: words.lead,
             keys,
             all_records: kept.all_records(),
-            lacks_namespace: words.lacks_namespace,
+            lacks_namespace: words.resync.lacks_namespace(),
+            has_walked: words.resync.has_walked(),
             rest: words.rest.into_iter().chain(kept.noted_from()).min(),
         };
         let delta = Self {
             kept,
             lead: Some(words.lead),
-            lacks_namespace: words.lacks_namespace,
+            lacks_namespace: words.resync.lacks_namespace(),
+            has_walked: words.resync.has_walked(),
             rest: words.rest,
         };
         (delta, Some(found))
@@ -109,7 +146,7 @@ impl KeptDelta {
         self.lead = None;
         self.kept.void();
         self.kept.clear();
-        (self.lacks_namespace, self.rest) = (false, None);
+        (self.lacks_namespace, self.has_walked, self.rest) = (false, false, None);
     }
 
     /// The delta counts, with the changes that were noted since [`Self::begin`].
@@ -134,7 +171,7 @@ impl KeptDelta {
         if let Some(lead) = self.lead {
             self.kept.set_owner(DeltaWords {
                 lead,
-                lacks_namespace: self.lacks_namespace,
+                resync: KeptResync::of(self.lacks_namespace, self.has_walked),
                 rest: self.rest,
             });
         }
@@ -148,10 +185,12 @@ impl KeptDelta {
         self.rest.into_iter().chain(self.kept.noted_from()).min()
     }
 
-    /// The noted bytes, and the number from which on all files are noted. They are open from now on.
+    /// A resync begins to make content equal. Returns the noted bytes, and the number from which on all files are noted. They are open
+    /// from now on.
     pub fn open_noted(&mut self) -> (ChangedContent, Option<u64>) {
         let (noted, noted_from) = self.kept.open_noted();
         self.rest = self.rest.into_iter().chain(noted_from).min();
+        self.has_walked = true;
         self.store_words();
         (noted, noted_from)
     }

@@ -82,7 +82,7 @@ pub struct DeltaWalk {
     pub all_times: bool,
     /// The inodes that the resync has touched, or touches for a change: they are compared after it.
     pub touched: BTreeSet<Ino>,
-    /// An earlier walk of the same resync was interrupted.
+    /// An earlier walk of the same resync was interrupted. It may have been one of an earlier process.
     pub goes_on: bool,
 }
 
@@ -117,11 +117,12 @@ impl ResyncPart {
         }
     }
 
-    /// The begin of a resync of the changes that an earlier process has left.
-    pub fn left(rest: Option<u64>, lacks_namespace: bool) -> Self {
+    /// The begin of a resync of the changes that an earlier process has left. `has_walked`: that process may have made content equal.
+    pub fn left(rest: Option<u64>, lacks_namespace: bool, has_walked: bool) -> Self {
         Self {
             rest: rest.map(|next| RestOfFiles { next, last: None }),
             lacks_namespace,
+            has_walked,
             ..Self::default()
         }
     }

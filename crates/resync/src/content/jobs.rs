@@ -61,6 +61,8 @@ pub(super) struct ChangedPart {
     pub(super) piece: Option<Piece>,
     /// Bytes that count for the progress.
     pub(super) counted: u64,
+    /// The bytes of a data piece, filled up to whole blocks, once no comparison needs them. Void sums are made of them.
+    pub(super) data: Vec<u8>,
 }
 
 /// A part of the work that is under way, under locks of its own.

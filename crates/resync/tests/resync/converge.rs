@@ -27,7 +27,7 @@ pub fn resync(
     send_namespace(primary.store(), peer)?;
     let view = primary.store().tree();
     let source = ResyncSource::new(&view, primary.store());
-    send_content(source, peer, locks, &progress, None)?;
+    send_content(source, peer, locks, &progress, None, &drop)?;
     Ok(progress)
 }
 
@@ -260,7 +260,7 @@ proptest! {
         let peer = LocalPeer::new(&secondary);
         send_tail(source, &peer, &changes).unwrap();
         prop_assert_eq!(secondary.store().applied(), primary.store().applied());
-        send_content(source, &peer, &FreeLocks, &JobProgress::default(), None).unwrap();
+        send_content(source, &peer, &FreeLocks, &JobProgress::default(), None, &drop).unwrap();
         assert_equal(&primary, &secondary);
     }
 }

@@ -101,7 +101,7 @@ fn rejoin(
     peer.next.store(usize::MAX / 2, Ordering::Relaxed);
     send_tail(source, &peer.secondary, &changes)?;
     let progress = JobProgress::default();
-    send_content(source, peer, locks, &progress, base)?;
+    send_content(source, peer, locks, &progress, base, &drop)?;
     Ok(progress)
 }
 

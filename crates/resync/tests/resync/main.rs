@@ -13,6 +13,8 @@ mod lost_found;
 #[cfg(test)]
 mod nodes;
 #[cfg(test)]
+mod proof;
+#[cfg(test)]
 mod race;
 #[cfg(test)]
 mod recover;

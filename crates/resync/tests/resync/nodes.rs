@@ -21,6 +21,9 @@ use lockstep_types::{
     BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn, SyncId,
     Timestamp, XattrMode,
 };
+use lockstep_verify::DeepCopy;
+use lockstep_verify::own_sums::StoreSums;
+use lockstep_verify::secondary::is_deep;
 use tempfile::TempDir;
 
 /// Most bytes of a frame's header.
@@ -191,6 +194,18 @@ impl Peer for LocalPeer<'_> {
         let request = postcard::to_allocvec(&request).unwrap();
         assert!(request.len() < HEADER_BYTES_MAX && payload.len() <= 1 << 20);
         let request: Request = postcard::from_bytes(&request).unwrap();
+        if is_deep(&request) {
+            let sums = &StoreSums::of(self.store);
+            let copy = DeepCopy {
+                store: self.store,
+                sums,
+            };
+            let answered = lockstep_verify::answer_deep(copy, &request, payload);
+            return answered.map_err(|reason| PeerError::Failed {
+                what: "answer",
+                reason,
+            });
+        }
         let answered = match request {
             Request::DigestOfBatch { .. }
             | Request::Digests { .. }

@@ -116,7 +116,7 @@ fn resync_beside_changes(primary: &Node, secondary: &Node) -> Result<(), ResyncE
     let peer = LocalPeer::new(secondary);
     send_tail(source, &peer, &changes)?;
     let progress = JobProgress::default();
-    send_content(source, &peer, &FreeLocks, &progress, None).map(drop)
+    send_content(source, &peer, &FreeLocks, &progress, None, &drop)
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn in_sync() -> (Node, Node, Ino) {
     send_namespace(primary.store(), &peer).unwrap();
     let view = primary.store().tree();
     let source = ResyncSource::new(&view, primary.store());
-    send_content(source, &peer, &FreeLocks, &progress, None).unwrap();
+    send_content(source, &peer, &FreeLocks, &progress, None, &drop).unwrap();
     primary.later_than(100);
     (primary, secondary, ino)
 }

@@ -107,7 +107,7 @@ fn connect(
     let source = ResyncSource::new(&view, store);
     let image = send_image(source, peer, new_resync(peer.base(), store), &NoOperations)?;
     send_tail(source, peer, &image)?;
-    send_content(source, peer, locks, progress, peer.base())?;
+    send_content(source, peer, locks, progress, peer.base(), &drop)?;
     Ok(())
 }
 

@@ -84,6 +84,24 @@ fn void_sums_are_made_of_content_that_is_equal() {
     }
 }
 
+/// The blocks that are sent get sums, and so do those beside them, which are equal.
+#[test]
+fn void_sums_are_made_of_a_file_of_which_some_blocks_differ() {
+    let (nodes, files) = nodes();
+    let (ino, length) = files[2];
+    let file = File::options().write(true).open(nodes[1].content_path(ino));
+    let file = file.unwrap();
+    for piece in 0..3 {
+        let at = piece * WRITE_BYTES_MAX + 2 * BLOCK_BYTES;
+        file.write_all_at(&[0xff], at as u64).unwrap();
+    }
+    nodes.iter().for_each(make_void);
+    again(&nodes);
+    for node in &nodes {
+        assert_eq!(void_blocks(node, ino, &content(1, length)), 0);
+    }
+}
+
 /// Both disks have the same wrong byte, and the primary's sum says so. The secondary makes no sum of the wrong block.
 #[test]
 fn a_sum_of_the_primary_keeps_wrong_bytes_from_a_sum() {

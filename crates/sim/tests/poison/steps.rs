@@ -133,6 +133,15 @@ pub fn status(cluster: &ScriptedCluster, side: Side) -> DatastoreStatus {
     cluster.status(side).expect("the node is running")
 }
 
+/// Returns whether a resync has left a difference. The proof at its end finds most of them, and sends their files again (rule P33).
+pub fn has_left_difference(cluster: &mut ScriptedCluster) -> bool {
+    let is_healed = |side| {
+        let verified = cluster.status(side).and_then(|status| status.verified);
+        verified.is_some_and(|verified| verified.sent_again > 0)
+    };
+    Side::BOTH.into_iter().any(is_healed) || !cluster.compare().unwrap().is_identical()
+}
+
 /// Returns whether a poison marker is on the disk of a node.
 pub fn is_marked(cluster: &ScriptedCluster, side: Side) -> bool {
     let files = cluster.disk(side).files();

@@ -1,5 +1,8 @@
 //! A copy that differs where no mark says so, because its disk has changed by itself. The comparison that follows a resync of what
 //! has changed finds the difference in each file that the resync has touched (rule P21).
+//!
+//! A secondary that has not done what it has acknowledged. The comparison at the end of the resync finds the difference before the nodes
+//! are in sync (rule P33).
 
 use std::time::Duration;
 
@@ -165,4 +168,115 @@ fn a_resync_that_is_trusted_is_found() {
     activate(None);
     assert_eq!(found.0, None);
     assert!(!found.1.is_identical());
+}
+
+#[test]
+fn a_piece_that_the_secondary_has_dropped_is_sent_again_before_the_nodes_are_in_sync() {
+    let mut cluster = alone(None);
+    touch(&mut cluster);
+    activate(Some(Mutant::ResyncDropsPiece));
+    cluster.start(SECONDARY);
+    until(&mut cluster, "the difference is found", |cluster| {
+        assert!(!cluster.is_in_sync());
+        verified(cluster).is_some_and(|verified| !verified.identical)
+    });
+    activate(None);
+    until_in_sync(&mut cluster);
+    let found = verified(&cluster).expect("the node still says what it has found");
+    assert!(found.identical && found.only_touched, "{found:?}");
+    assert_eq!(found.sent_again, 1);
+    assert!(found.differences[0].contains(FILE), "{found:?}");
+    assert!(cluster.compare().unwrap().is_identical());
+}
+
+/// The secondary drops everything. No resync loops, and after some of them the primary rests.
+#[test]
+fn nodes_whose_resync_cannot_be_proved_stay_out_of_sync() {
+    let mut cluster = alone(None);
+    touch(&mut cluster);
+    activate(Some(Mutant::ResyncDropsPiece));
+    cluster.start(SECONDARY);
+    until(&mut cluster, "the primary rests", |cluster| {
+        assert!(!cluster.is_in_sync());
+        let reason = cluster.reason().unwrap_or_default();
+        cluster.state(PRIMARY) == Some(State::OutOfSync) && reason.contains("resyncs in a row")
+    });
+    let reason = status(&cluster, PRIMARY).sync.reason.unwrap();
+    assert!(
+        reason.contains("still differ") && reason.contains(FILE),
+        "{reason}"
+    );
+    cluster.run_for(LONG).unwrap();
+    assert_eq!(cluster.state(PRIMARY), Some(State::OutOfSync));
+    activate(None);
+    kill(&mut cluster, PRIMARY);
+    cluster.start(PRIMARY);
+    until_in_sync(&mut cluster);
+    assert!(cluster.compare().unwrap().is_identical());
+}
+
+#[test]
+fn nodes_in_sync_without_a_proof_differ() {
+    let mut cluster = alone(None);
+    touch(&mut cluster);
+    activate(Some(Mutant::InSyncUnproved));
+    cluster.start(SECONDARY);
+    until_in_sync(&mut cluster);
+    let found = cluster.compare();
+    activate(None);
+    assert!(!found.unwrap().is_identical());
+}
+
+/// The secondary loses its power before its mark, and with it what was sent again. No mark of the delta had named these bytes.
+#[test]
+fn what_was_sent_again_is_sent_once_more_after_a_loss_of_power() {
+    let mut cluster = ScriptedCluster::manual(&settings(None));
+    start_in_sync(&mut cluster);
+    let made = run(&mut cluster, |mount| {
+        program::create(mount, FILE)?;
+        (0..4).try_for_each(|part| program::write_at(mount, FIRST, part * HALF, HALF))
+    });
+    assert_eq!(made, Ok(()));
+    cluster.run_for(LONG).unwrap();
+    kill(&mut cluster, SECONDARY);
+    until(&mut cluster, "out of sync", |cluster| {
+        cluster.state(PRIMARY) == Some(State::OutOfSync)
+    });
+    activate(Some(Mutant::DeltaForgetsWrites));
+    let forgotten = run(&mut cluster, |mount| {
+        program::write_at(mount, LATER, 3 * HALF, 4096)
+    });
+    activate(None);
+    assert_eq!(forgotten, Ok(()));
+    touch(&mut cluster);
+    cluster.start(SECONDARY);
+    until(&mut cluster, "sent again", |cluster| {
+        assert!(!cluster.is_in_sync());
+        verified(cluster).is_some_and(|verified| verified.sent_again == 1)
+    });
+    cluster.cut_power(SECONDARY);
+    cluster.start(SECONDARY);
+    until_in_sync(&mut cluster);
+    assert!(cluster.compare().unwrap().is_identical());
+}
+
+/// The process of the primary ends after content was sent, and its notes with it.
+#[test]
+fn a_primary_that_starts_again_proves_what_the_process_before_has_sent() {
+    let mut cluster = alone(None);
+    touch(&mut cluster);
+    activate(Some(Mutant::ResyncDropsPiece));
+    cluster.start(SECONDARY);
+    until(&mut cluster, "the difference is found", |cluster| {
+        verified(cluster).is_some_and(|verified| !verified.identical)
+    });
+    kill(&mut cluster, PRIMARY);
+    // The secondary still does what it was sent.
+    cluster.run_for(Duration::from_secs(1)).unwrap();
+    activate(None);
+    cluster.start(PRIMARY);
+    until_in_sync(&mut cluster);
+    assert!(cluster.compare().unwrap().is_identical());
+    let found = verified(&cluster).expect("the file was found to differ once more");
+    assert_eq!((found.identical, found.sent_again), (true, 1));
 }

@@ -132,7 +132,7 @@ impl Pair {
         let view = primary.store().tree();
         let source = ResyncSource::new(&view, primary.store());
         let progress = JobProgress::default();
-        send_content(source, &peer, &FreeLocks, &progress, None).unwrap();
+        send_content(source, &peer, &FreeLocks, &progress, None, &drop).unwrap();
         secondary.store().close().unwrap();
         secondary.restart();
         secondary.later_than(1000);

@@ -40,7 +40,7 @@ impl Pair {
         send_namespace(primary.store(), &peer).unwrap();
         let view = primary.store().tree();
         let source = ResyncSource::new(&view, primary.store());
-        send_content(source, &peer, &FreeLocks, &progress, None).unwrap();
+        send_content(source, &peer, &FreeLocks, &progress, None, &drop).unwrap();
         // Closed and opened again, so that the store has no content open that the test damages, and
         // gives out inode numbers of its own.
         secondary.store().close().unwrap();
@@ -270,7 +270,7 @@ fn many_inodes_take_few_requests() {
     send_namespace(primary.store(), &peer).unwrap();
     let view = primary.store().tree();
     let source = ResyncSource::new(&view, primary.store());
-    send_content(source, &peer, &FreeLocks, &progress, None).unwrap();
+    send_content(source, &peer, &FreeLocks, &progress, None, &drop).unwrap();
     let peer = LocalPeer::new(&secondary);
     let report = compare(&primary.store().tree(), &peer, &FreeLocks, &progress).unwrap();
     assert!(report.is_identical());

@@ -18,6 +18,7 @@ pub(in crate::cli) fn row(resync: &ResyncStatus) -> String {
         ResyncPhase::Recovery => "the nodes settle the operations that were in flight".to_owned(),
         ResyncPhase::Namespace => format!("{} of records sent", bytes(resync.bytes_sent)),
         ResyncPhase::Content => content(resync),
+        ResyncPhase::Proving => proving(resync),
         ResyncPhase::Finish => {
             let sent = bytes(resync.bytes_sent);
             format!("all content is equal, {sent} were sent; both nodes make it durable")
@@ -51,6 +52,10 @@ pub(in crate::cli) fn bar(name: &str, resync: &ResyncStatus) -> String {
         (ResyncPhase::Recovery, _) => {}
         (ResyncPhase::Namespace, _) => parts.push(format!("{} sent", bytes(resync.bytes_sent))),
         (ResyncPhase::Content, None) => parts.push("counting files".to_owned()),
+        (ResyncPhase::Proving, percent) => {
+            parts.extend(percent.map(cells));
+            parts.push(proving(resync));
+        }
         (ResyncPhase::Content | ResyncPhase::Finish, percent) => {
             parts.extend(percent.map(cells));
             parts.extend(
@@ -87,6 +92,14 @@ fn content(resync: &ResyncStatus) -> String {
     )
 }
 
+fn proving(resync: &ResyncStatus) -> String {
+    format!(
+        "{} of {} files and directories compared",
+        count(resync.files_done),
+        count(resync.files_total.unwrap_or(0))
+    )
+}
+
 /// The part of the work that is done, in percent: of the bytes, or of the files if these have no bytes.
 fn share(resync: &ResyncStatus) -> Option<u64> {
     let bytes = resync.bytes_total.filter(|&total| total > 0);
@@ -113,7 +126,12 @@ fn speed(resync: &ResyncStatus) -> Option<String> {
 
 /// The time left, in a phase whose end can be known.
 fn left(resync: &ResyncStatus) -> Option<String> {
-    if resync.phase != ResyncPhase::Content || resync.bytes_total.is_none() {
+    let has_end = match resync.phase {
+        ResyncPhase::Content => resync.bytes_total.is_some(),
+        ResyncPhase::Proving => true,
+        ResyncPhase::Recovery | ResyncPhase::Namespace | ResyncPhase::Finish => false,
+    };
+    if !has_end {
         return None;
     }
     Some(resync.left_ms.map_or_else(

@@ -353,6 +353,7 @@ fn nodes_with_differences_are_not_healthy() {
         differences_total: 2,
         differences: vec!["/a: size 1 here, 2 there".to_owned()],
         only_touched: false,
+        sent_again: 0,
     };
     different.verified = Some(verified.clone());
     assert!(!is_healthy(&different));
@@ -365,7 +366,10 @@ fn nodes_with_differences_are_not_healthy() {
         text.contains("found 2 differences at 2025-11-20T21:46:00Z: /a: size"),
         "{text}"
     );
-    verified.identical = true;
+    (verified.identical, verified.sent_again) = (true, 3);
+    let again = verified_text(&verified);
+    let expected = "; 3 differed at the end of a resync, which has sent them again: /a: size 1";
+    assert!(again.contains(expected), "{again}");
     different.verified = Some(verified);
     assert!(is_healthy(&different));
     assert!(store_text(&different).starts_with("alpha: in sync\n"));

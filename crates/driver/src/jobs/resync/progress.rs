@@ -3,6 +3,7 @@
 //! The jobs count, and this module makes a status of the counts whenever an operator asks, and at each sign of life for the
 //! secondary. So the speed is known although no thread looks at the counts by itself.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockstep_repl::state::State;
@@ -20,6 +21,9 @@ pub(super) struct ResyncMeter {
     pub records: Counter,
     /// The content.
     pub content: JobProgress,
+    /// The comparison at the end.
+    pub proof: JobProgress,
+    is_proving: AtomicBool,
     /// [`JobProgress::starts`] when the resync of content began: its totals are not known before the next one.
     starts_before: Counter,
     seen: Mutex<(Option<ResyncPhase>, Speed)>,
@@ -29,11 +33,18 @@ impl ResyncMeter {
     /// The resync of the namespace begins.
     pub fn begin_namespace(&self) {
         self.records.set(0);
+        self.is_proving.store(false, Ordering::Relaxed);
     }
 
     /// The resync of content begins.
     pub fn begin_content(&self) {
         self.starts_before.set(self.content.starts());
+    }
+
+    /// The comparison of this number of inodes begins, which the resync has touched.
+    pub fn begin_proof(&self, inodes: u64) {
+        self.proof.start(inodes, 0);
+        self.is_proving.store(true, Ordering::Relaxed);
     }
 
     /// The progress at `now`; `None` if there is nothing to do for a resync in this state. `waits_for`: the reason for which
@@ -44,7 +55,7 @@ impl ResyncMeter {
         now: Duration,
         waits_for: Option<ResyncWait>,
     ) -> Option<ResyncStatus> {
-        let phase = phase_of(state);
+        let phase = self.phase_of(state);
         let mut seen = self.seen.lock();
         let (seen_phase, speed) = &mut *seen;
         if *seen_phase != phase {
@@ -53,7 +64,7 @@ impl ResyncMeter {
         }
         let counted = self.counted(phase?);
         let is_working = match counted.phase {
-            ResyncPhase::Namespace => true,
+            ResyncPhase::Namespace | ResyncPhase::Proving => true,
             // Before that, the files are being counted.
             ResyncPhase::Content => counted.bytes_total.is_some(),
             ResyncPhase::Recovery | ResyncPhase::Finish => false,
@@ -68,7 +79,12 @@ impl ResyncMeter {
                 files: counted.files_done,
             },
         );
-        let left = counted.bytes_total.zip(counted.files_total);
+        let bytes_total = match counted.phase {
+            // The bytes that have to be read are not known before.
+            ResyncPhase::Proving => Some(0),
+            _ => counted.bytes_total,
+        };
+        let left = bytes_total.zip(counted.files_total);
         let left = left.and_then(|(bytes, files)| {
             speed.time_for(Work {
                 bytes: bytes.saturating_sub(counted.bytes_done),
@@ -81,6 +97,20 @@ impl ResyncMeter {
             waits_for,
             ..counted
         })
+    }
+
+    /// The phase of a primary in a state.
+    fn phase_of(&self, state: State) -> Option<ResyncPhase> {
+        match state {
+            State::CatchingUp => Some(ResyncPhase::Recovery),
+            State::ResyncNamespace | State::ResyncTail => Some(ResyncPhase::Namespace),
+            State::ResyncContent if self.is_proving.load(Ordering::Relaxed) => {
+                Some(ResyncPhase::Proving)
+            }
+            State::ResyncContent => Some(ResyncPhase::Content),
+            State::EnteringSync => Some(ResyncPhase::Finish),
+            _ => None,
+        }
     }
 
     /// The counts of a phase.
@@ -104,6 +134,14 @@ impl ResyncMeter {
                 bytes_sent: self.records.get(),
                 ..nothing
             },
+            ResyncPhase::Proving => ResyncStatus {
+                whole: Some(self.content.is_whole()),
+                files_total: Some(self.proof.inodes_total.get()),
+                files_done: self.proof.inodes_done.get(),
+                bytes_done: self.proof.bytes_done.get(),
+                bytes_sent: self.content.bytes_sent.get(),
+                ..nothing
+            },
             ResyncPhase::Content | ResyncPhase::Finish => {
                 if self.content.starts() == self.starts_before.get() {
                     return nothing;
@@ -120,17 +158,6 @@ impl ResyncMeter {
                 }
             }
         }
-    }
-}
-
-/// The phase of a primary in a state.
-const fn phase_of(state: State) -> Option<ResyncPhase> {
-    match state {
-        State::CatchingUp => Some(ResyncPhase::Recovery),
-        State::ResyncNamespace | State::ResyncTail => Some(ResyncPhase::Namespace),
-        State::ResyncContent => Some(ResyncPhase::Content),
-        State::EnteringSync => Some(ResyncPhase::Finish),
-        _ => None,
     }
 }
 
@@ -184,7 +211,17 @@ mod tests {
             (content.bytes_per_second, content.left_ms),
             (Some(1000), Some(5000))
         );
-        let finish = status(&progress, State::EnteringSync, 11);
+        progress.begin_proof(20);
+        for second in 11..16 {
+            status(&progress, State::ResyncContent, second);
+            progress.proof.inodes_done.add(2);
+        }
+        let proving = status(&progress, State::ResyncContent, 16);
+        let phase = (proving.phase, proving.whole);
+        assert_eq!(phase, (ResyncPhase::Proving, Some(true)));
+        let files = (proving.files_total, proving.files_done, proving.left_ms);
+        assert_eq!(files, (Some(20), 10, Some(5000)));
+        let finish = status(&progress, State::EnteringSync, 17);
         assert_eq!(
             (finish.files_done, finish.left_ms, finish.waits_for),
             (5, None, None)

@@ -6,14 +6,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use lockstep_fs::plan::View;
+use lockstep_fs::record;
 use lockstep_link::{FrameRef, LinkError, Payload, ReceiveFrames, SendFrames};
-use lockstep_repl::message::{Envelope, Message, PROTOCOL_VERSION, Request, Response, Welcome};
+use lockstep_repl::checked::SumsWord;
+use lockstep_repl::message::{
+    ContentSource, Envelope, Message, PROTOCOL_VERSION, Request, Response, Welcome,
+};
 use lockstep_repl::state::State;
 use lockstep_roles::{RoleOffer, RoleRecord};
 use lockstep_sums::SummedBytes;
 use lockstep_types::backing::Room;
 use lockstep_types::settings::Role;
-use lockstep_types::{NodeKind, Osn};
+use lockstep_types::{Hash128, Ino, NodeKind, Osn};
 use parking_lot::Mutex;
 
 use crate::Datastore;
@@ -155,11 +160,8 @@ impl Secondary {
 /// A request without an answer so far: its number, the request, and its payload.
 type WitnessQuery = (u64, Request, Vec<u8>);
 
-/// A primary out of sync. Its secondary has a request for records of the namespace and has not answered. Returns that
-/// request, too.
-fn stalled() -> (Place, Secondary, VecDeque<WitnessQuery>) {
-    let place = Place::in_sync();
-    let datastore = place.start_out_of_sync();
+/// Connects a primary with a secondary, up to the greeting.
+fn greeted(datastore: Arc<Datastore>) -> Secondary {
     let (said_here, said) = channel();
     let (back, frames) = channel();
     let out = Arc::new(Out {
@@ -182,6 +184,44 @@ fn stalled() -> (Place, Secondary, VecDeque<WitnessQuery>) {
     };
     let hello = secondary.meet();
     assert!(matches!(hello, Message::Hello(_)), "{hello:?}");
+    secondary
+}
+
+/// A primary in sync, whose secondary has answered everything so far.
+fn in_sync() -> (Place, Secondary) {
+    let place = Place::in_sync();
+    let datastore = place.start().unwrap();
+    let applied = datastore.store().applied();
+    let secondary = greeted(datastore);
+    secondary.answer(Message::Welcome(Welcome {
+        version: PROTOCOL_VERSION,
+        in_sync: true,
+        base: None,
+        sync: None,
+        applied,
+        waiting: Vec::new(),
+        room: Room::ALL,
+        barriers: Vec::new(),
+    }));
+    loop {
+        let (id, request, _) = secondary.question();
+        secondary.done(id);
+        if matches!(request, Request::RecoveryDone { .. }) {
+            break;
+        }
+    }
+    while secondary.datastore.state() != State::Synced {
+        thread::yield_now();
+    }
+    (place, secondary)
+}
+
+/// A primary out of sync. Its secondary has a request for records of the namespace and has not answered. Returns that
+/// request, too.
+fn stalled() -> (Place, Secondary, VecDeque<WitnessQuery>) {
+    let place = Place::in_sync();
+    let datastore = place.start_out_of_sync();
+    let secondary = greeted(datastore);
     secondary.answer(Message::Welcome(Welcome {
         version: PROTOCOL_VERSION,
         in_sync: false,
@@ -284,4 +324,89 @@ fn a_resync_that_loses_its_connection_ends() {
     assert!(!datastore.store().image().changes_exceed());
     assert!(make_directory(datastore, "alone").recv().unwrap());
     end(&secondary);
+}
+
+/// A silent node costs a failover the limit of the comparison, and no more.
+#[test]
+fn a_failover_is_not_held_up_by_a_secondary_that_does_not_answer() {
+    let (_place, secondary) = in_sync();
+    let unproved = secondary.datastore.check_before_failover(false).unwrap();
+    let reason = unproved.expect("nothing is proved");
+    assert!(reason.contains("not over in time"), "{reason}");
+    let (id, source) = loop {
+        if let (id, Request::DigestOfBatch { source, .. }, _) = secondary.question() {
+            break (id, source);
+        }
+    };
+    assert_eq!(source, ContentSource::Sums);
+    // An answer that comes too late harms nothing.
+    secondary.done(id);
+    assert_eq!(secondary.datastore.state(), State::Synced);
+    end(&secondary);
+}
+
+/// Answers a comparison as a node with another mode of the root, to the end of the test program.
+fn answer_with_other_mode(secondary: &Secondary) {
+    let mut inode = secondary
+        .datastore
+        .store()
+        .tree()
+        .inode(Ino::ROOT)
+        .unwrap()
+        .unwrap();
+    inode.bits.mode ^= 0o7;
+    while let Ok((message, _)) = secondary.said.recv() {
+        let Message::Request { id, request } = message else {
+            continue;
+        };
+        let sums = SumsWord::default();
+        secondary.respond(
+            id,
+            match request {
+                Request::DigestOfBatch { to, .. } => Response::DigestOfBatch {
+                    to,
+                    hash: Hash128::of(b"other"),
+                    sums,
+                },
+                Request::Digests { to, .. } => Response::Digests {
+                    to,
+                    digests: vec![(Ino::ROOT.get(), Hash128::of(b"other"))],
+                    sums,
+                },
+                Request::Inspect { .. } => Response::Inspected {
+                    record: Some(record::encode(&inode)),
+                    content_bytes: 0,
+                },
+                Request::Records { .. } => Response::Records {
+                    records: Vec::new(),
+                    last: true,
+                },
+                Request::Room => Response::Room(Room::ALL),
+                _ => Response::Done,
+            },
+        );
+    }
+}
+
+#[test]
+fn a_failover_to_a_copy_that_differs_is_refused_unless_the_operator_accepts_it() {
+    let (_place, secondary) = in_sync();
+    let datastore = Arc::clone(&secondary.datastore);
+    thread::spawn(move || answer_with_other_mode(&secondary));
+    let refused = datastore.check_before_failover(false).unwrap_err();
+    assert!(refused.cause.contains("mode is"), "{refused:?}");
+    assert!(
+        refused.cure.contains("--despite-differences"),
+        "{refused:?}"
+    );
+    let accepted = datastore.check_before_failover(true).unwrap();
+    assert!(accepted.unwrap().contains("mode is"));
+    assert!(
+        datastore
+            .status()
+            .verified
+            .is_some_and(|found| !found.identical)
+    );
+    datastore.stop();
+    datastore.close();
 }

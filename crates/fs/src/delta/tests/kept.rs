@@ -129,6 +129,7 @@ fn what_a_killed_node_has_noted_and_what_its_resync_has_left_are_there_again() {
     delta.add_bytes(ino(5), &(5..40 * PART_BYTES));
     delta.add_bytes(ino(6), &(3 * PART_BYTES..u64::MAX));
     let walk = delta.begin_walk(BASE, LAST).unwrap();
+    assert!(!walk.goes_on);
     delta.compared(walk.job, ino(5), &(0..16 * PART_BYTES));
     delta.compared(walk.job, ino(6), &(0..9 * PART_BYTES));
     delta.add_bytes(ino(5), &part(2));
@@ -137,6 +138,10 @@ fn what_a_killed_node_has_noted_and_what_its_resync_has_left_are_there_again() {
     let records = delta.records(BASE, osn(3)).unwrap();
     assert_eq!(records.keys, BTreeSet::from([key(1), key(2)]));
     let walk = delta.begin_walk(BASE, LAST).unwrap();
+    assert!(
+        walk.goes_on,
+        "the last process may have sent what is not noted any more"
+    );
     let left = [
         (2 * PART_BYTES, 3 * PART_BYTES),
         (16 * PART_BYTES, 40 * PART_BYTES),

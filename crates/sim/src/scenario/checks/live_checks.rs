@@ -209,9 +209,13 @@ impl LiveChecks {
             secondary,
             Some(State::SecondaryResyncing | State::SecondarySynced)
         );
-        let is_sound = takes_part && !self.is_off && !self.events.disk_failed;
+        let has_left = was_sending && !sends_content;
         let is_rotten = || nodes.both().iter().any(|node| node.disk.is_rotten());
-        if was_sending && has_ended && is_sound && !is_rotten() {
+        if !has_left || self.is_off || self.events.disk_failed || is_rotten() {
+            return;
+        }
+        self.record(check_left_nothing(nodes));
+        if has_ended && takes_part {
             let checked = resync_end::check(nodes.both(), self.recorder.lock().history());
             self.record(checked);
         }
@@ -345,4 +349,24 @@ impl LiveChecks {
         });
         final_checks::check(recorder.history(), clients, nodes)
     }
+}
+
+/// Checks that no node has found a difference where a resync had been. Such a difference is healed, and still is a bug.
+fn check_left_nothing(nodes: &Nodes) -> Result<(), String> {
+    for node in nodes.both() {
+        let verified = node
+            .datastore()
+            .and_then(|datastore| datastore.status().verified);
+        let of_resync = verified.filter(|verified| verified.only_touched);
+        if let Some(verified) = of_resync
+            && (!verified.identical || verified.sent_again > 0)
+        {
+            let first = verified.differences.first();
+            return Err(format!(
+                "proved: a resync has left a difference: {}",
+                first.map_or("", String::as_str)
+            ));
+        }
+    }
+    Ok(())
 }
