@@ -1,4 +1,4 @@
-//! The small worlds of every test run: every twelfth world of one operation, and a sample of the worlds of two
+//! The small worlds of every test run: every fiftieth world of one operation, and a sample of the worlds of two
 //! operations and of the worlds with two faults. Each run draws its worlds anew. `LOCKSTEP_EXHAUSTIVE_ALL` makes that all
 //! worlds of one operation.
 
@@ -19,13 +19,13 @@ const SAMPLE: usize = 100;
 /// Number of world seeds from which a sample draws.
 const SEEDS: usize = 1000;
 const ALL: NonZeroUsize = NonZeroUsize::MIN;
-const TWELFTH: NonZeroUsize = NonZeroUsize::new(12).unwrap();
+const FIFTIETH: NonZeroUsize = NonZeroUsize::new(50).unwrap();
 /// One in this many faults of each sampled workload.
-const ONE_IN: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+const ONE_IN: NonZeroUsize = NonZeroUsize::new(200).unwrap();
 /// One in this many first faults, and one in this many of the faults that follow each of them.
 const ONE_IN_OF_TWO: [NonZeroUsize; 2] = [
-    NonZeroUsize::new(256).unwrap(),
-    NonZeroUsize::new(256).unwrap(),
+    NonZeroUsize::new(512).unwrap(),
+    NonZeroUsize::new(512).unwrap(),
 ];
 
 /// Draws independent numbers from the clock, each below one of the given bounds.
@@ -60,7 +60,7 @@ fn worlds_of_one_operation_end_well() {
     let start = Instant::now();
     let one_in = match std::env::var_os("LOCKSTEP_EXHAUSTIVE_ALL") {
         Some(_) => ALL,
-        None => TWELFTH,
+        None => FIFTIETH,
     };
     let [from] = fresh([one_in.get()]);
     let report = run(WorldSelection {

@@ -67,7 +67,7 @@ impl DeltaAccess<'_> {
     }
 
     /// Tells the tables of each begin and end. To be called before the mark "out of sync" is durable, on a thread that may wait for
-    /// the disk: the head of [`delta`](crate::delta) has the reason.
+    /// the disk: the head of `delta` has the reason.
     pub fn settle(self) {
         self.delta.settle();
     }
