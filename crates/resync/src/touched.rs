@@ -11,8 +11,8 @@ use lockstep_types::Ino;
 
 /// Most numbers of inodes that are compared at once.
 const NUMBERS_MAX: u64 = 256;
-/// Most inodes that are named one by one; more become all.
-const INODES_MAX: usize = 256 << 10;
+/// Most inodes that are named one by one, with the runs of their bytes; more become all inodes.
+const NAMED_MAX: usize = 256 << 10;
 
 /// See the head of this file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,14 @@ impl FirstTouched {
     pub fn has(&self, ino: Ino) -> bool {
         let named = self.bytes.as_ref();
         self.numbers.contains(&ino.get()) && named.is_none_or(|named| named.contains_key(&ino))
+    }
+
+    /// The number of touched inodes below `end`, of `all` inodes there.
+    pub fn count_below(&self, end: u64, all: u64) -> u64 {
+        let named = self.bytes.as_ref();
+        named.map_or(all, |named| {
+            named.keys().take_while(|ino| ino.get() < end).count() as u64
+        })
     }
 
     /// The next touched bytes of a file from `at` on, before `end`.
@@ -97,7 +105,8 @@ impl TouchedPlaces {
                 touched.insert(&run);
             }
         }
-        if self.inodes.len() > INODES_MAX {
+        let runs: usize = self.inodes.values().map(ChangedRegions::runs).sum();
+        if self.inodes.len() + runs > NAMED_MAX {
             self.from = Some(1);
             self.inodes.clear();
         }
@@ -129,7 +138,11 @@ impl TouchedPlaces {
 
     /// The inodes below this number are equal on both nodes.
     pub fn proved_below(&mut self, number: u64) {
-        self.inodes.retain(|ino, _| ino.get() >= number);
+        while let Some(first) = self.inodes.first_entry()
+            && first.key().get() < number
+        {
+            first.remove();
+        }
         if let Some(from) = &mut self.from {
             *from = number.max(*from);
         }

@@ -185,8 +185,8 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::ForgetInDoubt => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME, SURVIVES],
         // A range that is zeroed in doubt shows its old bytes to a program, and zeros to later ones: then the operation has
         // happened after the answer to a later program (P4).
-        Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS, SURVIVES],
-        Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES, DURABLE],
+        Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS, SURVIVES, FOLLOWS],
+        Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES, DURABLE, PROVED],
         Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
         Mutant::ForgetChange => &[
             FOLLOWS,
@@ -202,17 +202,26 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::NoLocalSync => &[DURABLE, READS, EXACTLY_ONCE],
         // A file without its name has no content.
         Mutant::NoNameSync => &[DURABLE, READS, CONTENT_GONE],
-        Mutant::SyncHereOnly
-        | Mutant::NoRemoteSync
-        | Mutant::NoContentSync
-        | Mutant::MarkBeforeSync => &[DURABLE],
+        Mutant::SyncHereOnly | Mutant::NoRemoteSync | Mutant::MarkBeforeSync => &[DURABLE],
+        // A program may read the old bytes after the loss of power.
+        Mutant::NoContentSync => &[DURABLE, READS],
         // Removed content also returns. A file whose content is missing cannot be sent.
         Mutant::ForgetNames => &[DURABLE, LEAKS, IN_TIME],
         Mutant::ResyncUnmarked => &[MARKED, IN_TIME],
         // A power loss may also damage a table. A program may read from the copy that lost.
-        Mutant::TrustAfterPowerLoss | Mutant::KeepLoserComplete => {
+        Mutant::TrustAfterPowerLoss => {
             &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, TABLE_DAMAGED, READS]
         }
+        // The copy that lost has another verifier.
+        Mutant::KeepLoserComplete => &[
+            IDENTICAL,
+            TABLES,
+            FOLLOWS,
+            SURVIVES,
+            TABLE_DAMAGED,
+            READS,
+            VERIFIER,
+        ],
         Mutant::TrustOldCopy | Mutant::TrustLaterCopy | Mutant::KeepNameOfSync => {
             &[IDENTICAL, TABLES, FOLLOWS, SURVIVES, DURABLE, READS]
         }
@@ -266,7 +275,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::KeepOwnVerifier
         | Mutant::KeepVerifierOfDemoted
         | Mutant::PromoteWithOldVerifier => &[VERIFIER],
-        Mutant::TellHiddenNames => &[IDENTICAL],
+        Mutant::TellHiddenNames => &[IDENTICAL, PROVED],
         Mutant::HandOverBusy => &[HANDED_OVER, TABLES],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.

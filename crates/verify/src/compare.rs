@@ -168,7 +168,13 @@ impl DigestBatch {
 
     /// Whether the peer has an inode.
     pub fn has_theirs(&self, ino: Ino) -> bool {
-        self.theirs.iter().any(|(number, _)| *number == ino.get())
+        self.theirs_of(ino).is_some()
+    }
+
+    /// The peer's digest of an inode.
+    pub fn theirs_of(&self, ino: Ino) -> Option<Hash128> {
+        let of_ino = self.theirs.iter().find(|(number, _)| *number == ino.get());
+        of_ino.map(|(_, digest)| *digest)
     }
 }
 

@@ -71,6 +71,8 @@ pub enum ContentPart<'a> {
         /// Stands for a sum that says nothing. The other node has another word, so that the digests differ then.
         void: &'a [u8],
     },
+    /// The word for a sum that says nothing.
+    Void(&'a [u8]),
 }
 
 /// The word of the primary for a sum that says nothing.
@@ -123,6 +125,17 @@ pub fn digest(view: &dyn StoreView, ino: Ino) -> Result<Option<Hash128>, OpError
     Ok(digest.map(|(digest, _)| digest))
 }
 
+/// The digest of one inode on a node whose sum of the content says nothing; `None` if there is no such inode. `void`: the word of that
+/// node.
+pub(crate) fn digest_with_void(
+    view: &dyn StoreView,
+    ino: Ino,
+    void: &[u8],
+) -> Result<Option<Hash128>, OpError> {
+    let digest = digest_and_bytes(view, ino, ContentPart::Void(void))?;
+    Ok(digest.map(|(digest, _)| digest))
+}
+
 fn digest_and_bytes(
     view: &dyn StoreView,
     ino: Ino,
@@ -167,18 +180,19 @@ impl Hasher {
         content: ContentPart<'_>,
     ) -> Result<u64, OpError> {
         self.add(&view.content_bytes(ino)?.to_le_bytes());
-        if let ContentPart::Sum { sums, void } = content {
-            match sums.file(ino)? {
+        match content {
+            ContentPart::Sum { sums, void } => match sums.file(ino)? {
                 Some(sum) => self.add(&sum.to_bytes()),
                 None => self.add(void),
+            },
+            ContentPart::Void(void) => self.add(void),
+            ContentPart::Bytes if size > CONTENT_BYTES_MAX => {}
+            ContentPart::Bytes => {
+                self.add(&whole_file_hash(view, ino, size)?.0);
+                return Ok(size);
             }
-            return Ok(0);
         }
-        if size > CONTENT_BYTES_MAX {
-            return Ok(0);
-        }
-        self.add(&whole_file_hash(view, ino, size)?.0);
-        Ok(size)
+        Ok(0)
     }
 
     fn finish(&self) -> Hash128 {

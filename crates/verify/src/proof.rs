@@ -2,7 +2,7 @@
 //!
 //! The sums of the files stand for their content, so most content is not read again. A resync makes the sums of the bytes that it has
 //! sent or found equal. Where a sum says nothing all the same, the content of a short file is read, and of a longer one the bytes
-//! that the resync has touched.
+//! that the resync has touched. If the sums of a longer file differ although these bytes are equal, all of it is read.
 //!
 //! Invariant: nothing here changes either node.
 
@@ -14,7 +14,7 @@ use lockstep_types::Ino;
 
 use crate::compare::{Comparer, LOOK_ALONE_MAX, differing};
 use crate::deep_copy::DeepCopy;
-use crate::digest::{CONTENT_BYTES_MAX, ContentPart, VOID_HERE};
+use crate::digest::{self, CONTENT_BYTES_MAX, ContentPart, VOID_HERE, VOID_THERE};
 use crate::own_sums::OwnSums;
 use crate::paths;
 use crate::report::Report;
@@ -57,11 +57,20 @@ impl Comparer<'_> {
         self.explain(differing)?;
         for ino in suspects {
             let size = self.view.file_times(ino)?.map_or(0, |facts| facts.size);
-            if size > CONTENT_BYTES_MAX && batch.has_theirs(ino) {
-                self.compare_touched_bytes(ino, size, touched)?;
+            let Some(theirs) = batch.theirs_of(ino).filter(|_| size > CONTENT_BYTES_MAX) else {
+                continue;
+            };
+            let before = self.report.total;
+            self.compare_touched_bytes(ino, size, touched)?;
+            let void_there = digest::digest_with_void(self.view, ino, VOID_THERE)?;
+            let is_void = sums.file(ino)?.is_none() || void_there == Some(theirs);
+            if !is_void && self.report.total == before {
+                self.compare_long(ino, 0..size)?;
             }
         }
-        self.count_inodes(batch.inodes());
+        if self.report.is_identical() {
+            self.count_inodes(touched.count_below(batch.to, batch.inodes()));
+        }
         Ok(batch.to)
     }
 

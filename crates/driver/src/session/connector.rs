@@ -153,7 +153,7 @@ impl<'a, M: RolePeer> Connector<'a, M> {
             match self.connect() {
                 Ok((halves, welcome)) => {
                     wait = self.serve(halves, welcome).wait(wait);
-                    wait = wait.max(self.session.jobs.rest_unproved());
+                    wait = wait.max(self.session.jobs.take_rest());
                 }
                 Err(unconnected) => {
                     wait = unconnected.retry(wait);

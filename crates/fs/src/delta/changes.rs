@@ -72,7 +72,8 @@ impl ChangedRegions {
         self.0.iter().map(|(&start, &end)| start..end)
     }
 
-    pub(super) fn runs(&self) -> usize {
+    /// The number of runs.
+    pub fn runs(&self) -> usize {
         self.0.len()
     }
 }

@@ -251,6 +251,21 @@ fn of_a_long_file_without_sums_the_touched_bytes_are_read() {
     assert_equal(&primary, &secondary);
 }
 
+/// The sums of a long file differ, and all touched bytes are equal: the delta lacks a change.
+#[test]
+fn a_difference_of_a_long_file_beside_the_touched_bytes_is_found() {
+    let (primary, secondary, long) = pair();
+    let peer = DroppingPeer::new(&secondary);
+    resync(&primary, &peer);
+    primary.write(long, 6 << 20, &[8; 4096]);
+    part(&primary);
+    primary.write(long, 3 << 20, &[7; 4096]);
+    let mut touched = resync(&primary, &peer);
+    let found = prove(&primary, &peer, &mut touched).unwrap();
+    let files: Vec<_> = found.differences.iter().map(|found| found.ino).collect();
+    assert_eq!(files, [long.get()], "{found:?}");
+}
+
 #[test]
 fn a_piece_that_the_secondary_has_not_written_is_found_and_sent_again() {
     for dropped in [0, 5] {

@@ -227,6 +227,42 @@ fn nodes_in_sync_without_a_proof_differ() {
     assert!(!found.unwrap().is_identical());
 }
 
+/// The secondary loses its power before its mark, and with it what was sent again. No mark of the delta had named these bytes.
+#[test]
+fn what_was_sent_again_is_sent_once_more_after_a_loss_of_power() {
+    let mut cluster = ScriptedCluster::manual(&settings(None));
+    start_in_sync(&mut cluster);
+    let made = run(&mut cluster, |mount| {
+        program::create(mount, FILE)?;
+        (0..4).try_for_each(|part| program::write_at(mount, FIRST, part * HALF, HALF))
+    });
+    assert_eq!(made, Ok(()));
+    cluster.run_for(LONG).unwrap();
+    kill(&mut cluster, SECONDARY);
+    until(&mut cluster, "out of sync", |cluster| {
+        cluster.state(PRIMARY) == Some(State::OutOfSync)
+    });
+    activate(Some(Mutant::DeltaForgetsWrites));
+    let forgotten = run(&mut cluster, |mount| {
+        program::write_at(mount, LATER, 3 * HALF, 4096)
+    });
+    activate(None);
+    assert_eq!(forgotten, Ok(()));
+    touch(&mut cluster);
+    cluster.start(SECONDARY);
+    until(&mut cluster, "sent again", |cluster| {
+        if cluster.is_in_sync() {
+            return true;
+        }
+        verified(cluster).is_some_and(|verified| verified.sent_again == 1)
+    });
+    eprintln!("VV {:#?}", cluster.compare());
+    cluster.cut_power(SECONDARY);
+    cluster.start(SECONDARY);
+    until_in_sync(&mut cluster);
+    assert!(cluster.compare().unwrap().is_identical());
+}
+
 /// The process of the primary ends after content was sent, and its notes with it.
 #[test]
 fn a_primary_that_starts_again_proves_what_the_process_before_has_sent() {

@@ -33,11 +33,11 @@ impl ResyncMeter {
     /// The resync of the namespace begins.
     pub fn begin_namespace(&self) {
         self.records.set(0);
+        self.is_proving.store(false, Ordering::Relaxed);
     }
 
     /// The resync of content begins.
     pub fn begin_content(&self) {
-        self.is_proving.store(false, Ordering::Relaxed);
         self.starts_before.set(self.content.starts());
     }
 

@@ -71,6 +71,10 @@ impl ResyncJobs {
             }
             let files = found.differences.iter();
             let files: BTreeSet<Ino> = files.filter_map(|found| Ino::new(found.ino)).collect();
+            for ino in &files {
+                // The secondary may lose them with its power before the next barrier.
+                // store.barriers().mark_write(*ino, 0, u64::MAX);
+            }
             let sent = lockstep_resync::send_again(source, peer, locks, &files)?;
             self.progress.content.bytes_sent.add(sent);
             sent_again.extend(files);
@@ -79,10 +83,9 @@ impl ResyncJobs {
     }
 
     fn unproved(&self, found: &Report) -> ResyncError {
-        let failures = self.unproved.note_failure();
+        let (failures, rest) = self.unproved.note_failure();
         let first = found.differences.first();
         let first = first.map(ToString::to_string).unwrap_or_default();
-        let rest = self.unproved.rest();
         let next = if rest.is_zero() {
             "the next resync compares everything".to_owned()
         } else {
@@ -99,8 +102,8 @@ impl ResyncJobs {
         }
     }
 
-    /// Time until the next resync, if the last ones could not be proved.
-    pub fn rest_unproved(&self) -> Duration {
-        self.unproved.rest()
+    /// Time until the next connection, after one has ended whose resync could not be proved.
+    pub fn take_rest(&self) -> Duration {
+        self.unproved.take_rest()
     }
 }

@@ -4,7 +4,6 @@
 //! proves the rest later. The notes end with the session; the delta says whether an earlier session, or an earlier process, has touched
 //! places that the notes lack, and then everything is compared by its sums.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lockstep_resync::{FirstTouched, TouchedPlaces};
@@ -13,14 +12,31 @@ use parking_lot::Mutex;
 /// After so many resyncs in a row that could not be proved, the next one waits for [`REST`].
 const FAILURES_MAX: u32 = 3;
 /// Time until the next resync then. Each of them compares everything, and an operator has to look.
-const REST: Duration = Duration::from_secs(60 * 60);
+const REST: Duration = Duration::from_secs(10 * 60);
 
 /// The places that are not proved yet.
 #[derive(Default)]
 pub(super) struct UnprovedPlaces {
     notes: Mutex<UnprovedNotes>,
-    /// The resyncs in a row that could not be proved.
-    failures: AtomicU32,
+    failures: Mutex<Failures>,
+}
+
+/// The resyncs in a row that could not be proved.
+#[derive(Default)]
+struct Failures {
+    in_a_row: u32,
+    /// The last one has ended its connection, and the next connection has not waited for that.
+    is_new: bool,
+}
+
+impl Failures {
+    const fn rest(&self) -> Duration {
+        if self.is_new && self.in_a_row >= FAILURES_MAX {
+            REST
+        } else {
+            Duration::ZERO
+        }
+    }
 }
 
 #[derive(Default)]
@@ -54,23 +70,27 @@ impl UnprovedPlaces {
         (notes.places.named(), notes.places.all_from())
     }
 
-    /// Notes a resync that could not be proved. Returns the number of them in a row.
-    pub fn note_failure(&self) -> u32 {
-        self.failures.fetch_add(1, Ordering::Relaxed) + 1
+    /// Notes a resync that could not be proved. Returns the number of them in a row, and the time until the next one.
+    pub fn note_failure(&self) -> (u32, Duration) {
+        let mut failures = self.failures.lock();
+        failures.in_a_row += 1;
+        failures.is_new = true;
+        (failures.in_a_row, failures.rest())
     }
 
-    /// Time until the next resync; none before [`FAILURES_MAX`] failures.
-    pub fn rest(&self) -> Duration {
-        if self.failures.load(Ordering::Relaxed) < FAILURES_MAX {
-            return Duration::ZERO;
-        }
-        REST
+    /// Time until the next connection, after one has ended: none before [`FAILURES_MAX`] failures, and none after a connection that
+    /// has ended for another reason.
+    pub fn take_rest(&self) -> Duration {
+        let mut failures = self.failures.lock();
+        let rest = failures.rest();
+        failures.is_new = false;
+        rest
     }
 
     /// Everything is proved, and the next resync begins with nothing.
     pub fn end(&self) {
         *self.notes.lock() = UnprovedNotes::default();
-        self.failures.store(0, Ordering::Relaxed);
+        *self.failures.lock() = Failures::default();
     }
 }
 
@@ -81,21 +101,15 @@ mod tests {
     #[test]
     fn the_third_failure_in_a_row_brings_a_rest() {
         let unproved = UnprovedPlaces::default();
-        assert_eq!(
-            (unproved.note_failure(), unproved.rest()),
-            (1, Duration::ZERO)
-        );
-        assert_eq!(
-            (unproved.note_failure(), unproved.rest()),
-            (2, Duration::ZERO)
-        );
+        assert_eq!(unproved.note_failure(), (1, Duration::ZERO));
+        assert_eq!(unproved.note_failure(), (2, Duration::ZERO));
         unproved.end();
-        assert_eq!(
-            (unproved.note_failure(), unproved.rest()),
-            (1, Duration::ZERO)
-        );
+        assert_eq!(unproved.note_failure(), (1, Duration::ZERO));
         unproved.note_failure();
-        assert_eq!((unproved.note_failure(), unproved.rest()), (3, REST));
+        assert_eq!(unproved.note_failure(), (3, REST));
+        assert_eq!(unproved.take_rest(), REST);
+        assert_eq!(unproved.take_rest(), Duration::ZERO, "a lost connection");
+        assert_eq!(unproved.note_failure(), (4, REST));
         assert!(unproved.first().is_none());
     }
 }
