@@ -122,45 +122,8 @@ impl RoleChange {
         self.from.becomes_complete(&self.to)
     }
 
-    /// Whether a node begins to lead: it was the secondary, or led another generation. A candidate has the generation already in which
-    /// it takes over.
-    pub fn begins_to_lead(&self) -> bool {
-        let led = self.from.is_primary() && self.from.generation == self.to.generation;
-        self.to.is_primary() && !led
-    }
-
     /// Whether anything is to be written.
     pub fn changes_record(&self) -> bool {
         self.from != self.to
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fixture::{ALONE, COMPLETE, G1, PRIMARY, generation};
-
-    fn begins(from: RoleRecord, to: RoleRecord) -> bool {
-        RoleChange::serving(RoleChangeKind::Keep, from, to).begins_to_lead()
-    }
-
-    /// The record of a candidate, and that of a node whose promotion by force has begun, have the generation already.
-    #[test]
-    fn a_node_begins_to_lead_also_in_the_generation_that_it_has() {
-        let candidate = COMPLETE.become_candidate();
-        assert!(begins(
-            candidate,
-            candidate.lead(candidate.generation, false)
-        ));
-        let demoted = ALONE.demoted(generation(4), true);
-        assert!(begins(demoted, demoted.lead(generation(4), false)));
-        assert!(begins(PRIMARY, PRIMARY.lead(G1.next(), false)));
-    }
-
-    #[test]
-    fn a_primary_that_keeps_its_generation_does_not_begin_to_lead() {
-        assert!(!begins(PRIMARY, PRIMARY.without_peer()));
-        assert!(!begins(PRIMARY, PRIMARY.grant()));
-        assert!(!begins(COMPLETE, COMPLETE.become_candidate()));
     }
 }

@@ -32,7 +32,6 @@ use lockstep_fs::StoreError;
 use lockstep_repl::core::{ConnectionId, Core};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::State;
-use lockstep_roles::RoleChange;
 use lockstep_sums::SummedBytes;
 use lockstep_types::Osn;
 use parking_lot::Mutex;
@@ -270,19 +269,6 @@ impl Barriers {
         let received = BarrierEvent::Received(message);
         let effects = self.engine.store.barriers().handle(received);
         self.execute(effects);
-    }
-
-    /// A node that begins to lead serves alone: its names are hidden (P28) when this returns. A copy that is made complete by force may
-    /// lack anything.
-    ///
-    /// # Errors
-    /// If the disk fails.
-    pub fn change_role(&self, change: RoleChange) -> Result<(), StoreError> {
-        match (change.begins_to_lead(), change.makes_complete()) {
-            (false, _) => Ok(()),
-            (true, false) => self.engine.store.barriers().hide_names(),
-            (true, true) => self.forget(),
-        }
     }
 
     /// This copy has no base in common with another one any more: the names are gone from stable storage when this returns.

@@ -67,14 +67,15 @@ impl CurrentRole {
             role_file, host, ..
         } = &*self.engine;
         let drawn = host.random_id();
-        let left_out = if change.makes_complete() {
-            skip_numbers(&self.engine, drawn)
+        let prepared = if change.makes_complete() {
+            // This copy may lack anything.
+            let left_out = skip_numbers(&self.engine, drawn);
+            left_out.and_then(|()| self.session().barriers().forget())
         } else {
             Ok(())
         };
-        let forgotten = left_out.and_then(|()| self.session().barriers().change_role(change));
-        let forgotten = forgotten.map_err(std::io::Error::other);
-        let written = forgotten.and_then(|()| role_file.replace(change, drawn));
+        let prepared = prepared.map_err(std::io::Error::other);
+        let written = prepared.and_then(|()| role_file.replace(change, drawn));
         if let Err(error) = &written {
             let datastore = self.engine.name();
             tracing::error!(datastore, %error, "the role cannot be written");

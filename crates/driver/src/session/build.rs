@@ -61,6 +61,11 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
     let state = first_state(config, part, is_in_sync);
     let is_secondary = part == ServicePart::Wait && !role.record.is_primary();
     let is_alone = state.service_mode() == ServiceMode::Alone;
+    if is_alone {
+        // Before anything changes: no mark on stable storage names that.
+        let hidden = store.barriers().hide_names();
+        hidden.map_err(refused(config))?;
+    }
     let has_lost_power = role.lineage.power.has_lost_power;
     let ends_doubts = is_secondary || is_alone || has_lost_power;
     // A resync that was set aside for belongs to an earlier session.

@@ -68,6 +68,8 @@ struct FileState {
     number: u64,
     /// There is no file, and no attempt to make one.
     is_missing: bool,
+    /// The names on stable storage, and whether they are hidden; `None` after a change that has failed.
+    noted: Option<(BarrierNames, bool)>,
 }
 
 /// See the head of this file.
@@ -93,6 +95,7 @@ impl BarrierFile {
         let state = FileState {
             number: newest.map_or(0, |note| note.number),
             is_missing: newest.is_none() && !exists(backing.as_ref())?,
+            noted: newest.map(|_| (names.names, names.is_hidden)),
         };
         let state = Mutex::new(state);
         Ok((Self { backing, state }, names))
@@ -134,7 +137,10 @@ impl BarrierChange<'_> {
         if self.state.is_missing && names == BarrierNames::default() {
             return Ok(());
         }
-        self.state.is_missing = false;
+        if self.state.noted == Some((names, is_hidden)) {
+            return Ok(());
+        }
+        (self.state.is_missing, self.state.noted) = (false, None);
         let number = self.state.number + 1;
         let note = BarrierNote {
             version: VERSION,
@@ -155,7 +161,7 @@ impl BarrierChange<'_> {
         written.map_err(StoreError::disk("write", BARRIER_FILE))?;
         let synced = self.backing.sync_dir(TABLES_DIR);
         synced.map_err(StoreError::disk("sync the names in", TABLES_DIR))?;
-        self.state.number = number;
+        (self.state.number, self.state.noted) = (number, Some((names, is_hidden)));
         Ok(())
     }
 }
