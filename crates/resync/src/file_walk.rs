@@ -209,8 +209,11 @@ fn touched_by(since: &DeltaWalk) -> TouchedPlaces {
     let regions = |ino: &Ino| since.content.get(ino).cloned().unwrap_or_default();
     let inodes = since.touched.iter().map(|ino| (*ino, regions(ino)));
     let from = since.rest.map(|rest| rest.next);
-    let from = if since.all_times { Some(1) } else { from };
-    TouchedPlaces::new(inodes.collect(), from, since.goes_on)
+    let places = TouchedPlaces::new(inodes.collect(), from, since.goes_on);
+    if since.all_times {
+        return places.with_all_records();
+    }
+    places
 }
 
 /// Takes the next files of a delta.

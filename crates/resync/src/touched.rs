@@ -21,6 +21,8 @@ pub struct TouchedPlaces {
     inodes: BTreeMap<Ino, ChangedRegions>,
     /// All inodes from this number on, with all their bytes.
     from: Option<u64>,
+    /// The records of all inodes from this number on.
+    records_from: Option<u64>,
     /// An earlier part of the same resync has touched places that are not among these.
     goes_on: bool,
 }
@@ -30,7 +32,9 @@ pub struct TouchedPlaces {
 pub struct FirstTouched {
     /// Inodes with numbers in this range.
     pub numbers: Range<u64>,
-    /// The touched inodes among them, with their bytes; `None`: all of them, with all their bytes.
+    /// All of them are touched. Otherwise those with bytes are, perhaps with none.
+    pub has_all: bool,
+    /// The touched bytes; `None`: all bytes.
     pub bytes: Option<BTreeMap<Ino, ChangedRegions>>,
 }
 
@@ -38,15 +42,18 @@ impl FirstTouched {
     /// Whether an inode was touched.
     pub fn has(&self, ino: Ino) -> bool {
         let named = self.bytes.as_ref();
-        self.numbers.contains(&ino.get()) && named.is_none_or(|named| named.contains_key(&ino))
+        let is_named = || named.is_none_or(|named| named.contains_key(&ino));
+        self.numbers.contains(&ino.get()) && (self.has_all || is_named())
     }
 
     /// The number of touched inodes below `end`, of `all` inodes there.
     pub fn count_below(&self, end: u64, all: u64) -> u64 {
-        let named = self.bytes.as_ref();
-        named.map_or(all, |named| {
-            named.keys().take_while(|ino| ino.get() < end).count() as u64
-        })
+        match &self.bytes {
+            Some(named) if !self.has_all => {
+                named.keys().take_while(|ino| ino.get() < end).count() as u64
+            }
+            _ => all,
+        }
     }
 
     /// The next touched bytes of a file from `at` on, before `end`.
@@ -69,18 +76,28 @@ impl TouchedPlaces {
         Self {
             inodes,
             from,
+            records_from: None,
             goes_on,
+        }
+    }
+
+    /// The same places, and all records.
+    pub(crate) fn with_all_records(self) -> Self {
+        let records_from = Some(1);
+        Self {
+            records_from,
+            ..self
         }
     }
 
     /// Whether no place is left.
     pub fn is_empty(&self) -> bool {
-        self.inodes.is_empty() && self.from.is_none()
+        self.inodes.is_empty() && self.all_from().is_none()
     }
 
     /// The number from which on all inodes are touched.
-    pub const fn all_from(&self) -> Option<u64> {
-        self.from
+    pub fn all_from(&self) -> Option<u64> {
+        self.from.into_iter().chain(self.records_from).min()
     }
 
     /// The inodes that are named one by one.
@@ -88,9 +105,10 @@ impl TouchedPlaces {
         self.inodes.keys().copied()
     }
 
-    /// The number of inodes that are named one by one.
+    /// The number of inodes that are named one by one, and are not among [`Self::all_from`].
     pub fn named(&self) -> u64 {
-        self.inodes.len() as u64
+        let all_from = self.all_from().unwrap_or(u64::MAX);
+        self.inodes().take_while(|ino| ino.get() < all_from).count() as u64
     }
 
     /// Adds the places of the next part of a resync. `knows_earlier`: these have the places of every earlier part.
@@ -99,6 +117,7 @@ impl TouchedPlaces {
             self.from = Some(1);
         }
         self.from = self.from.into_iter().chain(more.from).min();
+        self.records_from = self.records_from.into_iter().chain(more.records_from).min();
         for (ino, regions) in more.inodes {
             let touched = self.inodes.entry(ino).or_default();
             for run in regions.iter() {
@@ -108,32 +127,46 @@ impl TouchedPlaces {
         let runs: usize = self.inodes.values().map(ChangedRegions::runs).sum();
         if self.inodes.len() + runs > NAMED_MAX {
             self.from = Some(1);
-            self.inodes.clear();
+        }
+        if let Some(from) = self.from {
+            self.inodes.retain(|ino, _| ino.get() < from);
         }
     }
 
     /// The first inodes, without those after them; `None` if none is left.
     pub fn first(&self) -> Option<FirstTouched> {
-        let named = self.inodes.keys().next().map(|ino| ino.get());
-        if let Some(from) = self.from
-            && named.is_none_or(|named| named >= from)
-        {
+        let named = self.inodes().next().map(Ino::get);
+        let start = named.into_iter().chain(self.all_from()).min()?;
+        if self.from.is_some_and(|from| from <= start) {
             return Some(FirstTouched {
-                numbers: from..u64::MAX,
+                numbers: start..u64::MAX,
+                has_all: true,
                 bytes: None,
             });
         }
-        let start = named?;
-        let end = start
-            .saturating_add(NUMBERS_MAX)
-            .min(self.from.unwrap_or(u64::MAX));
-        let among = self.inodes.iter().take_while(|(ino, _)| ino.get() < end);
-        let bytes: BTreeMap<_, _> = among.map(|(ino, bytes)| (*ino, bytes.clone())).collect();
-        let last = bytes.keys().next_back().map_or(start, |ino| ino.get());
+        let has_all = self.records_from.is_some_and(|from| from <= start);
+        let numbers = start..self.end_of_first(start, has_all);
+        let among = self.inodes.iter();
+        let among = among.take_while(|(ino, _)| numbers.contains(&ino.get()));
+        let bytes = among.map(|(ino, bytes)| (*ino, bytes.clone())).collect();
         Some(FirstTouched {
-            numbers: start..last.saturating_add(1),
+            numbers,
+            has_all,
             bytes: Some(bytes),
         })
+    }
+
+    /// The end of the first inodes, of which no more than [`NUMBERS_MAX`] are named.
+    fn end_of_first(&self, start: u64, has_all: bool) -> u64 {
+        let from = self.from.unwrap_or(u64::MAX);
+        if has_all {
+            let beyond = self.inodes().nth(NUMBERS_MAX as usize).map(Ino::get);
+            return beyond.unwrap_or(u64::MAX).min(from);
+        }
+        let end = start.saturating_add(NUMBERS_MAX);
+        let end = end.min(self.all_from().unwrap_or(u64::MAX));
+        let last = self.inodes().take_while(|ino| ino.get() < end).last();
+        last.map_or(start, Ino::get).saturating_add(1)
     }
 
     /// The inodes below this number are equal on both nodes.
@@ -143,10 +176,10 @@ impl TouchedPlaces {
         {
             first.remove();
         }
-        if let Some(from) = &mut self.from {
-            *from = number.max(*from);
+        for from in [&mut self.from, &mut self.records_from] {
+            *from = from.map(|from| from.max(number));
+            from.take_if(|from| *from == u64::MAX);
         }
-        self.from = self.from.filter(|from| *from < u64::MAX);
     }
 }
 
@@ -223,6 +256,23 @@ mod tests {
         assert_eq!(next(4, PART), Some(4 * PART..5 * PART));
         assert_eq!(first.numbers, 3..5);
         assert!(first.has(ino(4)) && !first.has(ino(5)));
+    }
+
+    /// Too many records have changed to name them. No byte is touched beside the named ones.
+    #[test]
+    fn all_records_are_compared_with_the_named_bytes() {
+        let numbers_of_named: Vec<u64> = (2..=600).step_by(2).collect();
+        let mut touched = named(&numbers_of_named).with_all_records();
+        assert_eq!((touched.all_from(), touched.named()), (Some(1), 0));
+        let first = touched.first().unwrap();
+        assert_eq!(first.numbers, 1..514, "256 of them are named");
+        assert!(first.has(ino(1)) && first.has(ino(3)) && !first.has(ino(514)));
+        assert_eq!(first.next_bytes(ino(3), 0, PART), None);
+        assert_eq!(first.next_bytes(ino(4), 0, PART), Some(0..PART));
+        touched.proved_below(200);
+        assert_eq!(numbers(&touched), Some(200..u64::MAX));
+        touched.proved_below(u64::MAX);
+        assert!(touched.is_empty());
     }
 
     #[test]

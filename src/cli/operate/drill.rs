@@ -15,7 +15,7 @@ use lockstepfs::control::{ControlClient, RoleCommand};
 
 use crate::cli::arguments::RunningNodeArgs;
 use crate::cli::inspect::status;
-use crate::cli::operate::failover::departure;
+use crate::cli::operate::failover::{departure, unproved};
 use crate::cli::outcome::NO;
 use crate::cli::terminal::{duration, say, warn};
 
@@ -120,8 +120,9 @@ impl<'a> Drill<'a> {
             duration(Duration::from_millis(report.pause_ms)),
         );
         let (generation, address) = (report.generation, departure(&report));
+        let unproved = unproved(&report);
         say(&format!(
-            "there     {took}: the other node serves (generation {generation}); requests waited {pause}{address}\n"
+            "there     {took}: the other node serves (generation {generation}); requests waited {pause}{address}{unproved}\n"
         ))?;
         self.wait("in sync", |store| {
             store.settings.role == Role::Secondary && store.sync.in_sync

@@ -61,7 +61,7 @@ fn rest(report: &RoleReport) -> String {
 }
 
 /// Why the copies were not proved to be the same, for people; empty if they were.
-fn unproved(report: &RoleReport) -> String {
+pub(in crate::cli) fn unproved(report: &RoleReport) -> String {
     report.unproved.as_ref().map_or_else(String::new, |why| {
         format!("; THE COPIES WERE NOT PROVED TO BE THE SAME: {why}")
     })

@@ -32,17 +32,16 @@ impl ResyncJobs {
         let rest = from.map(|from| source.view().census(from, u64::MAX));
         let rest = rest.transpose()?.map_or(0, |census| census.inodes);
         self.progress.begin_proof(named + rest);
-        let mut sent_again = BTreeSet::new();
         while let Some(first) = self.unproved.first() {
             if is_active(Mutant::InSyncUnproved) {
                 break;
             }
-            let next = self.prove_first(source, peer, locks, &first, &mut sent_again)?;
+            let next = self.prove_first(source, peer, locks, &first)?;
             self.unproved.proved_below(next);
         }
-        self.unproved.end();
-        if !sent_again.is_empty() {
-            self.engine.notes.note_sent_again(sent_again.len() as u64);
+        let sent_again = self.unproved.end();
+        if sent_again > 0 {
+            self.engine.notes.note_sent_again(sent_again);
         }
         Ok(())
     }
@@ -53,7 +52,6 @@ impl ResyncJobs {
         peer: &RemotePeer,
         locks: &dyn Locks,
         first: &FirstTouched,
-        sent_again: &mut BTreeSet<Ino>,
     ) -> Result<u64, ResyncError> {
         let store = &self.engine.store;
         let sums = &StoreSums::of(store);
@@ -71,13 +69,13 @@ impl ResyncJobs {
             }
             let files = found.differences.iter();
             let files: BTreeSet<Ino> = files.filter_map(|found| Ino::new(found.ino)).collect();
+            self.unproved.note_sent_again(&files);
             for ino in &files {
                 // The secondary may lose them with its power before the next barrier.
-                // store.barriers().mark_write(*ino, 0, u64::MAX);
+                store.barriers().mark_write(*ino, 0, u64::MAX);
             }
             let sent = lockstep_resync::send_again(source, peer, locks, &files)?;
             self.progress.content.bytes_sent.add(sent);
-            sent_again.extend(files);
         }
         Ok(first.numbers.end)
     }

@@ -4,9 +4,11 @@
 //! proves the rest later. The notes end with the session; the delta says whether an earlier session, or an earlier process, has touched
 //! places that the notes lack, and then everything is compared by its sums.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lockstep_resync::{FirstTouched, TouchedPlaces};
+use lockstep_types::Ino;
 use parking_lot::Mutex;
 
 /// After so many resyncs in a row that could not be proved, the next one waits for [`REST`].
@@ -44,6 +46,8 @@ struct UnprovedNotes {
     places: TouchedPlaces,
     /// A resync has noted its places, so these are those of all of its parts.
     is_begun: bool,
+    /// Inodes that were found to differ, and that any part of the resync has sent again.
+    sent_again: BTreeSet<Ino>,
 }
 
 impl UnprovedPlaces {
@@ -62,6 +66,11 @@ impl UnprovedPlaces {
     /// The inodes below this number are proved.
     pub fn proved_below(&self, number: u64) {
         self.notes.lock().places.proved_below(number);
+    }
+
+    /// The proof has found that inodes differ, and sends them again.
+    pub fn note_sent_again(&self, inodes: &BTreeSet<Ino>) {
+        self.notes.lock().sent_again.extend(inodes);
     }
 
     /// The number of inodes that are named one by one, and the number from which on all are touched.
@@ -87,16 +96,26 @@ impl UnprovedPlaces {
         rest
     }
 
-    /// Everything is proved, and the next resync begins with nothing.
-    pub fn end(&self) {
-        *self.notes.lock() = UnprovedNotes::default();
+    /// Everything is proved, and the next resync begins with nothing. Returns the number of inodes that this one has sent again.
+    pub fn end(&self) -> u64 {
+        let ended = std::mem::take(&mut *self.notes.lock());
         *self.failures.lock() = Failures::default();
+        ended.sent_again.len() as u64
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_sent_again_is_counted_over_all_parts_of_a_resync() {
+        let unproved = UnprovedPlaces::default();
+        for number in [2, 3, 2] {
+            unproved.note_sent_again(&BTreeSet::from([Ino::new(number).unwrap()]));
+        }
+        assert_eq!((unproved.end(), unproved.end()), (2, 0));
+    }
 
     #[test]
     fn the_third_failure_in_a_row_brings_a_rest() {
