@@ -160,8 +160,9 @@ impl TouchedPlaces {
     fn end_of_first(&self, start: u64, has_all: bool) -> u64 {
         let from = self.from.unwrap_or(u64::MAX);
         if has_all {
-            let beyond = self.inodes().nth(NUMBERS_MAX as usize).map(Ino::get);
-            return beyond.unwrap_or(u64::MAX).min(from);
+            let mut beyond = (0..).zip(self.inodes());
+            let beyond = beyond.find(|(number, _)| *number == NUMBERS_MAX);
+            return beyond.map_or(u64::MAX, |(_, ino)| ino.get()).min(from);
         }
         let end = start.saturating_add(NUMBERS_MAX);
         let end = end.min(self.all_from().unwrap_or(u64::MAX));
