@@ -27,20 +27,6 @@ pub(super) struct Lead {
     pub applied: Osn,
 }
 
-impl Lead {
-    /// The lead of a rest that says of no copy, by itself, how the copy differs.
-    pub const fn of_no_copy(led: Generation) -> Self {
-        Self {
-            led,
-            base: led,
-            applied: Osn {
-                generation: led,
-                sequence: u64::MAX,
-            },
-        }
-    }
-}
-
 /// The words of a delta in the header of its table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DeltaWords {

@@ -8,7 +8,7 @@
 
 use lockstep_delta::{BarrierName, MarkAccount, MarkPage};
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{Generation, Ino};
+use lockstep_types::{Generation, Ino, Osn};
 
 use super::kept::{KeptDelta, Lead};
 use super::requests::RestEnd;
@@ -129,9 +129,16 @@ impl DeltaTracker {
         let knows_changes = self.intervals.has_changed_nothing_alone();
         self.end_in(&mut state, RestEnd::Lost);
         if knows_changes {
-            let lead = Lead::of_no_copy(led);
-            state.kept.begun(lead);
-            self.note_alone(&mut state, Alone::of(lead));
+            let taken = Lead {
+                led,
+                base: led,
+                applied: Osn::ZERO,
+            };
+            // It counts for no copy by its generation: such a copy has mirrored changes that this node may have lost.
+            let mut alone = Alone::of(taken);
+            alone.resync.begin_without_namespace();
+            state.kept.begun_without_namespace(taken);
+            self.note_alone(&mut state, alone);
         }
     }
 }

@@ -224,7 +224,7 @@ fn both_alone(mutant: Option<Mutant>) -> (Rejoin, bool) {
     activate(mutant);
     let rejoin = rejoin(&mut cluster, SECONDARY);
     activate(None);
-    let differs = rejoin.differed || !is_identical(&mut cluster);
+    let differs = rejoin.differed || !cluster.compare().unwrap().is_identical();
     (rejoin, differs)
 }
 
@@ -256,7 +256,7 @@ fn leads_on(alone: bool, mutant: Option<Mutant>) -> (Rejoin, bool) {
     }
     let rejoin = rejoin(&mut cluster, SECONDARY);
     activate(None);
-    let differs = rejoin.differed || !is_identical(&mut cluster);
+    let differs = rejoin.differed || !cluster.compare().unwrap().is_identical();
     (rejoin, differs)
 }
 
