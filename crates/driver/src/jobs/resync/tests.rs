@@ -11,7 +11,7 @@ use lockstep_fs::record;
 use lockstep_link::{FrameRef, LinkError, Payload, ReceiveFrames, SendFrames};
 use lockstep_repl::checked::SumsWord;
 use lockstep_repl::message::{
-    ContentSource, Envelope, Message, PROTOCOL_VERSION, Request, Response, Welcome,
+    ContentSource, Envelope, MarkAccount, Message, PROTOCOL_VERSION, Request, Response, Welcome,
 };
 use lockstep_repl::state::State;
 use lockstep_roles::{RoleOffer, RoleRecord};
@@ -201,7 +201,7 @@ fn in_sync() -> (Place, Secondary) {
         applied,
         waiting: Vec::new(),
         room: Room::ALL,
-        barriers: Vec::new(),
+        marks: MarkAccount::default(),
     }));
     loop {
         let (id, request, _) = secondary.question();
