@@ -19,6 +19,14 @@ pub struct MarkAccount {
 }
 
 impl MarkAccount {
+    /// Whether this node has the marks of each interval after a barrier that it knows.
+    pub fn covers(&self, base: BarrierName) -> bool {
+        let reaches = self
+            .covered_after
+            .is_some_and(|after| after <= base.through);
+        reaches && self.known.contains(&base)
+    }
+
     /// The youngest barrier that both nodes know by name, and since which one of them has the marks of each interval.
     pub fn base_with(&self, peer: &Self) -> Option<BarrierName> {
         match CopyDifference::between(&self.of_copy(), &peer.of_copy()) {
@@ -35,6 +43,15 @@ impl MarkAccount {
             boundary: None,
         }
     }
+}
+
+/// The base of a resync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResyncBase {
+    /// The barrier.
+    pub name: BarrierName,
+    /// The other node has marks since then that the source of the resync lacks.
+    pub needs_marks: bool,
 }
 
 /// A part of the marks of a node since a barrier.

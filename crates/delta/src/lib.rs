@@ -23,7 +23,7 @@ pub mod coverage;
 pub mod difference;
 pub mod interval;
 
-pub use account::{MarkAccount, MarkPage};
+pub use account::{MarkAccount, MarkPage, ResyncBase};
 pub use announced::{AnnouncedRegions, FileRegions, RegionRun};
 pub use barrier::BarrierMachine;
 pub use barrier_events::{BarrierEffect, BarrierEvent, BarrierMessage};

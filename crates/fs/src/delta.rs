@@ -82,6 +82,7 @@ use resync_part::ResyncPart;
 pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles};
 use table::sync_tables;
 pub use table::{MarkTableSizes, make_table};
+use told_marks::rest_after_power_loss;
 
 /// The operations that the primary may not have applied.
 struct Following {
@@ -225,11 +226,20 @@ impl DeltaTracker {
 
     /// This node leads in generation `led`, without the other node. A secondary goes on from the operations that it followed; a
     /// node that led in this generation before it was stopped goes on with its delta. A delta that does not know yet which
-    /// operations the old primary has applied ends.
-    pub fn lead_alone(&self, led: Generation) {
+    /// operations the old primary has applied ends. After a loss of power of this node a delta begins that counts beside the marks of
+    /// the other node.
+    pub fn lead_alone(&self, led: Generation, has_lost_power: bool) {
         let mut state = self.state();
         match std::mem::take(&mut state.delta) {
             Delta::Alone(alone) if alone.lead.led == led => state.delta = Delta::Alone(alone),
+            _ if has_lost_power => {
+                let rest = rest_after_power_loss(&self.intervals.account(true), led);
+                self.end_in(&mut state, RestEnd::Lost);
+                if let Some(alone) = rest {
+                    state.kept.begun_without_namespace(alone.lead);
+                    self.note_alone(&mut state, alone);
+                }
+            }
             Delta::Following(following) => {
                 self.end_in(&mut state, RestEnd::Contained);
                 if let Some(applied) = following.applied {

@@ -91,6 +91,14 @@ pub fn send_again(
     Ok(progress.bytes_sent.get())
 }
 
+/// The files of which more is to be sent.
+#[derive(Default)]
+struct LaterFiles {
+    suspects: VecDeque<Suspect>,
+    /// Files with reserved space, which is sent once their content is equal.
+    reserved: VecDeque<Ino>,
+}
+
 /// The state of a transfer of the content.
 struct ContentSender<'a> {
     content: SummedContent<'a>,
@@ -99,14 +107,12 @@ struct ContentSender<'a> {
     locks: &'a dyn Locks,
     progress: &'a JobProgress,
     walk: FileWalk<'a>,
-    /// The files of the jobs, of `suspects` and of `reserved`.
+    /// The files of the jobs, and of `later`.
     open: OpenFiles,
-    suspects: VecDeque<Suspect>,
+    later: LaterFiles,
     tells_bytes: TellsBytes,
     /// Whether the next piece is compared by one hash before its blocks are: the last compared piece was equal.
     compares_runs: bool,
-    /// Files with reserved space, which is sent once their content is equal.
-    reserved: VecDeque<Ino>,
     /// In the order of their last requests, in which the secondary answers.
     jobs: VecDeque<ContentJob<'a>>,
     /// Sum of the costs of all jobs.
@@ -137,10 +143,9 @@ impl<'a> ContentSender<'a> {
             progress,
             walk,
             open: OpenFiles::default(),
-            suspects: VecDeque::new(),
+            later: LaterFiles::default(),
             tells_bytes: TellsBytes::default(),
             compares_runs: true,
-            reserved: VecDeque::new(),
             jobs: VecDeque::new(),
             under_way: JobCost {
                 requests: 0,
@@ -152,9 +157,9 @@ impl<'a> ContentSender<'a> {
     /// Makes all files equal.
     fn run(mut self) -> Result<(), ResyncError> {
         loop {
-            if let Some(suspect) = self.suspects.pop_front() {
+            if let Some(suspect) = self.later.suspects.pop_front() {
                 self.send_piece(suspect)?;
-            } else if let Some(ino) = self.reserved.pop_front() {
+            } else if let Some(ino) = self.later.reserved.pop_front() {
                 self.send_reserved(ino)?;
             } else if !self.set_times_of_batch()? && !self.finish_oldest()? {
                 return Ok(());
@@ -269,7 +274,7 @@ impl<'a> ContentSender<'a> {
             self.open.begin(*ino);
         }
         self.suspect(batch.described, batch.changed, answers);
-        self.reserved.extend(batch.reserved);
+        self.later.reserved.extend(batch.reserved);
         for ino in files {
             self.end_part(ino);
         }
@@ -381,7 +386,7 @@ impl<'a> ContentSender<'a> {
             let differs = is_untold || !is_equal && answers.differs(number);
             if differs && suspect.next_changed().is_some() {
                 self.open.begin(ino);
-                self.suspects.push_back(suspect);
+                self.later.suspects.push_back(suspect);
             }
         }
     }
@@ -402,7 +407,7 @@ impl<'a> ContentSender<'a> {
         match self.begin_next_piece(&suspect)? {
             Some(next) => {
                 suspect.next = next;
-                self.suspects.push_front(suspect);
+                self.later.suspects.push_front(suspect);
             }
             None => self.end_part(ino),
         }

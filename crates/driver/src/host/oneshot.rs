@@ -41,7 +41,7 @@ impl<T> Drop for Promise<T> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PromiseOutcome<T> {
     /// The value.
-    Kept(T),
+    Fulfilled(T),
     /// There will be none.
     Never,
     /// It was not given in time.
@@ -69,7 +69,7 @@ impl<T> Awaited<T> {
         self.value
             .lock()
             .take()
-            .map_or(PromiseOutcome::Never, PromiseOutcome::Kept)
+            .map_or(PromiseOutcome::Never, PromiseOutcome::Fulfilled)
     }
 
     /// Waits for the value; `None` if there will be none.
@@ -100,7 +100,7 @@ mod tests {
         kept.keep(4);
         assert_eq!(
             awaited.get_until(&host, Duration::ZERO),
-            PromiseOutcome::Kept(4)
+            PromiseOutcome::Fulfilled(4)
         );
         let (dropped, awaited) = promise::<u8>(&host);
         drop(dropped);

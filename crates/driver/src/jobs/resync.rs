@@ -145,6 +145,12 @@ const DIFFERED: &str = "the secondary's copy differed in files that the last res
 /// A job over a connection, and the event that follows from it.
 type TransferJob = fn(&ResyncJobs, &RemotePeer) -> Result<Event, ResyncError>;
 
+/// The comparisons that this node begins by itself.
+struct OwnChecks {
+    scrub: Scrub,
+    daily: DailyCheck,
+}
+
 /// See the head of this file.
 pub(crate) struct ResyncJobs {
     engine: Arc<Engine>,
@@ -162,8 +168,7 @@ pub(crate) struct ResyncJobs {
     /// The places that the resync has touched, and that are not proved: the nodes are not in sync before.
     unproved: UnprovedPlaces,
     pace: ResyncPace,
-    scrub: Scrub,
-    daily: DailyCheck,
+    own_checks: OwnChecks,
 }
 
 impl ResyncJobs {
@@ -189,8 +194,10 @@ impl ResyncJobs {
             progress: ResyncMeter::default(),
             touched: TouchedInodes::default(),
             unproved: UnprovedPlaces::default(),
-            scrub: Scrub::default(),
-            daily,
+            own_checks: OwnChecks {
+                scrub: Scrub::default(),
+                daily,
+            },
         }
     }
 
@@ -454,11 +461,11 @@ impl ResyncJobs {
     /// returns. `None` if no barrier is a base.
     fn adopt_base(&self, peer: &RemotePeer) -> Result<Option<BarrierName>, ResyncError> {
         let (delta, account) = (self.engine.store.delta(), &peer.connection.copy.marks);
-        let Some(name) = delta.base_with(account) else {
+        let Some(base) = delta.base_with(account) else {
             return Ok(None);
         };
-        let told = if delta.needs_marks(name, account) {
-            match peer_marks::ask(peer, name)? {
+        let told = if base.needs_marks {
+            match peer_marks::ask(peer, base.name)? {
                 Some(told) => told,
                 None => return Ok(None),
             }
@@ -466,8 +473,8 @@ impl ResyncJobs {
             Vec::new()
         };
         let led = self.replication.generation();
-        let is_adopted = delta.adopt_base(name, led, account, &told);
-        Ok(is_adopted.then_some(name))
+        let is_adopted = delta.adopt_base(base.name, led, account, &told);
+        Ok(is_adopted.then_some(base.name))
     }
 
     /// The base of the secondary's copy, whose namespace is equal now. A resync of everything has given it one (rule P24).

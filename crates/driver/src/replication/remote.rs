@@ -125,15 +125,15 @@ impl Peer for RemotePeer {
                 (None, _) => PromiseOutcome::Never,
                 (Some(awaited), None) => awaited
                     .get()
-                    .map_or(PromiseOutcome::Never, PromiseOutcome::Kept),
+                    .map_or(PromiseOutcome::Never, PromiseOutcome::Fulfilled),
                 (Some(awaited), Some(until)) => awaited.get_until(host, until),
             };
             match answer {
-                PromiseOutcome::Kept(Ok(response)) => {
+                PromiseOutcome::Fulfilled(Ok(response)) => {
                     answered.note(&engine.disk.count);
                     Ok(response)
                 }
-                PromiseOutcome::Kept(Err(reason)) => Err(PeerError::Failed { what, reason }),
+                PromiseOutcome::Fulfilled(Err(reason)) => Err(PeerError::Failed { what, reason }),
                 PromiseOutcome::Never => Err(PeerError::Lost),
                 PromiseOutcome::Late => Err(PeerError::Late { what }),
             }

@@ -42,11 +42,8 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
             let noted = engine.role_file.note_unsynced();
             noted.map_err(failed(config))?;
         }
-        if role.lineage.power.has_lost_power {
-            store.delta().lead_after_power_loss(role.record.generation);
-        } else {
-            begin_delta_of_lead(store, role.record.generation, is_in_sync);
-        }
+        let has_lost_power = role.lineage.power.has_lost_power;
+        begin_delta_of_lead(store, role.record.generation, is_in_sync, has_lost_power);
     }
     if !is_in_sync {
         // Before the tables are made anew.
@@ -82,12 +79,17 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
 
 /// Begins the delta of a primary, before anything changes. A node that has just taken over goes on from the operations that
 /// it followed. A primary that was stopped while it was alone goes on with the delta that it has kept.
-fn begin_delta_of_lead(store: &Store, generation: Generation, is_in_sync: bool) {
+fn begin_delta_of_lead(
+    store: &Store,
+    generation: Generation,
+    is_in_sync: bool,
+    has_lost_power: bool,
+) {
     let delta = store.delta();
-    if is_in_sync {
+    if is_in_sync && !has_lost_power {
         delta.begin_alone(generation);
     } else {
-        delta.lead_alone(generation);
+        delta.lead_alone(generation, has_lost_power);
     }
 }
 

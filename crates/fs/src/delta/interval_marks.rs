@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use lockstep_delta::{
-    BarrierEffect, BarrierEvent, BarrierMachine, BarrierName, BarrierNames, Column, CopyAccount,
-    CopyDifference, Interval, MarkAccount, MarkColumns, MarkCoverage,
+    BarrierEffect, BarrierEvent, BarrierMachine, BarrierName, BarrierNames, Column, Interval,
+    MarkAccount, MarkColumns, MarkCoverage,
 };
 use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -482,11 +482,6 @@ impl IntervalMarks {
         Ok(())
     }
 
-    /// The barriers that this node knows.
-    pub fn known_barriers(&self) -> Vec<BarrierName> {
-        self.machine(|machine| machine.known().collect())
-    }
-
     /// Removes the names from stable storage, and drops all marks and the coverage.
     pub fn forget(&self) -> Result<(), StoreError> {
         self.lose_coverage();
@@ -502,22 +497,6 @@ impl IntervalMarks {
 
 /// The base of a resync.
 impl IntervalMarks {
-    /// The youngest barrier that both nodes know by name and after which this node has all marks. `known`: the names that the other
-    /// node knows.
-    pub fn base_with(&self, known: &[BarrierName]) -> Option<BarrierName> {
-        let state = self.state.lock();
-        let own = CopyAccount::new(&state.machine, state.coverage, None);
-        let other = CopyAccount {
-            known: known.to_vec(),
-            coverage: MarkCoverage::after_power_loss(None),
-            boundary: None,
-        };
-        match CopyDifference::between(&own, &other) {
-            CopyDifference::Since(name) => Some(name),
-            CopyDifference::Rest | CopyDifference::Everything => None,
-        }
-    }
-
     /// The account of this node. `has_rest`: the delta has each change that the columns lack.
     pub(super) fn account(&self, has_rest: bool) -> MarkAccount {
         let state = self.state.lock();
@@ -528,12 +507,6 @@ impl IntervalMarks {
             covered_after: state.live_after,
             served_alone: state.is_hidden,
         }
-    }
-
-    /// Whether this node knows a barrier, and has changed nothing alone since.
-    pub(super) fn has_changed_nothing_alone(&self) -> bool {
-        let state = self.state.lock();
-        !state.is_hidden && state.machine.known().next().is_some()
     }
 
     /// Calls `take` with each column that may have marks after a barrier.

@@ -15,7 +15,7 @@ use super::kept::{KeptDelta, Lead};
 use super::kept_column::KeptColumn;
 use super::requests::{DeltaRequest, RestEnd};
 use super::resync_part::ChangedRecords;
-use super::told_marks::adopt_page;
+use super::told_marks::{adopt_page, common_base};
 use super::{Alone, Delta, DeltaState, DeltaTracker};
 
 /// Begins and ends that wait for no disk.
@@ -106,7 +106,10 @@ impl DeltaTracker {
         told: &[MarkPage],
     ) -> bool {
         let mut state = self.state();
-        let is_base = |has_rest| self.common_base(has_rest, peer) == Some(name);
+        let is_base = |has_rest| {
+            let own = self.intervals.account(has_rest);
+            common_base(&own, has_rest, peer) == Some(name)
+        };
         if !is_base(matches!(state.delta, Delta::Alone(_))) {
             return false;
         }

@@ -61,7 +61,7 @@ fn a_follower_forgets_what_its_primary_has_applied_and_nothing_else() {
     delta.note_done_below(osn(12));
     note(&delta, 13);
     // Operation 12 is not done, and 13 neither.
-    delta.lead_alone(Generation::FIRST);
+    delta.lead_alone(Generation::FIRST, false);
     let kept = files(&delta).unwrap();
     assert!(kept.contains(&12) && kept.contains(&13), "{kept:?}");
     assert!(
@@ -76,7 +76,7 @@ fn a_follower_that_does_not_know_its_primary_has_no_delta() {
     delta.follow(Generation::FIRST, osn(10));
     note(&delta, 11);
     delta.note_done_below(osn(10));
-    delta.lead_alone(Generation::FIRST);
+    delta.lead_alone(Generation::FIRST, false);
     assert_eq!(files(&delta), None);
 }
 

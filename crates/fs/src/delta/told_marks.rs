@@ -6,12 +6,11 @@
 //!   power is no change: the other node has the marks of these places.
 //! - The marks of the other node are in the rest of the source before the other copy takes anything.
 
-use lockstep_delta::{BarrierName, MarkAccount, MarkPage};
+use lockstep_delta::{BarrierName, MarkAccount, MarkPage, ResyncBase};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Generation, Ino, Osn};
 
 use super::kept::{KeptDelta, Lead};
-use super::requests::RestEnd;
 use super::resync_part::ChangedRecords;
 use super::{Alone, Delta, DeltaTracker};
 
@@ -100,47 +99,42 @@ impl DeltaTracker {
 impl DeltaTracker {
     /// The youngest barrier that both nodes know by name, and since which the marks of both name each place at which the copies may
     /// differ. `peer`: the account of the other node.
-    pub fn base_with(&self, peer: &MarkAccount) -> Option<BarrierName> {
+    pub fn base_with(&self, peer: &MarkAccount) -> Option<ResyncBase> {
         let has_rest = matches!(self.state().delta, Delta::Alone(_));
-        self.common_base(has_rest, peer)
-    }
-
-    /// As [`Self::base_with`]. `has_rest`: this node has a rest.
-    pub(super) fn common_base(&self, has_rest: bool, peer: &MarkAccount) -> Option<BarrierName> {
         let own = self.intervals.account(has_rest);
-        let knows_changes = has_rest || own.covered_after.is_some();
-        own.base_with(peer).filter(|_| knows_changes)
+        let name = common_base(&own, has_rest, peer)?;
+        let needs_marks = peer.served_alone || !own.covers(name);
+        Some(ResyncBase {
+            name,
+            needs_marks: needs_marks && !is_active(Mutant::MarksUnasked),
+        })
     }
+}
 
-    /// Whether the other node has marks since a base that this node lacks.
-    pub fn needs_marks(&self, base: BarrierName, peer: &MarkAccount) -> bool {
-        let is_needed = peer.served_alone || self.intervals.base_with(&[base]).is_none();
-        is_needed && !is_active(Mutant::MarksUnasked)
-    }
+/// As [`DeltaTracker::base_with`], by the account of this node. `has_rest`: the node has a rest.
+pub(super) fn common_base(
+    own: &MarkAccount,
+    has_rest: bool,
+    peer: &MarkAccount,
+) -> Option<BarrierName> {
+    let knows_changes = has_rest || own.covered_after.is_some();
+    own.base_with(peer).filter(|_| knows_changes)
+}
 
-    /// This node has lost power, and leads in generation `led` without the other node. Its barriers are those that it had reached, and
-    /// its rest begins now: the other node has the marks of all changes before. A node that has served alone since its last barrier goes on
-    /// with the rest of this run, or knows no barrier any more.
-    pub fn lead_after_power_loss(&self, led: Generation) {
-        let mut state = self.state();
-        if matches!(&state.delta, Delta::Alone(alone) if alone.lead.led == led) {
-            return;
-        }
-        let knows_changes = self.intervals.has_changed_nothing_alone();
-        self.end_in(&mut state, RestEnd::Lost);
-        if knows_changes {
-            let taken = Lead {
-                led,
-                base: led,
-                applied: Osn::ZERO,
-            };
-            // It counts for no copy by its generation: such a copy has mirrored changes that this node may have lost.
-            let mut alone = Alone::of(taken);
-            alone.resync.begin_without_namespace();
-            state.kept.begun_without_namespace(taken);
-            self.note_alone(&mut state, alone);
-        }
+/// The rest of a node that has lost power, and leads in generation `led` without the other node, which has the marks of all changes before.
+/// `None` if the node has served alone since its last barrier: then nothing names what it has done.
+pub(super) fn rest_after_power_loss(own: &MarkAccount, led: Generation) -> Option<Alone> {
+    if own.served_alone || own.known.is_empty() {
+        return None;
     }
+    // It counts for no copy by its generation: such a copy has mirrored changes that this node may have lost.
+    let mut alone = Alone::of(Lead {
+        led,
+        base: led,
+        applied: Osn::ZERO,
+    });
+    alone.resync.begin_without_namespace();
+    Some(alone)
 }
 
 /// Adds the marks of the other node to the rest.

@@ -70,7 +70,7 @@ impl BarrierAccess<'_> {
 
     /// The barriers that this node knows by name.
     pub fn known(self) -> Vec<BarrierName> {
-        self.marks.known_barriers()
+        self.marks.machine(|machine| machine.known().collect())
     }
 
     /// Whether this primary mirrors, and a barrier would drop any mark.

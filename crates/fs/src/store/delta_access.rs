@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_delta::{BarrierName, MarkAccount, MarkPage};
+use lockstep_delta::{BarrierName, MarkAccount, MarkPage, ResyncBase};
 use lockstep_types::{Generation, Ino, Osn};
 
 use super::facade::Store;
@@ -39,15 +39,10 @@ impl DeltaAccess<'_> {
     }
 
     /// This node leads in generation `led`, without the other node: a secondary that has become the primary, or a primary that was
-    /// stopped and goes on.
-    pub fn lead_alone(self, led: Generation) {
-        self.delta.lead_alone(led);
-    }
-
-    /// This node has lost power, and leads in generation `led` without the other node, which has the marks of all changes before. The
-    /// delta counts from now on, beside those marks. Before the names of barriers are hidden.
-    pub fn lead_after_power_loss(self, led: Generation) {
-        self.delta.lead_after_power_loss(led);
+    /// stopped and goes on. After a loss of its power, the other node has the marks of all changes before; to be called before the names
+    /// of barriers are hidden then.
+    pub fn lead_alone(self, led: Generation, has_lost_power: bool) {
+        self.delta.lead_alone(led, has_lost_power);
     }
 
     /// This primary has lost the connection with its secondary. The nodes were in sync, in generation `base`. Changes memory only.
@@ -97,7 +92,7 @@ impl DeltaAccess<'_> {
 /// A resync since a barrier, and the columns.
 impl DeltaAccess<'_> {
     /// Adds all marks since a barrier to the delta, as the begin of a resync whose namespace has not arrived. `led`: the generation
-    /// of this primary. `peer`: the account of the other node. `told`: its marks, if [`Self::needs_marks`]. Returns false if the
+    /// of this primary. `peer`: the account of the other node. `told`: its marks, if [`ResyncBase::needs_marks`]. Returns false if the
     /// barrier is no base ([`Self::base_with`]).
     pub fn adopt_base(
         self,
@@ -112,13 +107,8 @@ impl DeltaAccess<'_> {
 
     /// The youngest barrier that both nodes know by name, and since which the marks of both name each place at which the copies may
     /// differ. `peer`: the account of the other node.
-    pub fn base_with(self, peer: &MarkAccount) -> Option<BarrierName> {
+    pub fn base_with(self, peer: &MarkAccount) -> Option<ResyncBase> {
         self.delta.base_with(peer)
-    }
-
-    /// Whether the other node has marks since a base that this node lacks.
-    pub fn needs_marks(self, base: BarrierName, peer: &MarkAccount) -> bool {
-        self.delta.needs_marks(base, peer)
     }
 
     /// The barriers and the marks of this node, for its greeting.

@@ -111,6 +111,11 @@ fn account(known: &[BarrierName]) -> MarkAccount {
     }
 }
 
+fn base_with(store: &Store, known: &[BarrierName]) -> Option<BarrierName> {
+    let base = store.delta().base_with(&account(known));
+    base.map(|base| base.name)
+}
+
 fn told(store: &Store) -> Vec<u8> {
     let told = store.delta().account().known;
     told.iter().map(|name| name.nonce[0]).collect()
@@ -164,7 +169,7 @@ fn lose_power_at_each_call(verdict: Verdict) {
             let mut node = Node::of(left, open(&new_disk()));
             node.lose_power();
             check(&node.store, ino, calls);
-            assert_eq!(node.store.delta().base_with(&account(&names)), None);
+            assert_eq!(base_with(&node.store, &names), None);
             let reached = known(&node.store);
             let last = names.last().map(|name| name.nonce[0]);
             assert!(last.is_none_or(|last| reached.contains(&last)));
@@ -241,11 +246,11 @@ fn a_kill_keeps_the_marks_of_a_store_and_a_loss_of_power_takes_them() {
     let key = lockstep_fs::keys::inode(made);
     assert!(records.keys.contains(&key), "{records:?}");
     node.kill();
-    assert_eq!(node.store.delta().base_with(&account(&[base])), Some(base));
+    assert_eq!(base_with(&node.store, &[base]), Some(base));
     node.restart();
-    assert_eq!(node.store.delta().base_with(&account(&[base])), Some(base));
+    assert_eq!(base_with(&node.store, &[base]), Some(base));
     node.lose_power();
-    assert_eq!(node.store.delta().base_with(&account(&[base])), None);
+    assert_eq!(base_with(&node.store, &[base]), None);
 }
 
 /// A node that follows marks what it changes, until a resync of its copy begins.
@@ -271,10 +276,7 @@ fn a_node_that_follows_goes_on_with_its_marks() {
     assert!(records.keys.contains(&key), "{records:?}");
     store.delta().end();
     create(&store, 13, "resynced").unwrap();
-    assert_eq!(
-        open(&disk.fork()).delta().base_with(&account(&[base])),
-        None
-    );
+    assert_eq!(base_with(&open(&disk.fork()), &[base]), None);
 }
 
 /// The marks of a secondary begin with the first interval of which it reads. Writes of that interval may be under way, so its barrier
@@ -306,9 +308,8 @@ fn a_turn_begins_the_marks_of_a_node_that_follows() {
     };
     assert!(barriers.note_names(*names).unwrap());
     barriers.handle(BarrierEvent::Synced);
-    let base_with = |name| store.delta().base_with(&account(&[name]));
-    assert_eq!(base_with(name(5)), Some(name(5)));
-    assert_eq!(base_with(name(4)), None);
+    assert_eq!(base_with(&store, &[name(5)]), Some(name(5)));
+    assert_eq!(base_with(&store, &[name(4)]), None);
 }
 
 /// A node that has served alone says so: no other node has marks of its changes. After the next barrier they are of no use any more. After a

@@ -80,7 +80,7 @@ impl Node {
     #[allow(dead_code)] // not every test program has such a primary
     pub fn lead_again(&mut self) {
         self.restart();
-        self.store().delta().lead_alone(Generation::FIRST);
+        self.store().delta().lead_alone(Generation::FIRST, false);
     }
 
     pub fn store(&self) -> &Store {

@@ -76,9 +76,11 @@ impl ResyncJobs {
             .spawn(move || told.keep(jobs.compare_until(until)));
         let (report, through) = match outcome.get_until(host, until) {
             // The failover says that the nodes are not in sync.
-            PromiseOutcome::Kept(None) => return Ok(None),
-            PromiseOutcome::Kept(Some(Ok(compared))) => compared,
-            PromiseOutcome::Kept(Some(Err(error))) => return Ok(Some(self.unproved_for(&error))),
+            PromiseOutcome::Fulfilled(None) => return Ok(None),
+            PromiseOutcome::Fulfilled(Some(Ok(compared))) => compared,
+            PromiseOutcome::Fulfilled(Some(Err(error))) => {
+                return Ok(Some(self.unproved_for(&error)));
+            }
             PromiseOutcome::Never => {
                 return Ok(Some(self.unproved_for(&stopped("the session ends"))));
             }

@@ -14,16 +14,24 @@ impl ResyncJobs {
     /// Begins the comparison of the day on another thread, if it is due and the nodes are in sync. Costs little: each tick asks.
     pub fn look_at_daily_check(self: &Arc<Self>, state: State) {
         let now = self.engine.host.now();
-        if !state.is_in_sync() || !self.daily.take_turn(now) {
+        if !state.is_in_sync() || !self.own_checks.daily.take_turn(now) {
             return;
         }
-        if self.daily.is_running.swap(true, Ordering::AcqRel) {
+        if self
+            .own_checks
+            .daily
+            .is_running
+            .swap(true, Ordering::AcqRel)
+        {
             return;
         }
         let jobs = Arc::clone(self);
         self.replication.spawn(move || {
             jobs.check_of_day();
-            jobs.daily.is_running.store(false, Ordering::Release);
+            jobs.own_checks
+                .daily
+                .is_running
+                .store(false, Ordering::Release);
         });
     }
 

@@ -88,18 +88,26 @@ impl ResyncJobs {
             return;
         };
         let now = engine.host.now();
-        let rests = now < *self.scrub.rests_until.lock();
+        let rests = now < *self.own_checks.scrub.rests_until.lock();
         if rests || !self.replication.state().is_in_sync() {
             return;
         }
-        self.scrub.rest(now + LOOK_EVERY);
-        if self.scrub.is_running.swap(true, Ordering::AcqRel) {
+        self.own_checks.scrub.rest(now + LOOK_EVERY);
+        if self
+            .own_checks
+            .scrub
+            .is_running
+            .swap(true, Ordering::AcqRel)
+        {
             return;
         }
         let jobs = Arc::clone(self);
         self.replication.spawn(move || {
             jobs.scrub_if_due(every);
-            jobs.scrub.is_running.store(false, Ordering::Release);
+            jobs.own_checks
+                .scrub
+                .is_running
+                .store(false, Ordering::Release);
         });
     }
 
@@ -107,14 +115,14 @@ impl ResyncJobs {
     pub fn scrub_status(&self) -> Option<ScrubStatus> {
         let policies = self.engine.config.current().policies;
         policies.scrub_every.seconds()?;
-        let record = self.scrub.record.lock();
+        let record = self.own_checks.scrub.record.lock();
         Some(record.as_ref().map(ScrubRecord::status).unwrap_or_default())
     }
 
     fn scrub_if_due(&self, every: i64) {
         let backing = self.engine.store.backing();
         let now = self.engine.host.time_of_day().secs;
-        let mut record = self.scrub.record.lock().take();
+        let mut record = self.own_checks.scrub.record.lock().take();
         let record = record.get_or_insert_with(|| ScrubRecord::load(backing.as_ref()));
         if record.waits_since == 0 || record.waits_since > now {
             record.waits_since = now;
@@ -125,7 +133,7 @@ impl ResyncJobs {
             let ended = Timestamp { secs, nanos };
             self.engine.notes.begin_proved(pass.through.clone(), ended);
         }
-        *self.scrub.record.lock() = Some(record.clone());
+        *self.own_checks.scrub.record.lock() = Some(record.clone());
         if !record.is_due(every, now) {
             return;
         }
@@ -172,7 +180,7 @@ impl ResyncJobs {
             } else {
                 self.end_pass(record);
             }
-            *self.scrub.record.lock() = Some(record.clone());
+            *self.own_checks.scrub.record.lock() = Some(record.clone());
             if host.since(noted) >= NOTE_EVERY {
                 noted = host.now();
                 self.note_scrub(record);
@@ -226,7 +234,7 @@ impl ResyncJobs {
 
     /// Writes the record. Without it, a later process scrubs some files again.
     fn note_scrub(&self, record: &ScrubRecord) {
-        *self.scrub.record.lock() = Some(record.clone());
+        *self.own_checks.scrub.record.lock() = Some(record.clone());
         if let Err(error) = record.store(self.engine.store.backing().as_ref()) {
             let datastore = self.engine.name();
             tracing::warn!(datastore, %error, "the place of the scrub is not noted");

@@ -20,18 +20,18 @@ const REST: Duration = Duration::from_secs(10 * 60);
 #[derive(Default)]
 pub(super) struct UnprovedPlaces {
     notes: Mutex<UnprovedNotes>,
-    failures: Mutex<Failures>,
+    failures: Mutex<ProofFailures>,
 }
 
 /// The resyncs in a row that could not be proved.
 #[derive(Default)]
-struct Failures {
+struct ProofFailures {
     in_a_row: u32,
     /// The last one has ended its connection, and the next connection has not waited for that.
     is_new: bool,
 }
 
-impl Failures {
+impl ProofFailures {
     const fn rest(&self) -> Duration {
         if self.is_new && self.in_a_row >= FAILURES_MAX {
             REST
@@ -99,7 +99,7 @@ impl UnprovedPlaces {
     /// Everything is proved, and the next resync begins with nothing. Returns the number of inodes that this one has sent again.
     pub fn end(&self) -> u64 {
         let ended = std::mem::take(&mut *self.notes.lock());
-        *self.failures.lock() = Failures::default();
+        *self.failures.lock() = ProofFailures::default();
         ended.sent_again.len() as u64
     }
 }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use lockstep_delta::{BarrierEvent, BarrierName};
 use proptest::prelude::*;
 
-use super::columns::{Since, TableBytes, Tables, begin, change, change_key, complete, turn};
+use super::columns::{
+    Since, TableBytes, Tables, base_with, begin, change, change_key, complete, turn,
+};
 use super::kept::{BASE, LAST};
 use super::*;
 
@@ -280,7 +282,7 @@ fn go_on(delta: &DeltaTracker, is_in_sync: bool) {
         delta.begin_alone(BASE, Osn::ZERO);
         delta.settle();
     } else {
-        delta.lead_alone(BASE);
+        delta.lead_alone(BASE, false);
     }
 }
 
@@ -289,7 +291,7 @@ fn check(run: &Run, bytes: TableBytes, before: &Model, after: &Model) {
     let tables = Tables::of(bytes, run.tables.disk.fork());
     let delta = tables.open(LastUse::of_test());
     go_on(&delta, after.is_in_sync);
-    let Some(base) = delta.barriers().base_with(&run.names) else {
+    let Some(base) = base_with(&delta, &run.names) else {
         return;
     };
     assert!(
@@ -346,6 +348,6 @@ fn the_model_has_bases() {
         run.delta.settle();
     }
     let delta = Tables::of(run.tables.bytes(), run.tables.disk.fork()).open(LastUse::of_test());
-    let base = delta.barriers().base_with(&run.names).unwrap();
+    let base = base_with(&delta, &run.names).unwrap();
     assert!(run.model.turns.contains_key(&base));
 }

@@ -90,6 +90,15 @@ impl Tables {
     }
 }
 
+/// The youngest of these barriers since which a node has all marks.
+pub fn base_with(delta: &DeltaTracker, known: &[BarrierName]) -> Option<BarrierName> {
+    let peer = MarkAccount {
+        known: known.to_vec(),
+        ..MarkAccount::default()
+    };
+    delta.base_with(&peer).map(|base| base.name)
+}
+
 /// The places since a base.
 #[derive(Debug)]
 pub struct Since {
@@ -197,14 +206,14 @@ fn a_base_has_the_marks_since_then_and_no_older_ones() {
     let (tables, delta) = mirroring(64);
     change(&delta, 5, 1);
     change_key(&delta, b"iold");
-    assert_eq!(delta.barriers().base_with(&[]), None);
+    assert_eq!(base_with(&delta, &[]), None);
     let first = barrier(&delta, 1);
     change(&delta, 5, 2);
     change_key(&delta, b"inew");
     let second = turn(&delta, 2).unwrap();
     change(&delta, 5, 3);
-    assert_eq!(delta.barriers().base_with(&[first]), Some(first));
-    assert_eq!(delta.barriers().base_with(&[first, second]), Some(second));
+    assert_eq!(base_with(&delta, &[first]), Some(first));
+    assert_eq!(base_with(&delta, &[first, second]), Some(second));
     // Before the second barrier is complete, and also after a restart.
     let delta = tables.restarted();
     let since = Since::of(&delta, first);
@@ -230,11 +239,7 @@ fn a_mark_that_is_made_before_the_columns_are_emptied_stays() {
         let since = Since::of(&tables.restarted(), name);
         assert!(since.has_part(5, 1) && since.has_part(5, 2) && since.has_part(6, 1));
         assert!(Since::of(&tables.restarted(), next).has_part(6, 1));
-        assert_eq!(
-            delta.barriers().base_with(&[base]),
-            None,
-            "its marks are gone"
-        );
+        assert_eq!(base_with(&delta, &[base]), None, "its marks are gone");
         complete(&delta, next);
         delta.barriers().drop_columns();
         base = next;
@@ -286,13 +291,13 @@ fn a_loss_of_power_leaves_the_names_and_no_coverage() {
     let disk = tables.disk.after_power_loss(Survivors::Nothing, 0);
     let delta = Tables::of(tables.bytes(), disk).open(lost);
     assert!(delta.barriers().known().contains(&name));
-    assert_eq!(delta.barriers().base_with(&[name]), None);
+    assert_eq!(base_with(&delta, &[name]), None);
     // Coverage that begins now is after each barrier that any node may know.
     begin(&delta);
-    assert_eq!(delta.barriers().base_with(&[name]), None);
+    assert_eq!(base_with(&delta, &[name]), None);
     assert!(delta.barriers().machine(BarrierMachine::open) > name.through.next());
     let next = barrier(&delta, 2);
-    assert_eq!(delta.barriers().base_with(&[name, next]), Some(next));
+    assert_eq!(base_with(&delta, &[name, next]), Some(next));
 }
 
 #[test]
@@ -306,7 +311,7 @@ fn marks_beside_a_copy_of_the_store_of_another_opening_do_not_count() {
             ..LastUse::of_test()
         };
         let tables = Tables::of(tables.bytes(), tables.disk.fork());
-        tables.open(last_use).barriers().base_with(&[name])
+        base_with(&tables.open(last_use), &[name])
     };
     assert_eq!(base_at(5), Some(name));
     assert_eq!(base_at(4), None, "the store is older");
@@ -325,12 +330,12 @@ fn a_kill_at_the_opening_keeps_the_coverage() {
         ..LastUse::of_test()
     };
     drop(tables.open(at(5)));
-    assert_eq!(tables.restarted().barriers().base_with(&[name]), None);
+    assert_eq!(base_with(&tables.restarted(), &[name]), None);
     drop(tables.open(at(5)));
     let delta = tables.open(at(6));
-    assert_eq!(delta.barriers().base_with(&[name]), Some(name));
+    assert_eq!(base_with(&delta, &[name]), Some(name));
     delta.opened(7);
-    assert_eq!(tables.open(at(7)).barriers().base_with(&[name]), Some(name));
+    assert_eq!(base_with(&tables.open(at(7)), &[name]), Some(name));
 }
 
 #[test]
@@ -363,10 +368,10 @@ fn forgotten_names_stay_forgotten() {
     assert!(!delta.barriers().note_names(*names).unwrap());
     assert!(delta.barriers().known().is_empty());
     assert!(tables.restarted().barriers().known().is_empty());
-    assert_eq!(delta.barriers().base_with(&[name]), None);
+    assert_eq!(base_with(&delta, &[name]), None);
     begin(&delta);
     change(&delta, 5, 1);
-    assert_eq!(delta.barriers().base_with(&[name]), None);
+    assert_eq!(base_with(&delta, &[name]), None);
 }
 
 #[test]
@@ -469,14 +474,14 @@ fn a_delta_that_ends_without_equal_copies_ends_the_coverage_before_the_next_chan
     delta.begin_alone(BASE, Osn::ZERO);
     change(&delta, 5, 1);
     delta.end();
-    assert_eq!(delta.barriers().base_with(&[base]), None);
+    assert_eq!(base_with(&delta, &[base]), None);
     change(&delta, 5, 2);
-    assert_eq!(tables.restarted().barriers().base_with(&[base]), None);
+    assert_eq!(base_with(&tables.restarted(), &[base]), None);
     // Nor does a later coverage count for that base.
     begin(&delta);
     change(&delta, 5, 3);
-    assert_eq!(delta.barriers().base_with(&[base]), None);
-    assert_eq!(tables.restarted().barriers().base_with(&[base]), None);
+    assert_eq!(base_with(&delta, &[base]), None);
+    assert_eq!(base_with(&tables.restarted(), &[base]), None);
 }
 
 /// The end of the rest waits for the table when the coverage is lost.
@@ -497,7 +502,7 @@ fn a_kill_between_two_ends_leaves_no_base_without_its_rest() {
     delta.settle();
     for state in tables.take_states() {
         let delta = Tables::of(state, tables.disk.fork()).open(LastUse::of_test());
-        let is_base = delta.barriers().base_with(&[base]).is_some();
+        let is_base = base_with(&delta, &[base]).is_some();
         assert!(!is_base || Since::of(&delta, base).has_part(5, 1));
     }
 }
@@ -520,7 +525,7 @@ fn a_node_that_follows_keeps_its_coverage() {
         .barriers()
         .handle(BarrierEvent::FollowingBegun { from });
     change(&delta, 5, 1);
-    assert_eq!(delta.barriers().base_with(&[base]), Some(base));
+    assert_eq!(base_with(&delta, &[base]), Some(base));
     delta.settle();
     assert!(Since::of(&tables.restarted(), base).has_part(5, 1));
     assert!(delta.barriers().known().contains(&base));
@@ -539,7 +544,7 @@ fn a_damaged_header_costs_the_coverage() {
             let mut bytes = tables.bytes();
             bytes[table][bit / 8] ^= 1 << (bit % 8);
             let delta = Tables::of(bytes, tables.disk.fork()).open(LastUse::of_test());
-            kept += usize::from(delta.barriers().base_with(&[base]).is_some());
+            kept += usize::from(base_with(&delta, &[base]).is_some());
         }
         assert_eq!(kept, 0, "table {table}");
     }

@@ -208,9 +208,9 @@ fn a_node_goes_on_only_in_the_generation_in_which_it_led() {
     let memory = Memory::new(64);
     alone(&memory).add_bytes(ino(5), &part(1));
     let delta = open(&memory, LastUse::of_test());
-    delta.lead_alone(BASE);
+    delta.lead_alone(BASE, false);
     assert!(delta.covers(BASE, LAST));
-    delta.lead_alone(BASE.next());
+    delta.lead_alone(BASE.next(), false);
     assert!(!delta.covers(BASE, LAST));
     assert!(Said::by(memory.bytes(), LastUse::of_test()).is_none());
 }
@@ -224,9 +224,9 @@ fn a_new_primary_keeps_what_it_had_followed() {
     delta.note_done_below(osn(11));
     note(&delta, 12);
     let led = BASE.next();
-    delta.lead_alone(led);
+    delta.lead_alone(led, false);
     let delta = open(&memory, LastUse::of_test());
-    delta.lead_alone(led);
+    delta.lead_alone(led, false);
     let said = Said::by(memory.bytes(), LastUse::of_test()).unwrap();
     assert!(said.has_part(11, 0) && said.has_part(12, 0));
     assert!(!delta.covers(BASE, osn(9)));
