@@ -82,7 +82,6 @@ use resync_part::ResyncPart;
 pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles};
 use table::sync_tables;
 pub use table::{MarkTableSizes, make_table};
-use told_marks::rest_after_power_loss;
 
 /// The operations that the primary may not have applied.
 struct Following {
@@ -232,14 +231,7 @@ impl DeltaTracker {
         let mut state = self.state();
         match std::mem::take(&mut state.delta) {
             Delta::Alone(alone) if alone.lead.led == led => state.delta = Delta::Alone(alone),
-            _ if has_lost_power => {
-                let rest = rest_after_power_loss(&self.intervals.account(true), led);
-                self.end_in(&mut state, RestEnd::Lost);
-                if let Some(alone) = rest {
-                    state.kept.begun_without_namespace(alone.lead);
-                    self.note_alone(&mut state, alone);
-                }
-            }
+            _ if has_lost_power => self.begin_after_power_loss(&mut state, led),
             Delta::Following(following) => {
                 self.end_in(&mut state, RestEnd::Contained);
                 if let Some(applied) = following.applied {
@@ -445,11 +437,6 @@ impl DeltaTracker {
 
 /// Questions.
 impl DeltaTracker {
-    /// Whether the delta says how a copy differs that was equal in generation `base` and has `applied` now.
-    pub fn covers(&self, base: Generation, applied: Osn) -> bool {
-        alone_since(&mut self.state().delta, base, applied).is_some()
-    }
-
     /// The changed records, if the delta says how a copy differs that was equal in generation `base` and has `applied` now.
     pub fn records(&self, base: Generation, applied: Osn) -> Option<ChangedRecords> {
         let mut state = self.state();

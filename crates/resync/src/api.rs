@@ -39,7 +39,7 @@ pub struct PeerBase {
 impl PeerBase {
     /// Whether the primary has a delta since this base.
     pub fn has_delta(self, delta: DeltaAccess<'_>) -> bool {
-        delta.covers(self.generation, self.applied)
+        self.records(delta).is_some()
     }
 
     /// The records that may differ, if the primary has a delta since this base.

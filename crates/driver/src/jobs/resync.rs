@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use lockstep_fs::StoreError;
 use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
-use lockstep_repl::message::{BarrierName, Request};
+use lockstep_repl::message::Request;
 use lockstep_repl::state::{State, Trigger};
 use lockstep_resync::{
     JobProgress, LockClaim, Locks, NewResync, Operations, Peer, PeerBase, PeerError, ResyncError,
@@ -455,26 +455,6 @@ impl ResyncJobs {
             delta.keep_in_columns();
         }
         Ok(start)
-    }
-
-    /// Takes the youngest barrier that both nodes know for the base: all marks since then are in the rest of this node when this
-    /// returns. `None` if no barrier is a base.
-    fn adopt_base(&self, peer: &RemotePeer) -> Result<Option<BarrierName>, ResyncError> {
-        let (delta, account) = (self.engine.store.delta(), &peer.connection.copy.marks);
-        let Some(base) = delta.base_with(account) else {
-            return Ok(None);
-        };
-        let told = if base.needs_marks {
-            match peer_marks::ask(peer, base.name)? {
-                Some(told) => told,
-                None => return Ok(None),
-            }
-        } else {
-            Vec::new()
-        };
-        let led = self.replication.generation();
-        let is_adopted = delta.adopt_base(base.name, led, account, &told);
-        Ok(is_adopted.then_some(base.name))
     }
 
     /// The base of the secondary's copy, whose namespace is equal now. A resync of everything has given it one (rule P24).

@@ -65,7 +65,7 @@ fn a_follower_forgets_what_its_primary_has_applied_and_nothing_else() {
     let kept = files(&delta).unwrap();
     assert!(kept.contains(&12) && kept.contains(&13), "{kept:?}");
     assert!(
-        !delta.covers(Generation::FIRST, osn(9)),
+        delta.records(Generation::FIRST, osn(9)).is_none(),
         "it lacks operations"
     );
 }
@@ -123,10 +123,13 @@ fn a_resync_of_everything_goes_on_once_its_namespace_has_arrived() {
     let delta = tracker();
     delta.begin_alone(BASE, Osn::ZERO);
     let image = delta.begin_image(true);
-    assert!(!delta.covers(BASE, Osn::ZERO), "of an earlier delta");
+    assert!(
+        delta.records(BASE, Osn::ZERO).is_none(),
+        "of an earlier delta"
+    );
     delta.image_held(image, Some(BASE), Osn::ZERO);
     assert!(
-        !delta.covers(BASE, Osn::ZERO),
+        delta.records(BASE, Osn::ZERO).is_none(),
         "the namespace may not be there"
     );
     delta.image_arrived(image);
@@ -146,5 +149,5 @@ fn a_resync_of_everything_goes_on_once_its_namespace_has_arrived() {
     assert_eq!(files, [3, 12], "the rest has 8");
     delta.end();
     delta.image_arrived(image);
-    assert!(!delta.covers(BASE, Osn::ZERO));
+    assert!(delta.records(BASE, Osn::ZERO).is_none());
 }

@@ -11,8 +11,9 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Generation, Ino, Osn};
 
 use super::kept::{KeptDelta, Lead};
+use super::requests::RestEnd;
 use super::resync_part::ChangedRecords;
-use super::{Alone, Delta, DeltaTracker};
+use super::{Alone, Delta, DeltaState, DeltaTracker};
 
 /// Most marks of bytes, and most keys, that a node tells; more become "all content" and "all records".
 const TOLD_MAX: usize = MarkPage::MARKS_MAX * MarkPage::PAGES_MAX / 2;
@@ -121,20 +122,26 @@ pub(super) fn common_base(
     own.base_with(peer).filter(|_| knows_changes)
 }
 
-/// The rest of a node that has lost power, and leads in generation `led` without the other node, which has the marks of all changes before.
-/// `None` if the node has served alone since its last barrier: then nothing names what it has done.
-pub(super) fn rest_after_power_loss(own: &MarkAccount, led: Generation) -> Option<Alone> {
-    if own.served_alone || own.known.is_empty() {
-        return None;
+/// After a loss of power of this node.
+impl DeltaTracker {
+    /// Begins the rest of a node that leads in generation `led` without the other node, which has the marks of all changes before. No rest
+    /// begins if the node has served alone since its last barrier: then nothing names what it has done.
+    pub(super) fn begin_after_power_loss(&self, state: &mut DeltaState, led: Generation) {
+        let own = self.intervals.account(true);
+        self.end_in(state, RestEnd::Lost);
+        if own.served_alone || own.known.is_empty() {
+            return;
+        }
+        // It counts for no copy by its generation: such a copy has mirrored changes that this node may have lost.
+        let mut alone = Alone::of(Lead {
+            led,
+            base: led,
+            applied: Osn::ZERO,
+        });
+        alone.resync.begin_without_namespace();
+        state.kept.begun_without_namespace(alone.lead);
+        self.note_alone(state, alone);
     }
-    // It counts for no copy by its generation: such a copy has mirrored changes that this node may have lost.
-    let mut alone = Alone::of(Lead {
-        led,
-        base: led,
-        applied: Osn::ZERO,
-    });
-    alone.resync.begin_without_namespace();
-    Some(alone)
 }
 
 /// Adds the marks of the other node to the rest.

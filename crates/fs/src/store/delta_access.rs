@@ -76,12 +76,6 @@ impl DeltaAccess<'_> {
         self.delta.add_bytes(ino, &(offset..end));
     }
 
-    /// Whether the delta says in which places a copy may differ that was equal in generation `base` and has the operations up to
-    /// `applied`.
-    pub fn covers(self, base: Generation, applied: Osn) -> bool {
-        self.delta.covers(base, applied)
-    }
-
     /// The records that may differ from those of a copy that was equal in generation `base` and has the operations up to
     /// `applied`; `None` if the delta does not say so.
     pub fn records(self, base: Generation, applied: Osn) -> Option<ChangedRecords> {

@@ -210,5 +210,5 @@ fn a_clean_stop_of_the_machine_keeps_the_delta_and_a_loss_of_power_does_not() {
     check(&node.store, &other, [first, second], 0);
     // A node that is in use when the power goes has no delta.
     node.lose_power();
-    assert!(!node.store.delta().covers(BASE, LAST));
+    assert!(node.store.delta().records(BASE, LAST).is_none());
 }

@@ -134,7 +134,7 @@ fn what_a_killed_node_has_noted_and_what_its_resync_has_left_are_there_again() {
     delta.compared(walk.job, ino(6), &(0..9 * PART_BYTES));
     delta.add_bytes(ino(5), &part(2));
     let delta = open(&memory, LastUse::of_test());
-    assert!(!delta.covers(BASE, osn(2)), "it lacks operations");
+    assert!(delta.records(BASE, osn(2)).is_none(), "it lacks operations");
     let records = delta.records(BASE, osn(3)).unwrap();
     assert_eq!(records.keys, BTreeSet::from([key(1), key(2)]));
     let walk = delta.begin_walk(BASE, LAST).unwrap();
@@ -209,9 +209,9 @@ fn a_node_goes_on_only_in_the_generation_in_which_it_led() {
     alone(&memory).add_bytes(ino(5), &part(1));
     let delta = open(&memory, LastUse::of_test());
     delta.lead_alone(BASE, false);
-    assert!(delta.covers(BASE, LAST));
+    assert!(delta.records(BASE, LAST).is_some());
     delta.lead_alone(BASE.next(), false);
-    assert!(!delta.covers(BASE, LAST));
+    assert!(delta.records(BASE, LAST).is_none());
     assert!(Said::by(memory.bytes(), LastUse::of_test()).is_none());
 }
 
@@ -229,7 +229,7 @@ fn a_new_primary_keeps_what_it_had_followed() {
     delta.lead_alone(led, false);
     let said = Said::by(memory.bytes(), LastUse::of_test()).unwrap();
     assert!(said.has_part(11, 0) && said.has_part(12, 0));
-    assert!(!delta.covers(BASE, osn(9)));
+    assert!(delta.records(BASE, osn(9)).is_none());
 }
 
 #[test]
