@@ -285,8 +285,11 @@ impl<'a> ContentSender<'a> {
         self.progress.bytes_done.add(part.counted);
         if let Some(piece) = &part.piece {
             self.walk.compared(part.ino, piece);
-            if !part.data.is_empty() {
-                self.content.adopt(part.ino, piece.offset, &part.data);
+            // The zeros behind the piece are no content: a mirrored write may have made the file longer since the piece was cut.
+            let read = usize::try_from(piece.length).unwrap_or(usize::MAX);
+            let read = part.data.get(..read).unwrap_or(&part.data);
+            if !read.is_empty() {
+                self.content.adopt(part.ino, piece.offset, read);
             }
         }
         self.end_part(part.ino);
