@@ -39,6 +39,8 @@ struct Due {
     checkpoint: bool,
     /// This secondary is in sync: the moment is noted.
     contact: bool,
+    /// This primary serves alone: what it changes outlives a loss of power (P28).
+    trace: bool,
 }
 
 /// The moments at which periodic work was last begun.
@@ -131,6 +133,7 @@ impl Maintenance {
         let due = Due {
             garbage,
             contact: garbage && session.replication().state() == State::SecondarySynced,
+            trace: garbage && session.replication().state() == State::OutOfSync,
             checkpoint: engine.store.needs_checkpoint() || now >= rounds.checkpointed + CHECKPOINT,
         };
         if (due.garbage || due.checkpoint) && self.spawn_tidying(engine, due) {
@@ -162,6 +165,9 @@ impl Maintenance {
             if due.contact {
                 note_contact(&engine);
             }
+            if due.trace {
+                begin_trace(&engine);
+            }
             if due.garbage {
                 store_place::look(&engine);
                 remove_garbage(&engine);
@@ -189,6 +195,25 @@ pub(crate) fn sync_soon(replication: &Replication) {
 fn note_contact(engine: &Engine) {
     if let Err(error) = engine.notes.contact.note(engine.host.time_of_day()) {
         tracing::debug!(datastore = engine.name(), %error, "the moment of the last sync is not noted");
+    }
+}
+
+/// A change alone costs a sync for each region from now on, once.
+fn begin_trace(engine: &Engine) {
+    match engine.store.delta().begin_trace() {
+        Ok(false) => {}
+        Ok(true) => {
+            tracing::info!(
+                datastore = engine.name(),
+                "what this node does alone is known after a loss of power, too"
+            );
+        }
+        Err(error) if error.is_full_disk() => {
+            tracing::debug!(datastore = engine.name(), %error, "no trace of what this node does alone");
+        }
+        Err(error) => {
+            tracing::error!(datastore = engine.name(), %error, "no trace of what this node does alone");
+        }
     }
 }
 

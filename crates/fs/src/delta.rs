@@ -51,6 +51,10 @@ mod resync_part;
 mod table;
 #[cfg(test)]
 mod tests;
+mod trace;
+mod trace_file;
+mod traced_places;
+mod traced_rest;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,6 +73,7 @@ pub use changes::{ChangedContent, ChangedRegions};
 use changes::{Changes, changed_bytes, replicated_keys};
 pub(crate) use interval_marks::IntervalMarks;
 pub use interval_marks::KnownBarriers;
+use interval_marks::LeftColumns;
 use kept::{DeltaWords, KeptDelta, Lead};
 pub use mark_tables::MarkTables;
 pub use readers::{
@@ -82,6 +87,7 @@ use resync_part::ResyncPart;
 pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles};
 use table::sync_tables;
 pub use table::{MarkTableSizes, make_table};
+use trace::Trace;
 
 /// The operations that the primary may not have applied.
 struct Following {
@@ -146,6 +152,8 @@ pub struct DeltaTracker {
     requests: DeltaRequests,
     delta: Mutex<DeltaState>,
     intervals: IntervalMarks,
+    /// The rest on stable storage.
+    trace: Trace,
 }
 
 /// The delta, and the job of a resync that may take from it.
@@ -158,12 +166,19 @@ struct DeltaState {
 
 /// Begin and end.
 impl DeltaTracker {
-    /// The delta and the columns in these tables, as the last process has left them.
-    pub fn open(tables: MarkTables) -> Self {
+    /// The delta and the columns in these tables, as the last process has left them. After a loss of power the trace has them.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn open(tables: MarkTables) -> Result<Self, StoreError> {
         let has_rest = tables.delta.has_kept_words::<DeltaWords>();
-        let (kept, left) = KeptDelta::open(tables.delta);
-        let delta = left.map_or(Delta::Off, |left| {
-            Delta::Alone(Alone {
+        let (mut kept, left) = KeptDelta::open(tables.delta);
+        let (file, left_trace) = tables.trace;
+        let trace = Trace::open(file, left_trace.as_ref())?;
+        let traced = Trace::base_of(left_trace.as_ref(), has_rest);
+        let delta = match (traced, left) {
+            (Some(traced), _) => Delta::Alone(traced_rest::rest_of(traced, &mut kept)),
+            (None, Some(left)) => Delta::Alone(Alone {
                 lead: left.lead,
                 records: ChangedRecords {
                     keys: left.keys.into_iter().collect(),
@@ -171,10 +186,20 @@ impl DeltaTracker {
                 },
                 resync: ResyncPart::left(left.rest, left.lacks_namespace),
                 is_in_columns: None,
-            })
-        });
-        Self {
-            notes_bytes: AtomicBool::new(matches!(delta, Delta::Alone(_))),
+            }),
+            (None, None) => Delta::Off,
+        };
+        let left = LeftColumns {
+            has_rest,
+            traced_after: traced.map(|traced| Interval::new(traced.words.live_after)),
+        };
+        let intervals = IntervalMarks::open(tables.columns, tables.names, left);
+        let is_alone = matches!(delta, Delta::Alone(_));
+        if !is_alone || !intervals.is_live() {
+            trace.note_over();
+        }
+        Ok(Self {
+            notes_bytes: AtomicBool::new(is_alone),
             notes: Arc::clone(kept.notes()),
             requests: DeltaRequests::default(),
             delta: Mutex::new(DeltaState {
@@ -182,14 +207,19 @@ impl DeltaTracker {
                 kept,
                 job: 0,
             }),
-            intervals: IntervalMarks::open(tables.columns, tables.names, has_rest),
-        }
+            intervals,
+            trace,
+        })
     }
 
     /// The store has noted that this is the opening `epoch`.
-    pub fn opened(&self, epoch: u32) {
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn opened(&self, epoch: u32) -> Result<(), StoreError> {
         self.state().kept.kept.opened(epoch);
         self.intervals.opened(epoch);
+        self.trace.opened(epoch)
     }
 
     /// A secondary in sync begins to follow, in generation `base`. `applied`: its last operation.
@@ -280,6 +310,7 @@ impl DeltaTracker {
     pub fn end(&self) {
         // At once, so that no thread takes a base meanwhile.
         self.intervals.lose_coverage();
+        self.trace.note_over();
         self.requests
             .push(DeltaRequest::End(RestEnd::Lost), &self.notes_bytes);
     }
@@ -292,6 +323,7 @@ impl DeltaTracker {
 
     /// No job of a resync that began before takes anything from the next delta.
     fn end_in(&self, state: &mut DeltaState, rest: RestEnd) {
+        self.trace.note_over();
         match rest {
             RestEnd::Equal => self.keep_rest(state),
             RestEnd::Lost => self.intervals.lose_coverage(),
@@ -332,7 +364,10 @@ impl DeltaTracker {
 /// Notes.
 impl DeltaTracker {
     /// An operation is about to change records, and perhaps content.
-    pub fn note_operation(&self, osn: Osn, plan: &Plan) {
+    ///
+    /// # Errors
+    /// If the disk fails, or is full and cannot end a trace. Then the operation must not be applied.
+    pub fn note_operation(&self, osn: Osn, plan: &Plan) -> Result<(), StoreError> {
         let mut state = self.state();
         if self.intervals.is_stale() {
             self.intervals.settle();
@@ -357,6 +392,8 @@ impl DeltaTracker {
                 }
             });
         }
+        // Under the lock: a trace that begins has the keys, or they are owed to the trace.
+        self.trace_keys(plan, is_alone)
     }
 
     /// Adds bytes that may differ. A node that is not alone notes none.
@@ -411,14 +448,15 @@ impl ByteObserver for DeltaTracker {
     ) -> Result<(), StoreError> {
         let is_forgotten =
             matches!(change.edit, ByteEdit::Write { .. }) && is_active(Mutant::DeltaForgetsWrites);
-        self.note_change(change.ino, &change.edit.range(), !is_forgotten);
-        Ok(())
+        let bytes = change.edit.range();
+        let is_alone = self.note_change(change.ino, &bytes, !is_forgotten);
+        self.trace.before_change(change.ino, &bytes, is_alone)
     }
 }
 
 impl DeltaTracker {
-    /// Notes bytes that are about to change. `in_rest`: also in the rest of a node that is alone.
-    fn note_change(&self, ino: Ino, bytes: &Range<u64>, in_rest: bool) {
+    /// Notes bytes that are about to change. `in_rest`: also in the rest of a node that is alone. Returns whether this node is alone.
+    fn note_change(&self, ino: Ino, bytes: &Range<u64>, in_rest: bool) -> bool {
         if self.intervals.is_stale() {
             self.settle();
         }
@@ -430,6 +468,7 @@ impl DeltaTracker {
         if self.intervals.notes_changes(is_alone) {
             self.intervals.mark_bytes(ino, bytes);
         }
+        is_alone
     }
 }
 

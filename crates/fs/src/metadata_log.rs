@@ -233,7 +233,7 @@ impl MetadataLog {
     ) -> Result<Applied, FailedApply> {
         let plan = plan::plan(&tree, op)?;
         let _under_way = self.readers.begin_change();
-        self.delta.note_operation(op.osn, &plan);
+        self.delta.note_operation(op.osn, &plan)?;
         self.readers.note_plan(&plan);
         let changed = plan.content.map(ContentEffect::ino);
         // Until the record has the new length, other threads find the old length in the entry of the file, and do not
@@ -378,6 +378,7 @@ impl MetadataLog {
         Ok(CheckpointRun {
             log: self.log()?,
             applying: &self.applying,
+            delta: &self.delta,
             tree,
         })
     }
@@ -423,9 +424,43 @@ impl MetadataLog {
         let _alone = self.checkpointing.lock();
         self.checkpoint_alone(tree, limit.saturating_add(INO_RESERVE))?;
         let epoch = self.applying.lock().epoch;
-        self.delta.opened(epoch);
+        let opened = self.delta.opened(epoch);
+        tree.disk().poison_on_error(opened)?;
         self.readers.opened(epoch);
         Ok(())
+    }
+
+    /// Begins the trace of a node that serves alone (rule P28), unless there is one, or it would be of no use, or an operation
+    /// waits that the other node may have done. Returns whether a trace has begun.
+    pub fn begin_trace(&self, tree: Tree<'_>) -> Result<bool, StoreError> {
+        self.delta.end_void_trace()?;
+        if !self.delta.lacks_trace() {
+            return Ok(false);
+        }
+        // No checkpoint owes the trace anything meanwhile.
+        let _alone = self.checkpointing.lock();
+        if !self.delta.lacks_trace() {
+            return Ok(false);
+        }
+        self.delta.prepare_trace()?;
+        let begun = {
+            let applying = self.applying.lock();
+            if applying.has_pending() {
+                return Ok(false);
+            }
+            self.delta.begin_trace(tree.namespace.numbers().below())
+        };
+        let Some(begun) = begun else {
+            return Ok(false);
+        };
+        let mut freed = Vec::new();
+        for ino in begun.inodes() {
+            if tree.namespace.inode(*ino)?.is_none() {
+                freed.push(*ino);
+            }
+        }
+        self.delta.complete_trace(&begun, freed.into_iter())?;
+        Ok(true)
     }
 
     /// Makes everything durable, and notes a clean shutdown. The content of freed inodes is gone.

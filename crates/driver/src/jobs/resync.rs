@@ -432,6 +432,8 @@ impl ResyncJobs {
         } else {
             barriers.note_keys_in_columns(true);
             delta.keep_in_columns();
+            // From here on the secondary gets what this node may lose with its power (rule P28).
+            barriers.end_trace()?;
         }
         Ok(start)
     }

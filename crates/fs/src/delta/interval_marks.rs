@@ -77,6 +77,15 @@ impl KnownBarriers {
     }
 }
 
+/// The marks that the last process has left beside the columns.
+#[derive(Clone, Copy)]
+pub(super) struct LeftColumns {
+    /// Nothing of the rest of the last process is lost.
+    pub has_rest: bool,
+    /// The rest has all marks of the intervals after this one: the columns are lost, and the trace is not (rule P28).
+    pub traced_after: Option<Interval>,
+}
+
 /// The columns that are to be emptied before their next mark.
 #[derive(Default)]
 struct PendingClears([AtomicBool; 2]);
@@ -178,17 +187,18 @@ impl IntervalState {
 
 /// Begin and end.
 impl IntervalMarks {
-    /// The columns in these tables, as the last process has left them. `has_rest`: nothing of the rest of the last process is lost.
+    /// The columns in these tables, as the last process has left them.
     pub(super) fn open(
         tables: [MarkTable; 2],
         file: (BarrierFile, LeftNames),
-        has_rest: bool,
+        beside: LeftColumns,
     ) -> Self {
         let [first, second] = tables.map(KeptColumn::open);
         let words = [&first, &second].map(|column| column.words().cloned());
         let notes = [&first, &second].map(|column| Arc::clone(column.notes()));
         let (live_after, columns) = match words {
-            [Some(first), Some(second)] if has_rest => {
+            _ if beside.traced_after.is_some() => (beside.traced_after, MarkColumns::default()),
+            [Some(first), Some(second)] if beside.has_rest => {
                 let of = |words: &ColumnWords| words.youngest.map(Interval::new);
                 let after = Interval::new(first.live_after.max(second.live_after));
                 (Some(after), MarkColumns::left(of(&first), of(&second)))
@@ -218,6 +228,10 @@ impl IntervalMarks {
         };
         if live_after.is_none() {
             marks.lose_coverage();
+        }
+        if beside.traced_after.is_some() || live_after.is_none() {
+            // The columns that were left say less, or nothing.
+            Column::BOTH.iter().for_each(|it| marks.pending.note(*it));
             marks.settle();
         }
         marks

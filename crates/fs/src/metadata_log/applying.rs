@@ -95,6 +95,10 @@ impl Applying {
         self.pending.iter().find(|intent| intent.op.osn == osn)
     }
 
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     pub(super) fn pending_osns(&self) -> Vec<Osn> {
         self.pending.iter().map(|intent| intent.op.osn).collect()
     }

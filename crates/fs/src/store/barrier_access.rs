@@ -134,7 +134,22 @@ impl BarrierAccess<'_> {
     /// # Errors
     /// If the disk fails, which poisons the store (P16), or is full.
     pub fn hide_names(self) -> Result<(), StoreError> {
+        self.end_trace()?;
         self.on_disk(IntervalMarks::hide_names)
+    }
+
+    /// The trace of a node that serves alone ends (P28): its names count with the coverage only, and not after a loss of power. Before
+    /// the other node gets anything.
+    ///
+    /// # Errors
+    /// If the disk fails, which poisons the store (P16), or is full.
+    pub fn end_trace(self) -> Result<(), StoreError> {
+        if is_active(Mutant::TraceOutlivesAlone) {
+            return Ok(());
+        }
+        let disk = self.store.content.disk();
+        disk.check_not_poisoned()?;
+        disk.poison_unless_full(self.store.delta.end_trace())
     }
 
     /// Removes the names of all barriers from stable storage and from memory, and ends the barrier under way and the coverage. Before
@@ -143,6 +158,7 @@ impl BarrierAccess<'_> {
     /// # Errors
     /// If the disk fails, which poisons the store (P16), or is full. Then the names may still be there.
     pub fn forget(self) -> Result<(), StoreError> {
+        self.end_trace()?;
         self.on_disk(IntervalMarks::forget)
     }
 
@@ -152,9 +168,6 @@ impl BarrierAccess<'_> {
     ) -> Result<T, StoreError> {
         let disk = self.store.content.disk();
         disk.check_not_poisoned()?;
-        match change(self.marks) {
-            Err(error) if error.is_full_disk() => Err(error),
-            changed => disk.poison_on_error(changed),
-        }
+        disk.poison_unless_full(change(self.marks))
     }
 }

@@ -26,6 +26,7 @@ const FILES: [&str; 17] = [
     "role.json",
     "sums/era",
     "tables/barrier",
+    "tables/trace",
     "tables/count",
     "tables/delta",
     "tables/marks.0",

@@ -1,0 +1,233 @@
+//! The trace of a node that serves alone, and its rest: how a trace begins with the rest and the columns, and how the rest of a node that
+//! has lost its power begins with the trace (rule P28).
+//!
+//! Invariants:
+//! - A trace begins only while each change of this node goes into its rest, and into no column that the other node may ask for: the node
+//!   is alone and does not mirror. No operation is pending that the other node may have done.
+//! - Changes are noted in the trace before the marks from before are copied. A thread that has not seen the trace has made its mark
+//!   in the rest before, and so the copy has that mark.
+//! - The rest of a trace counts for no copy by its generation: this node may have lost mirrored changes, which the trace names, and
+//!   such a copy needs a base by a barrier.
+
+use lockstep_delta::BarrierName;
+use lockstep_types::Ino;
+use lockstep_types::mutants::{Mutant, is_active};
+
+use super::changes::replicated_keys;
+use super::kept::{KeptDelta, Lead};
+use super::kept_column::KeptColumn;
+use super::resync_part::ChangedRecords;
+use super::trace::Trace;
+use super::trace_file::LeftTrace;
+use super::traced_places::bytes_of;
+use super::{Alone, Delta, DeltaTracker};
+use crate::error::StoreError;
+use crate::namespace::keys;
+use crate::namespace::plan::Plan;
+
+/// A trace that has begun, and does not count yet.
+pub struct BegunTrace {
+    live_after: u64,
+    lead: Lead,
+    /// The inodes of the keys from before. The other node may have freed them: their content is in the trace if this node has, too.
+    inodes: Vec<Ino>,
+}
+
+impl BegunTrace {
+    /// The inodes whose records may differ.
+    pub fn inodes(&self) -> &[Ino] {
+        &self.inodes
+    }
+}
+
+/// Begin and end.
+impl DeltaTracker {
+    /// Whether this node serves alone, knows a barrier, and has no trace.
+    pub fn lacks_trace(&self) -> bool {
+        let is_alone = matches!(self.state().delta, Delta::Alone(_));
+        is_alone
+            && !self.trace.is_active()
+            && self.intervals.mirroring() % 2 == 0
+            && self.oldest_base().is_some()
+    }
+
+    /// The oldest barrier since which this node has all marks.
+    fn oldest_base(&self) -> Option<BarrierName> {
+        let known = self.intervals.known_barriers().all().into_iter();
+        known
+            .filter(|name| self.intervals.base_with(&[*name]) == Some(*name))
+            .min()
+    }
+
+    /// Makes the file of a trace that is about to begin.
+    ///
+    /// # Errors
+    /// If the disk fails or is full.
+    pub fn prepare_trace(&self) -> Result<(), StoreError> {
+        self.trace.prepare()
+    }
+
+    /// Each change is noted in the trace from now on, which has all marks from before. `ino_limit`: no inode has this number or a later
+    /// one. The caller lets no operation begin meanwhile, and none is pending. Returns `None`, and begins nothing, if the marks are
+    /// not enough.
+    pub fn begin_trace(&self, ino_limit: u64) -> Option<BegunTrace> {
+        let mut state = self.state();
+        let name = self.oldest_base()?;
+        let Delta::Alone(alone) = &state.delta else {
+            return None;
+        };
+        if self.intervals.mirroring() % 2 == 1 || self.trace.is_active() {
+            return None;
+        }
+        let mut records = alone.resync.with_sent(&alone.records);
+        let lead = alone.lead;
+        self.trace.begin(ino_limit);
+        let kept = &mut state.kept;
+        if let Some(number) = kept.files_from() {
+            self.trace.add_files_from(number);
+        }
+        kept.kept
+            .marks
+            .each(|ino, bytes| self.trace.add(ino, bytes));
+        let is_whole = self
+            .intervals
+            .since(name, |column| self.trace_column(column, &mut records));
+        if !is_whole {
+            self.trace.note_over();
+            return None;
+        }
+        if records.all {
+            // Nothing says which inodes were freed.
+            self.trace.add_files_from(1);
+        }
+        self.trace.owe_records(&records);
+        let inodes = records.keys.iter().filter(|key| is_inode(key));
+        Some(BegunTrace {
+            live_after: name.through.get(),
+            lead,
+            inodes: inodes.filter_map(|key| keys::ino_of(key)).collect(),
+        })
+    }
+
+    fn trace_column(&self, column: &KeptColumn, records: &mut ChangedRecords) {
+        if is_active(Mutant::ColumnsUnsyncedAlone) {
+            return;
+        }
+        if let Some(number) = column.noted_from() {
+            self.trace.add_files_from(number);
+        }
+        column.each(|ino, bytes| self.trace.add(ino, bytes));
+        records.keys.extend(column.records().keys.iter().cloned());
+        records.all |= column.records().all;
+    }
+
+    /// The trace counts from now on. `freed`: inodes that are gone. This node may get them back with a loss of its power, and the other
+    /// one may not have their content.
+    ///
+    /// # Errors
+    /// If the disk fails or is full. Then there is no trace.
+    pub fn complete_trace(
+        &self,
+        begun: &BegunTrace,
+        freed: impl Iterator<Item = Ino>,
+    ) -> Result<(), StoreError> {
+        freed.for_each(|ino| self.trace.add(ino, &(0..u64::MAX)));
+        self.trace.complete(begun.live_after, begun.lead)
+    }
+
+    /// After a loss of power, this node knows no barrier when this returns. Marks and coverage stay.
+    ///
+    /// # Errors
+    /// If the disk fails or is full.
+    pub fn end_trace(&self) -> Result<(), StoreError> {
+        self.trace.end()
+    }
+
+    /// Whether changes are noted in a trace.
+    pub fn has_trace(&self) -> bool {
+        self.trace.is_active()
+    }
+
+    /// Ends a trace that says nothing about the other copy any more.
+    ///
+    /// # Errors
+    /// If the disk fails or is full.
+    pub fn end_void_trace(&self) -> Result<(), StoreError> {
+        if self.trace.is_over() {
+            return self.trace.end();
+        }
+        Ok(())
+    }
+}
+
+/// Keys.
+impl DeltaTracker {
+    /// A checkpoint is about to take operations from the log.
+    ///
+    /// # Errors
+    /// If the disk fails, or is full and cannot end the trace. Then no checkpoint must be made.
+    pub fn before_checkpoint(&self) -> Result<(), StoreError> {
+        self.trace.before_checkpoint()
+    }
+
+    /// The log has had an operation since the last checkpoint, of this process or of one before.
+    pub fn note_replayed(&self, plan: &Plan) {
+        if !self.trace.is_active() {
+            return;
+        }
+        self.trace.owe_keys(replicated_keys(plan));
+        let mut state = self.state();
+        let super::DeltaState { delta, kept, .. } = &mut *state;
+        if let Delta::Alone(alone) = delta {
+            alone.note_keys(kept, replicated_keys(plan));
+        }
+    }
+
+    /// Keys of records are about to change, of a node that is alone or not.
+    pub(super) fn trace_keys(&self, plan: &Plan, is_alone: bool) -> Result<(), StoreError> {
+        if !self.trace.is_active() {
+            return Ok(());
+        }
+        if !is_alone || self.trace.is_over() {
+            return self.trace.end();
+        }
+        self.trace.owe_keys(replicated_keys(plan));
+        Ok(())
+    }
+}
+
+fn is_inode(key: &[u8]) -> bool {
+    key.first() == Some(&keys::INODES)
+}
+
+/// The rest of a node that has lost its power, as its trace names it.
+pub(super) fn rest_of(left: &LeftTrace, kept: &mut KeptDelta) -> Alone {
+    kept.begin();
+    let mut alone = Alone::of(left.words.lead);
+    for slot in &left.slots {
+        for bytes in bytes_of(slot.mark) {
+            kept.kept.note_bytes(slot.ino, &bytes);
+        }
+    }
+    let files_from = if left.has_broken_slot {
+        1
+    } else {
+        left.words.files_from
+    };
+    kept.kept.note_files_from(files_from);
+    alone.note_keys(kept, left.keys.keys.iter());
+    if left.words.all_records || left.keys.is_broken {
+        kept.kept.note_all_records();
+        alone.records = ChangedRecords::any();
+    }
+    alone.resync.begin_without_namespace();
+    kept.begun_without_namespace(left.words.lead);
+    alone
+}
+
+impl Trace {
+    /// The interval after which the trace that was left has all marks; `None` if it is of no use: the tables of before have their words.
+    pub(super) fn base_of(left: Option<&LeftTrace>, has_tables: bool) -> Option<&LeftTrace> {
+        left.filter(|left| left.is_of_lost_run || !has_tables)
+    }
+}
