@@ -32,7 +32,7 @@ pub struct PendingIntent {
     /// Where the record lies in the log.
     pub(super) position: Position,
     /// The machine has lost power since the intent was logged.
-    is_of_lost_run: bool,
+    pub(super) is_of_lost_run: bool,
 }
 
 impl Applying {
