@@ -7,8 +7,8 @@
 //! - A secondary in sync *follows*: it remembers the operations of its primary that the primary may not have applied yet.
 //!   Its writes are in the SAW table. This delta ends with the process.
 //! - A primary without its secondary, and a secondary that has become the primary, is *alone*: everything that changes is
-//!   noted, from the moment at which the connection was lost. This delta outlives the process ([`kept`]): a node that leads
-//!   again in the same generation goes on with it.
+//!   noted, from the moment at which the connection was lost. This delta outlives the process ([`kept`]), and a loss of power if the
+//!   node has a trace ([`trace`]): a node that leads again in the same generation goes on with it.
 //!
 //! The marks of mirrored operations are in the columns ([`interval_marks`]); the delta of a node that is alone is its *rest*. While
 //! the coverage of the columns lasts, each change is in the rest or in the columns, and a rest that is dropped goes into the columns
@@ -88,6 +88,7 @@ pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles};
 use table::sync_tables;
 pub use table::{MarkTableSizes, make_table};
 use trace::Trace;
+use trace_file::LeftTrace;
 
 /// The operations that the primary may not have applied.
 struct Following {
@@ -176,22 +177,10 @@ impl DeltaTracker {
         let (file, left_trace) = tables.trace;
         let trace = Trace::open(file, left_trace.as_ref())?;
         let traced = Trace::base_of(left_trace.as_ref(), has_rest);
-        let delta = match (traced, left) {
-            (Some(traced), _) => Delta::Alone(traced_rest::rest_of(traced, &mut kept)),
-            (None, Some(left)) => Delta::Alone(Alone {
-                lead: left.lead,
-                records: ChangedRecords {
-                    keys: left.keys.into_iter().collect(),
-                    all: left.all_records,
-                },
-                resync: ResyncPart::left(left.rest, left.lacks_namespace),
-                is_in_columns: None,
-            }),
-            (None, None) => Delta::Off,
-        };
+        let delta = traced_rest::left_delta(traced, left, &mut kept);
         let left = LeftColumns {
             has_rest,
-            traced_after: traced.map(|traced| Interval::new(traced.words.live_after)),
+            traced: traced.map(LeftTrace::intervals),
         };
         let intervals = IntervalMarks::open(tables.columns, tables.names, left);
         let is_alone = matches!(delta, Delta::Alone(_));

@@ -37,6 +37,7 @@ use super::kept_column::{ColumnWords, KeptColumn};
 use super::region_marks::RegionNotes;
 use super::resync_part::ChangedRecords;
 use super::table::MarkTable;
+use super::trace_file::TracedIntervals;
 use crate::error::StoreError;
 
 /// The open interval has no column whose marks count without a look at the machine.
@@ -82,8 +83,8 @@ impl KnownBarriers {
 pub(super) struct LeftColumns {
     /// Nothing of the rest of the last process is lost.
     pub has_rest: bool,
-    /// The rest has all marks of the intervals after this one: the columns are lost, and the trace is not (rule P28).
-    pub traced_after: Option<Interval>,
+    /// The columns are lost, and the rest has their marks by the trace (rule P28).
+    pub traced: Option<TracedIntervals>,
 }
 
 /// The columns that are to be emptied before their next mark.
@@ -196,9 +197,13 @@ impl IntervalMarks {
         let [first, second] = tables.map(KeptColumn::open);
         let words = [&first, &second].map(|column| column.words().cloned());
         let notes = [&first, &second].map(|column| Arc::clone(column.notes()));
-        let (live_after, columns) = match words {
-            _ if beside.traced_after.is_some() => (beside.traced_after, MarkColumns::default()),
-            [Some(first), Some(second)] if beside.has_rest => {
+        let (live_after, columns) = match (words, beside.traced) {
+            (_, Some(traced)) => {
+                // No later interval gets a lower number than the open one.
+                let columns = MarkColumns::left(Some(traced.open), None);
+                (Some(traced.live_after), columns)
+            }
+            ([Some(first), Some(second)], None) if beside.has_rest => {
                 let of = |words: &ColumnWords| words.youngest.map(Interval::new);
                 let after = Interval::new(first.live_after.max(second.live_after));
                 (Some(after), MarkColumns::left(of(&first), of(&second)))
@@ -229,7 +234,7 @@ impl IntervalMarks {
         if live_after.is_none() {
             marks.lose_coverage();
         }
-        if beside.traced_after.is_some() || live_after.is_none() {
+        if beside.traced.is_some() || live_after.is_none() {
             // The columns that were left say less, or nothing.
             Column::BOTH.iter().for_each(|it| marks.pending.note(*it));
             marks.settle();

@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockstep_delta::Interval;
 use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -67,6 +68,17 @@ struct TracedKeys {
     all: bool,
     /// The header says so.
     all_is_noted: bool,
+}
+
+/// The marks and the copies of which a trace speaks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TraceSubject {
+    /// The trace has all marks of the intervals after this one.
+    pub live_after: Interval,
+    /// The open interval.
+    pub open: Interval,
+    /// The copies of which the rest speaks.
+    pub lead: Lead,
 }
 
 /// See the head of this file.
@@ -172,12 +184,12 @@ impl Trace {
         self.is_active.store(true, Ordering::Release);
     }
 
-    /// The trace counts from now on, if it has not ended meanwhile. `live_after`: it has all marks of the intervals after this one.
+    /// The trace counts from now on, if it has not ended meanwhile.
     ///
     /// # Errors
     /// If the disk fails or is full.
-    pub fn complete(&self, live_after: u64, lead: Lead) -> Result<(), StoreError> {
-        let done = self.try_complete(live_after, lead);
+    pub fn complete(&self, about: TraceSubject) -> Result<(), StoreError> {
+        let done = self.try_complete(about);
         if done.is_err() {
             // The header may be there.
             self.end()?;
@@ -185,7 +197,7 @@ impl Trace {
         done.inspect_err(|error| self.file.poison(error))
     }
 
-    fn try_complete(&self, live_after: u64, lead: Lead) -> Result<(), StoreError> {
+    fn try_complete(&self, about: TraceSubject) -> Result<(), StoreError> {
         let batch = self.state.lock().batch;
         self.until_synced(batch)?;
         self.put_owed()?;
@@ -202,8 +214,9 @@ impl Trace {
         let words = TraceWords {
             epoch: *self.epoch.lock(),
             is_opening: false,
-            live_after,
-            lead,
+            live_after: about.live_after.get(),
+            open: about.open.get(),
+            lead: about.lead,
             slots: self.file.slots(),
             files_from: files_from + beyond,
             all_records,

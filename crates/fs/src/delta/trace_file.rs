@@ -19,6 +19,7 @@
 use std::io;
 use std::sync::Arc;
 
+use lockstep_delta::Interval;
 use lockstep_types::backing::{Backing, BackingFile};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,8 @@ pub(super) struct TraceWords {
     pub is_opening: bool,
     /// The trace has all marks of the intervals after this one.
     pub live_after: u64,
+    /// The interval that was open when the trace began. No later one is heard of.
+    pub open: u64,
     /// The copies of which the rest speaks.
     pub lead: Lead,
     /// Slots of the file. A file of another length has its keys in another place.
@@ -80,6 +83,25 @@ pub(super) struct LeftTrace {
     pub keys: FoundKeys,
     /// The machine has lost power since.
     pub is_of_lost_run: bool,
+}
+
+/// The intervals of a trace.
+#[derive(Clone, Copy)]
+pub(super) struct TracedIntervals {
+    /// The rest has all marks of the intervals after this one.
+    pub live_after: Interval,
+    /// The interval that was open.
+    pub open: Interval,
+}
+
+impl LeftTrace {
+    /// The intervals of the trace.
+    pub const fn intervals(&self) -> TracedIntervals {
+        TracedIntervals {
+            live_after: Interval::new(self.words.live_after),
+            open: Interval::new(self.words.open),
+        }
+    }
 }
 
 /// The header in memory.
@@ -153,7 +175,7 @@ impl TraceFile {
         self.slots * SLOT_BYTES
     }
 
-    /// Makes the file, empty, with room for all that it may get. The trace does not count.
+    /// Makes the file, empty, with room for as many slots and keys as it may get. The trace does not count.
     ///
     /// # Errors
     /// If the disk fails or is full.

@@ -9,15 +9,15 @@
 //! - The rest of a trace counts for no copy by its generation: this node may have lost mirrored changes, which the trace names, and
 //!   such a copy needs a base by a barrier.
 
-use lockstep_delta::BarrierName;
+use lockstep_delta::{BarrierMachine, BarrierName};
 use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 
 use super::changes::replicated_keys;
-use super::kept::{KeptDelta, Lead};
+use super::kept::{KeptDelta, LeftChanges};
 use super::kept_column::KeptColumn;
-use super::resync_part::ChangedRecords;
-use super::trace::Trace;
+use super::resync_part::{ChangedRecords, ResyncPart};
+use super::trace::{Trace, TraceSubject};
 use super::trace_file::LeftTrace;
 use super::traced_places::bytes_of;
 use super::{Alone, Delta, DeltaTracker};
@@ -27,8 +27,7 @@ use crate::namespace::plan::Plan;
 
 /// A trace that has begun, and does not count yet.
 pub struct BegunTrace {
-    live_after: u64,
-    lead: Lead,
+    about: TraceSubject,
     /// The inodes of the keys from before. The other node may have freed them: their content is in the trace if this node has, too.
     inodes: Vec<Ino>,
 }
@@ -103,8 +102,11 @@ impl DeltaTracker {
         self.trace.owe_records(&records);
         let inodes = records.keys.iter().filter(|key| is_inode(key));
         Some(BegunTrace {
-            live_after: name.through.get(),
-            lead,
+            about: TraceSubject {
+                live_after: name.through,
+                open: self.intervals.machine(BarrierMachine::open),
+                lead,
+            },
             inodes: inodes.filter_map(|key| keys::ino_of(key)).collect(),
         })
     }
@@ -132,7 +134,7 @@ impl DeltaTracker {
         freed: impl Iterator<Item = Ino>,
     ) -> Result<(), StoreError> {
         freed.for_each(|ino| self.trace.add(ino, &(0..u64::MAX)));
-        self.trace.complete(begun.live_after, begun.lead)
+        self.trace.complete(begun.about)
     }
 
     /// After a loss of power, this node knows no barrier when this returns. Marks and coverage stay.
@@ -200,8 +202,28 @@ fn is_inode(key: &[u8]) -> bool {
     key.first() == Some(&keys::INODES)
 }
 
+/// The delta that the last process has left: by the trace of use, or by the table.
+pub(super) fn left_delta(
+    traced: Option<&LeftTrace>,
+    left: Option<LeftChanges>,
+    kept: &mut KeptDelta,
+) -> Delta {
+    match (traced, left) {
+        (Some(traced), _) => Delta::Alone(rest_of(traced, kept)),
+        (None, Some(left)) => Delta::Alone(Alone {
+            records: ChangedRecords {
+                keys: left.keys.into_iter().collect(),
+                all: left.all_records,
+            },
+            resync: ResyncPart::left(left.rest, left.lacks_namespace),
+            ..Alone::of(left.lead)
+        }),
+        (None, None) => Delta::Off,
+    }
+}
+
 /// The rest of a node that has lost its power, as its trace names it.
-pub(super) fn rest_of(left: &LeftTrace, kept: &mut KeptDelta) -> Alone {
+fn rest_of(left: &LeftTrace, kept: &mut KeptDelta) -> Alone {
     kept.begin();
     let mut alone = Alone::of(left.words.lead);
     for slot in &left.slots {

@@ -128,8 +128,8 @@ impl BarrierAccess<'_> {
         self.on_disk(|marks| marks.note_names(names))
     }
 
-    /// This node is about to serve alone, and marks what it does alone in memory only: after a loss of power it knows no barrier.
-    /// Ends the barrier under way. Marks and coverage stay, and the names with the coverage.
+    /// This node is about to serve alone, and marks what it does alone in memory only, until its trace begins: after a loss of power it
+    /// knows no barrier. Ends the barrier under way. Marks and coverage stay, and the names with the coverage.
     ///
     /// # Errors
     /// If the disk fails, which poisons the store (P16), or is full.

@@ -122,7 +122,7 @@ impl Pair {
         }
     }
 
-    /// The other copy, with all that was mirrored.
+    /// The other copy, with each mirrored change.
     fn other(&self) -> Store {
         let store = open(&self.disk.fork());
         self.mirror(&store).unwrap();

@@ -196,7 +196,7 @@ fn a_primary_that_loses_power_in_the_resync_leaves_no_difference() {
     }
 }
 
-/// After a resync that was interrupted, the trace begins again, with all that the other node may have got.
+/// After a resync that was interrupted, the trace begins again, with each place that the other node may have got.
 #[test]
 fn a_trace_begins_again_after_an_interrupted_resync() {
     for state in [State::ResyncNamespace, State::ResyncContent] {
