@@ -460,7 +460,7 @@ impl MetadataLog {
             }
         }
         self.delta.complete_trace(&begun, freed.into_iter())?;
-        Ok(true)
+        Ok(self.delta.has_trace())
     }
 
     /// Makes everything durable, and notes a clean shutdown. The content of freed inodes is gone.
