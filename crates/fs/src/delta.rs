@@ -155,6 +155,8 @@ pub struct DeltaTracker {
     intervals: IntervalMarks,
     /// The rest on stable storage.
     trace: Trace,
+    /// The rest of this process has begun with the trace.
+    begins_with_trace: bool,
 }
 
 /// The delta, and the job of a resync that may take from it.
@@ -198,6 +200,7 @@ impl DeltaTracker {
             }),
             intervals,
             trace,
+            begins_with_trace: traced.is_some(),
         })
     }
 

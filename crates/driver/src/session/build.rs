@@ -92,6 +92,8 @@ fn add_left_writes(store: &Store) {
     let backing = store.backing().as_ref();
     match Tables::left_writes(backing) {
         Some(writes) => add_writes_to_delta(store, ranges_of(&writes)),
+        // The power loss has taken the tables.
+        None if store.delta().begins_with_trace() => {}
         None => store.delta().end(),
     }
 }

@@ -145,6 +145,11 @@ impl DeltaTracker {
         self.trace.end()
     }
 
+    /// Whether the rest of this process has begun with the trace, which names the writes that were under way, too.
+    pub fn begins_with_trace(&self) -> bool {
+        self.begins_with_trace && self.trace.is_active()
+    }
+
     /// Whether changes are noted in a trace.
     pub fn has_trace(&self) -> bool {
         self.trace.is_active()

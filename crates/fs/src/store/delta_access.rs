@@ -74,6 +74,12 @@ impl DeltaAccess<'_> {
         disk.poison_unless_full(self.log.begin_trace(self.store.tree()))
     }
 
+    /// Whether the rest of this process has begun with the trace, after a loss of power. The trace names the writes that were under way,
+    /// too.
+    pub fn begins_with_trace(self) -> bool {
+        self.delta.begins_with_trace()
+    }
+
     /// Whether this node has a trace.
     pub fn has_trace(self) -> bool {
         self.delta.has_trace()
