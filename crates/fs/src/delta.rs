@@ -179,7 +179,7 @@ impl DeltaTracker {
         let (file, left_trace) = tables.trace;
         let trace = Trace::open(file, left_trace.as_ref())?;
         let traced = Trace::base_of(left_trace.as_ref(), has_rest);
-        let delta = traced_rest::left_delta(traced, left, &mut kept);
+        let delta = Delta::left(traced, left, &mut kept);
         let left = LeftColumns {
             has_rest,
             traced: traced.map(LeftTrace::intervals),

@@ -135,7 +135,9 @@ impl World {
     fn end_mirroring(&mut self, at: usize) {
         self.tell(at, BarrierEvent::MirroringEnded);
         if at == self.owner {
-            let waiting = (0..PLACES).filter(|place| self.is_in_flight(*place));
+            // The product marks a record when the operation is applied, so a trace waits for the operation.
+            let known = if self.limits.traces { PARTS } else { PLACES };
+            let waiting = (0..known).filter(|place| self.is_in_flight(*place));
             let waiting = waiting.fold(0, |set, place| set | bit(place));
             self.nodes[at].marks.rest |= waiting;
         }

@@ -201,9 +201,7 @@ impl World {
         self.survived.traced |= is_base && is_traced;
         if difference == CopyDifference::Everything {
             // Without the marks of the secondary, more is refused.
-            let is_refused = self.limits.traces
-                && (self.nodes[self.owner].coverage.is_lost()
-                    || self.nodes[self.other()].is_nameless);
+            let is_refused = self.limits.traces;
             if !both && !self.is_old_copy && !self.is_excused && !is_refused {
                 self.broken = Some(REFUSED);
             }

@@ -20,7 +20,7 @@ use super::resync_part::{ChangedRecords, ResyncPart};
 use super::trace::{Trace, TraceSubject};
 use super::trace_file::LeftTrace;
 use super::traced_places::bytes_of;
-use super::{Alone, Delta, DeltaTracker};
+use super::{Alone, Delta, DeltaState, DeltaTracker};
 use crate::error::StoreError;
 use crate::namespace::keys;
 use crate::namespace::plan::Plan;
@@ -184,7 +184,7 @@ impl DeltaTracker {
         }
         self.trace.owe_keys(replicated_keys(plan));
         let mut state = self.state();
-        let super::DeltaState { delta, kept, .. } = &mut *state;
+        let DeltaState { delta, kept, .. } = &mut *state;
         if let Delta::Alone(alone) = delta {
             alone.note_keys(kept, replicated_keys(plan));
         }
@@ -207,23 +207,25 @@ fn is_inode(key: &[u8]) -> bool {
     key.first() == Some(&keys::INODES)
 }
 
-/// The delta that the last process has left: by the trace of use, or by the table.
-pub(super) fn left_delta(
-    traced: Option<&LeftTrace>,
-    left: Option<LeftChanges>,
-    kept: &mut KeptDelta,
-) -> Delta {
-    match (traced, left) {
-        (Some(traced), _) => Delta::Alone(rest_of(traced, kept)),
-        (None, Some(left)) => Delta::Alone(Alone {
-            records: ChangedRecords {
-                keys: left.keys.into_iter().collect(),
-                all: left.all_records,
-            },
-            resync: ResyncPart::left(left.rest, left.lacks_namespace),
-            ..Alone::of(left.lead)
-        }),
-        (None, None) => Delta::Off,
+impl Delta {
+    /// The delta that the last process has left: by the trace of use, or by the table.
+    pub(super) fn left(
+        traced: Option<&LeftTrace>,
+        left: Option<LeftChanges>,
+        kept: &mut KeptDelta,
+    ) -> Self {
+        match (traced, left) {
+            (Some(traced), _) => Self::Alone(rest_of(traced, kept)),
+            (None, Some(left)) => Self::Alone(Alone {
+                records: ChangedRecords {
+                    keys: left.keys.into_iter().collect(),
+                    all: left.all_records,
+                },
+                resync: ResyncPart::left(left.rest, left.lacks_namespace),
+                ..Alone::of(left.lead)
+            }),
+            (None, None) => Self::Off,
+        }
     }
 }
 
