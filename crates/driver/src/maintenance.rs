@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use lockstep_fs::store::TraceAccess;
 use lockstep_repl::state::State;
 
 use crate::engine::Engine;
@@ -37,10 +38,7 @@ pub(crate) struct Maintenance {
 struct Due {
     garbage: bool,
     checkpoint: bool,
-    /// This secondary is in sync: the moment is noted.
-    contact: bool,
-    /// This primary serves alone: what it changes outlives a loss of power (P28).
-    trace: bool,
+    state: State,
 }
 
 /// The moments at which periodic work was last begun.
@@ -132,8 +130,7 @@ impl Maintenance {
         let garbage = now >= rounds.collected + GARBAGE;
         let due = Due {
             garbage,
-            contact: garbage && session.replication().state() == State::SecondarySynced,
-            trace: garbage && session.replication().state() == State::OutOfSync,
+            state: session.replication().state(),
             checkpoint: engine.store.needs_checkpoint() || now >= rounds.checkpointed + CHECKPOINT,
         };
         if (due.garbage || due.checkpoint) && self.spawn_tidying(engine, due) {
@@ -162,13 +159,14 @@ impl Maintenance {
         let (engine, is_tidying) = (Arc::clone(engine), Arc::clone(&self.is_tidying));
         let host = Arc::clone(&engine.host);
         host.spawn(Box::new(move || {
-            if due.contact {
-                note_contact(&engine);
-            }
-            if due.trace {
-                begin_trace(&engine);
-            }
             if due.garbage {
+                match due.state {
+                    // The moment is noted.
+                    State::SecondarySynced => note_contact(&engine),
+                    // The changes of a node that serves alone outlive a loss of power (P28).
+                    State::OutOfSync => begin_trace(engine.name(), TraceAccess::of(&engine.store)),
+                    _ => {}
+                }
                 store_place::look(&engine);
                 remove_garbage(&engine);
             }
@@ -199,20 +197,20 @@ fn note_contact(engine: &Engine) {
 }
 
 /// A change alone costs a sync for each region from now on, once.
-fn begin_trace(engine: &Engine) {
-    match engine.store.delta().begin_trace() {
+fn begin_trace(datastore: &str, trace: TraceAccess<'_>) {
+    match trace.begin() {
         Ok(false) => {}
         Ok(true) => {
             tracing::info!(
-                datastore = engine.name(),
-                "what this node does alone is known after a loss of power, too"
+                datastore,
+                "the changes of this node alone are known after a loss of power, too"
             );
         }
         Err(error) if error.is_full_disk() => {
-            tracing::debug!(datastore = engine.name(), %error, "no trace of what this node does alone");
+            tracing::debug!(datastore, %error, "no trace of the changes of this node alone");
         }
         Err(error) => {
-            tracing::error!(datastore = engine.name(), %error, "no trace of what this node does alone");
+            tracing::error!(datastore, %error, "no trace of the changes of this node alone");
         }
     }
 }

@@ -19,7 +19,7 @@ use lockstep_delta::announced::ENTRIES_MAX;
 use lockstep_delta::{AnnouncedRegions, BarrierEffect, BarrierEvent, BarrierMessage, FileRegions};
 use lockstep_fs::Store;
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
+use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions, TraceAccess};
 use lockstep_intentlog::LogOptions;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
@@ -94,7 +94,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     writer.regions_us(0)?;
     println!("without a trace    {:6.2}", writer.regions_us(1)?);
     let begun = Instant::now();
-    assert!(store.delta().begin_trace()?, "a trace begins");
+    assert!(TraceAccess::of(&store).begin()?, "a trace begins");
     let begin_ms = begun.elapsed().as_secs_f64() * 1e3;
     println!("first in a region  {:6.2}", writer.regions_us(2)?);
     println!("later              {:6.2}", writer.regions_us(3)?);

@@ -87,7 +87,7 @@ use resync_part::ResyncPart;
 pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles};
 use table::sync_tables;
 pub use table::{MarkTableSizes, make_table};
-use trace::Trace;
+pub use trace::Trace;
 use trace_file::LeftTrace;
 
 /// The operations that the primary may not have applied.
@@ -155,8 +155,6 @@ pub struct DeltaTracker {
     intervals: IntervalMarks,
     /// The rest on stable storage.
     trace: Trace,
-    /// The rest of this process has begun with the trace.
-    begins_with_trace: bool,
 }
 
 /// The delta, and the job of a resync that may take from it.
@@ -180,6 +178,9 @@ impl DeltaTracker {
         let trace = Trace::open(file, left_trace.as_ref())?;
         let traced = Trace::base_of(left_trace.as_ref(), has_rest);
         let delta = Delta::left(traced, left, &mut kept);
+        if traced.is_some() {
+            trace.note_begin_of_rest();
+        }
         let left = LeftColumns {
             has_rest,
             traced: traced.map(LeftTrace::intervals),
@@ -200,7 +201,6 @@ impl DeltaTracker {
             }),
             intervals,
             trace,
-            begins_with_trace: traced.is_some(),
         })
     }
 
@@ -385,7 +385,7 @@ impl DeltaTracker {
             });
         }
         // Under the lock: a trace that begins has the keys, or they are owed to the trace.
-        self.trace_keys(plan, is_alone)
+        self.trace.before_operation(plan, is_alone)
     }
 
     /// Adds bytes that may differ. A node that is not alone notes none.

@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 use lockstep_delta::{BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval};
-use lockstep_fs::store::{Access, ChangedRecords, DeltaWalk, MarkTableSizes, OpenOptions};
+use lockstep_fs::store::{
+    Access, ChangedRecords, DeltaWalk, MarkTableSizes, OpenOptions, TraceAccess,
+};
 use lockstep_fs::{Store, keys};
 use lockstep_intentlog::LogOptions;
 use lockstep_lossy::disk::{Disk, Survivors};
@@ -229,7 +231,7 @@ fn alone(primary: &Primary) {
         .handle(BarrierEvent::MirroringEnded);
     primary.store.barriers().hide_names().unwrap();
     primary.store.delta().begin_alone(BASE);
-    assert!(primary.store.delta().begin_trace().unwrap());
+    assert!(TraceAccess::of(&primary.store).begin().unwrap());
 }
 
 /// The node loses its power, and all that was not synced.
@@ -295,7 +297,7 @@ fn ends_its_trace() -> bool {
     let primary = Primary::new();
     let base = primary.barrier(1);
     alone(&primary);
-    primary.store.barriers().end_trace().unwrap();
+    TraceAccess::of(&primary.store).end().unwrap();
     let primary = lose_power(primary);
     primary.store.barriers().base_with(&[base]).is_none()
 }

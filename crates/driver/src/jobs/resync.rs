@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_fs::StoreError;
+use lockstep_fs::store::TraceAccess;
 use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
 use lockstep_repl::message::Request;
 use lockstep_repl::state::{State, Trigger};
@@ -433,7 +434,7 @@ impl ResyncJobs {
             barriers.note_keys_in_columns(true);
             delta.keep_in_columns();
             // From here on the secondary gets what this node may lose with its power (rule P28).
-            barriers.end_trace()?;
+            TraceAccess::of(&self.engine.store).end()?;
         }
         Ok(start)
     }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use lockstep_fs::store::TraceAccess;
 use lockstep_fs::{Overlay, Store, StoreError};
 use lockstep_repl::core::{Core, CoreConfig, CoreStart};
 use lockstep_repl::state::{ServiceMode, State};
@@ -93,7 +94,7 @@ fn add_left_writes(store: &Store) {
     match Tables::left_writes(backing) {
         Some(writes) => add_writes_to_delta(store, ranges_of(&writes)),
         // The power loss has taken the tables.
-        None if store.delta().begins_with_trace() => {}
+        None if TraceAccess::of(store).begins_rest() => {}
         None => store.delta().end(),
     }
 }

@@ -68,6 +68,11 @@ impl KnownBarriers {
         self.names
     }
 
+    /// The oldest one that is a base.
+    pub fn oldest(self, is_base: impl Fn(BarrierName) -> bool) -> Option<BarrierName> {
+        self.names.into_iter().filter(|name| is_base(*name)).min()
+    }
+
     /// Those of which a secondary tells the primary, at most [`BarrierName::KNOWN_MAX`]: none if this node has served alone since its
     /// last one. The primary has no mark of those changes.
     pub fn told(self) -> Vec<BarrierName> {
@@ -236,7 +241,9 @@ impl IntervalMarks {
         }
         if beside.traced.is_some() || live_after.is_none() {
             // The columns that were left say less, or nothing.
-            Column::BOTH.iter().for_each(|it| marks.pending.note(*it));
+            for column in Column::BOTH {
+                marks.pending.note(column);
+            }
             marks.settle();
         }
         marks

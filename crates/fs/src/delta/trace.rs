@@ -82,7 +82,7 @@ pub(super) struct TraceSubject {
 }
 
 /// See the head of this file.
-pub(super) struct Trace {
+pub struct Trace {
     file: TraceFile,
     state: Mutex<TraceState>,
     ended: Condvar,
@@ -91,6 +91,8 @@ pub(super) struct Trace {
     is_active: AtomicBool,
     /// The number of the present opening of the store.
     epoch: Mutex<u32>,
+    /// The rest of this process has begun with the trace.
+    begins_rest: AtomicBool,
 }
 
 /// Begin and end.
@@ -100,7 +102,7 @@ impl Trace {
     ///
     /// # Errors
     /// If the disk fails.
-    pub fn open(file: TraceFile, left: Option<&LeftTrace>) -> Result<Self, StoreError> {
+    pub(super) fn open(file: TraceFile, left: Option<&LeftTrace>) -> Result<Self, StoreError> {
         let trace = Self {
             file,
             state: Mutex::default(),
@@ -108,6 +110,7 @@ impl Trace {
             keys: Mutex::default(),
             is_active: AtomicBool::new(false),
             epoch: Mutex::new(0),
+            begins_rest: AtomicBool::new(false),
         };
         if let Some(left) = left {
             trace.go_on(left);
@@ -138,6 +141,27 @@ impl Trace {
         keys.all = left.words.all_records || left.keys.is_broken;
         self.is_active.store(true, Ordering::Release);
         *self.epoch.lock() = left.words.epoch;
+    }
+
+    /// The rest of this process has begun with the trace.
+    pub(super) fn note_begin_of_rest(&self) {
+        self.begins_rest.store(true, Ordering::Release);
+    }
+
+    /// Whether the rest of this process has begun with the trace, which has not ended since.
+    pub fn begins_rest(&self) -> bool {
+        self.is_active() && self.begins_rest.load(Ordering::Acquire)
+    }
+
+    /// Ends a trace that says nothing about the other copy any more.
+    ///
+    /// # Errors
+    /// As [`Self::end`].
+    pub fn end_if_over(&self) -> Result<(), StoreError> {
+        if self.is_over() {
+            return self.end();
+        }
+        Ok(())
     }
 
     /// Whether changes are noted.
@@ -188,7 +212,7 @@ impl Trace {
     ///
     /// # Errors
     /// If the disk fails or is full.
-    pub fn complete(&self, about: TraceSubject) -> Result<(), StoreError> {
+    pub(super) fn complete(&self, about: TraceSubject) -> Result<(), StoreError> {
         let done = self.try_complete(about);
         if done.is_err() {
             // The header may be there.
@@ -435,7 +459,7 @@ impl Trace {
     }
 
     /// Adds records that may differ already.
-    pub fn owe_records(&self, records: &ChangedRecords) {
+    pub(super) fn owe_records(&self, records: &ChangedRecords) {
         self.owe_keys(records.keys.iter());
         self.keys.lock().all |= records.all;
     }
@@ -458,7 +482,9 @@ impl Trace {
             let mut keys = self.keys.lock();
             let taken: BTreeSet<Vec<u8>> = keys.owed.clone();
             let mut run = Vec::new();
-            taken.iter().for_each(|key| add_key(&mut run, key));
+            for key in &taken {
+                add_key(&mut run, key);
+            }
             keys.all |= keys.length + run.len() > self.file.key_bytes();
             (keys.length, taken, run)
         };

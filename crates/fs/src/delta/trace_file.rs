@@ -39,7 +39,7 @@ const SLOTS_AT: u64 = 2 * HEADER_BYTES;
 /// Most slots of a file that is read.
 const SLOTS_MAX: usize = 1 << 20;
 /// Bytes that are written at once when the file is made.
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The words of a trace that counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -154,17 +154,15 @@ impl TracedFile {
             return needed;
         }
         match MarkedParts::of(bytes) {
-            MarkedParts::From(part) => match self.cut.filter(|(from, _)| *from <= part) {
-                Some((_, batch)) => needed.batch = batch,
-                None => {
-                    let old = self.cut.map_or(part, |(from, _)| from.min(part));
-                    let regions = std::mem::take(&mut self.regions);
-                    needed.new.push(self.put(ino, Mark::From(old), batch));
-                    needed.batch = batch;
-                    // Regions before the cut stay.
-                    self.regions = regions;
+            MarkedParts::From(part) => {
+                let known = self.cut.filter(|(from, _)| *from <= part);
+                needed.batch = known.map_or(batch, |(_, batch)| batch);
+                if known.is_none() {
+                    self.cut = Some((part, batch));
+                    let mark = Mark::From(part);
+                    needed.new.push(Slot { ino, mark });
                 }
-            },
+            }
             MarkedParts::Run(run) => {
                 for region in regions_of(&run) {
                     needed.add(self.need(ino, region, all, batch));

@@ -9,7 +9,7 @@
 //! - The rest of a trace counts for no copy by its generation: this node may have lost mirrored changes, which the trace names, and
 //!   such a copy needs a base by a barrier.
 
-use lockstep_delta::{BarrierMachine, BarrierName};
+use lockstep_delta::BarrierMachine;
 use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 
@@ -43,27 +43,12 @@ impl BegunTrace {
 impl DeltaTracker {
     /// Whether this node serves alone, knows a barrier, and has no trace.
     pub fn lacks_trace(&self) -> bool {
+        let is_base = |name| self.intervals.base_with(&[name]) == Some(name);
         let is_alone = matches!(self.state().delta, Delta::Alone(_));
         is_alone
             && !self.trace.is_active()
-            && self.intervals.mirroring() % 2 == 0
-            && self.oldest_base().is_some()
-    }
-
-    /// The oldest barrier since which this node has all marks.
-    fn oldest_base(&self) -> Option<BarrierName> {
-        let known = self.intervals.known_barriers().all().into_iter();
-        known
-            .filter(|name| self.intervals.base_with(&[*name]) == Some(*name))
-            .min()
-    }
-
-    /// Makes the file of a trace that is about to begin.
-    ///
-    /// # Errors
-    /// If the disk fails or is full.
-    pub fn prepare_trace(&self) -> Result<(), StoreError> {
-        self.trace.prepare()
+            && self.intervals.mirroring().is_multiple_of(2)
+            && self.intervals.known_barriers().oldest(is_base).is_some()
     }
 
     /// Each change is noted in the trace from now on, which has all marks from before. `ino_limit`: no inode has this number or a later
@@ -71,7 +56,8 @@ impl DeltaTracker {
     /// not enough.
     pub fn begin_trace(&self, ino_limit: u64) -> Option<BegunTrace> {
         let mut state = self.state();
-        let name = self.oldest_base()?;
+        let is_base = |name| self.intervals.base_with(&[name]) == Some(name);
+        let name = self.intervals.known_barriers().oldest(is_base)?;
         let Delta::Alone(alone) = &state.delta else {
             return None;
         };
@@ -90,7 +76,7 @@ impl DeltaTracker {
             .each(|ino, bytes| self.trace.add(ino, bytes));
         let is_whole = self
             .intervals
-            .since(name, |column| self.trace_column(column, &mut records));
+            .since(name, |column| self.trace.add_column(column, &mut records));
         if !is_whole {
             self.trace.note_over();
             return None;
@@ -111,72 +97,45 @@ impl DeltaTracker {
         })
     }
 
-    fn trace_column(&self, column: &KeptColumn, records: &mut ChangedRecords) {
-        if is_active(Mutant::ColumnsUnsyncedAlone) {
-            return;
-        }
-        if let Some(number) = column.noted_from() {
-            self.trace.add_files_from(number);
-        }
-        column.each(|ino, bytes| self.trace.add(ino, bytes));
-        records.keys.extend(column.records().keys.iter().cloned());
-        records.all |= column.records().all;
+    /// The trace.
+    pub(crate) const fn trace(&self) -> &Trace {
+        &self.trace
     }
+}
 
+impl BegunTrace {
     /// The trace counts from now on. `freed`: inodes that are gone. This node may get them back with a loss of its power, and the other
     /// one may not have their content.
     ///
     /// # Errors
     /// If the disk fails or is full. Then there is no trace.
-    pub fn complete_trace(
+    pub(crate) fn complete(
         &self,
-        begun: &BegunTrace,
+        trace: &Trace,
         freed: impl Iterator<Item = Ino>,
     ) -> Result<(), StoreError> {
-        freed.for_each(|ino| self.trace.add(ino, &(0..u64::MAX)));
-        self.trace.complete(begun.about)
+        freed.for_each(|ino| trace.add(ino, &(0..u64::MAX)));
+        trace.complete(self.about)
     }
+}
 
-    /// After a loss of power, this node knows no barrier when this returns. Marks and coverage stay.
-    ///
-    /// # Errors
-    /// If the disk fails or is full.
-    pub fn end_trace(&self) -> Result<(), StoreError> {
-        self.trace.end()
-    }
-
-    /// Whether the rest of this process has begun with the trace, which names the writes that were under way, too.
-    pub fn begins_with_trace(&self) -> bool {
-        self.begins_with_trace && self.trace.is_active()
-    }
-
-    /// Whether changes are noted in a trace.
-    pub fn has_trace(&self) -> bool {
-        self.trace.is_active()
-    }
-
-    /// Ends a trace that says nothing about the other copy any more.
-    ///
-    /// # Errors
-    /// If the disk fails or is full.
-    pub fn end_void_trace(&self) -> Result<(), StoreError> {
-        if self.trace.is_over() {
-            return self.trace.end();
+impl Trace {
+    /// Adds the marks of a column, and its records to `records`.
+    fn add_column(&self, column: &KeptColumn, records: &mut ChangedRecords) {
+        if is_active(Mutant::ColumnsUnsyncedAlone) {
+            return;
         }
-        Ok(())
+        if let Some(number) = column.noted_from() {
+            self.add_files_from(number);
+        }
+        column.each(|ino, bytes| self.add(ino, bytes));
+        records.keys.extend(column.records().keys.iter().cloned());
+        records.all |= column.records().all;
     }
 }
 
 /// Keys.
 impl DeltaTracker {
-    /// A checkpoint is about to take operations from the log.
-    ///
-    /// # Errors
-    /// If the disk fails, or is full and cannot end the trace. Then no checkpoint must be made.
-    pub fn before_checkpoint(&self) -> Result<(), StoreError> {
-        self.trace.before_checkpoint()
-    }
-
     /// The log has had an operation since the last checkpoint, of this process or of one before.
     pub fn note_replayed(&self, plan: &Plan) {
         if !self.trace.is_active() {
@@ -189,16 +148,18 @@ impl DeltaTracker {
             alone.note_keys(kept, replicated_keys(plan));
         }
     }
+}
 
+impl Trace {
     /// Keys of records are about to change, of a node that is alone or not.
-    pub(super) fn trace_keys(&self, plan: &Plan, is_alone: bool) -> Result<(), StoreError> {
-        if !self.trace.is_active() {
+    pub(super) fn before_operation(&self, plan: &Plan, is_alone: bool) -> Result<(), StoreError> {
+        if !self.is_active() {
             return Ok(());
         }
-        if !is_alone || self.trace.is_over() {
-            return self.trace.end();
+        if !is_alone || self.is_over() {
+            return self.end();
         }
-        self.trace.owe_keys(replicated_keys(plan));
+        self.owe_keys(replicated_keys(plan));
         Ok(())
     }
 }

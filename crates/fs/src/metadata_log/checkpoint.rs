@@ -61,7 +61,7 @@ impl CheckpointRun<'_> {
     /// Writes the frozen records. On a full disk they stay frozen, and nothing is poisoned. The trace has their keys before.
     fn flush(&self) -> Result<(), StoreError> {
         let disk = self.tree.disk();
-        disk.poison_unless_full(self.delta.before_checkpoint())?;
+        disk.poison_unless_full(self.delta.trace().before_checkpoint())?;
         match self.tree.namespace.flush() {
             Err(error) if error.is_full_disk() => Err(error.into()),
             flushed => self.tree.disk().poison_on_error(flushed),

@@ -93,7 +93,7 @@ impl Intents<'_> {
         let mut applying = self.log.applying.lock();
         if let Some((_, intent)) = applying.take_pending(osn) {
             // The peer may have the operation. No intent was pending when a trace began: the trace names this one (rule P28).
-            let is_traced = intent.is_of_lost_run && self.log.delta.has_trace();
+            let is_traced = intent.is_of_lost_run && self.log.delta.trace().is_active();
             if !is_traced && !is_active(Mutant::RollBackExecuted) {
                 self.log.delta.end();
             }

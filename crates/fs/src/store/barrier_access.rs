@@ -11,6 +11,7 @@ use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 
 use super::facade::Store;
+use super::trace_access::TraceAccess;
 use crate::delta::{IntervalMarks, KnownBarriers};
 use crate::error::StoreError;
 
@@ -134,22 +135,8 @@ impl BarrierAccess<'_> {
     /// # Errors
     /// If the disk fails, which poisons the store (P16), or is full.
     pub fn hide_names(self) -> Result<(), StoreError> {
-        self.end_trace()?;
+        TraceAccess::of(self.store).end()?;
         self.on_disk(IntervalMarks::hide_names)
-    }
-
-    /// The trace of a node that serves alone ends (P28): its names count with the coverage only, and not after a loss of power. Before
-    /// the other node gets anything.
-    ///
-    /// # Errors
-    /// If the disk fails, which poisons the store (P16), or is full.
-    pub fn end_trace(self) -> Result<(), StoreError> {
-        if is_active(Mutant::TraceOutlivesAlone) {
-            return Ok(());
-        }
-        let disk = self.store.content.disk();
-        disk.check_not_poisoned()?;
-        disk.poison_unless_full(self.store.delta.end_trace())
     }
 
     /// Removes the names of all barriers from stable storage and from memory, and ends the barrier under way and the coverage. Before
@@ -158,7 +145,7 @@ impl BarrierAccess<'_> {
     /// # Errors
     /// If the disk fails, which poisons the store (P16), or is full. Then the names may still be there.
     pub fn forget(self) -> Result<(), StoreError> {
-        self.end_trace()?;
+        TraceAccess::of(self.store).end()?;
         self.on_disk(IntervalMarks::forget)
     }
 

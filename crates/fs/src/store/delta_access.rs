@@ -7,7 +7,6 @@ use lockstep_types::{Generation, Ino, Osn};
 
 use super::facade::Store;
 use crate::delta::{ChangedRecords, DeltaJob, DeltaTracker, DeltaWalk, RestOfFiles};
-use crate::error::StoreError;
 use crate::metadata_log::MetadataLog;
 
 /// The delta of one store (rule P21).
@@ -15,7 +14,6 @@ use crate::metadata_log::MetadataLog;
 pub struct DeltaAccess<'a> {
     delta: &'a DeltaTracker,
     log: &'a MetadataLog,
-    store: &'a Store,
 }
 
 impl Store {
@@ -24,7 +22,6 @@ impl Store {
         DeltaAccess {
             delta: &self.delta,
             log: &self.metadata_log,
-            store: self,
         }
     }
 }
@@ -61,28 +58,6 @@ impl DeltaAccess<'_> {
     /// The copies are equal again. Changes memory only.
     pub fn end_equal(self) {
         self.delta.end_equal();
-    }
-
-    /// Begins the trace of a node that serves alone (P28), unless it has one. The changes are then known after a loss of power, too.
-    /// Returns whether a trace has begun. May wait for the disk.
-    ///
-    /// # Errors
-    /// If the disk fails, which poisons the store (P16), or is full. Then there is no trace, and no change is lost.
-    pub fn begin_trace(self) -> Result<bool, StoreError> {
-        let disk = self.store.content.disk();
-        disk.check_not_poisoned()?;
-        disk.poison_unless_full(self.log.begin_trace(self.store.tree()))
-    }
-
-    /// Whether the rest of this process has begun with the trace, after a loss of power. The trace names the writes that were under way,
-    /// too.
-    pub fn begins_with_trace(self) -> bool {
-        self.delta.begins_with_trace()
-    }
-
-    /// Whether this node has a trace.
-    pub fn has_trace(self) -> bool {
-        self.delta.has_trace()
     }
 
     /// Tells the tables of each begin and end. To be called before the mark "out of sync" is durable, on a thread that may wait for

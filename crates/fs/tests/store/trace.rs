@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use lockstep_delta::{BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval};
-use lockstep_fs::store::{ChangedRecords, DeltaWalk};
+use lockstep_fs::store::{ChangedRecords, DeltaWalk, TraceAccess};
 use lockstep_fs::{OpError, Store, StoreError, StoreView, keys};
 use lockstep_lossy::disk::{CallClass, Disk, DiskOptions, Survivors, Verdict};
 use lockstep_types::{
@@ -185,7 +185,7 @@ fn leave(store: &Store) -> Result<bool, StoreError> {
     store.delta().begin_alone(BASE);
     store.delta().settle();
     store.barriers().hide_names()?;
-    store.delta().begin_trace()
+    TraceAccess::of(store).begin()
 }
 
 /// The changes of a node that is alone, up to the stop.
@@ -330,7 +330,7 @@ fn a_trace_outlives_a_second_loss_of_power() {
         disk.set_verdict(calls, Verdict::CrashBefore);
         let opened = crate::harness::try_open_in(&disk, options(2));
         let done = opened.is_ok_and(|store| {
-            assert!(store.delta().has_trace());
+            assert!(TraceAccess::of(&store).is_active());
             assert!(!store.delta().covers(BASE, LAST));
             change(&pair, &store, 3000).is_ok()
         });
@@ -343,7 +343,7 @@ fn a_trace_outlives_a_second_loss_of_power() {
         // The same, with a kill of the process before.
         let killed = disk.fork();
         let store = open_in(&killed, options(2));
-        assert!(store.delta().has_trace(), "call {calls}");
+        assert!(TraceAccess::of(&store).is_active(), "call {calls}");
         let left = killed.after_power_loss(Survivors::Nothing, calls);
         let store = open_in(&left, options(3));
         let what = format!("call {calls}, killed");
@@ -369,7 +369,7 @@ fn a_trace_goes_on_over_a_start_of_the_process() {
         }
         let disk = disk.fork();
         let store = open(&disk);
-        assert!(store.delta().has_trace(), "clean: {is_clean}");
+        assert!(TraceAccess::of(&store).is_active(), "clean: {is_clean}");
         change(&pair, &store, 3000).unwrap();
         let left = disk.after_power_loss(Survivors::Nothing, 1);
         let store = open_in(&left, BootId::from_bytes([2; 16]));
@@ -399,7 +399,7 @@ fn a_trace_ends_before_a_change_that_it_lacks() {
             } else {
                 client.write(pair.files[0], 0, 10).unwrap();
             }
-            assert!(!store.delta().has_trace(), "{what}");
+            assert!(!TraceAccess::of(&store).is_active(), "{what}");
             for survivors in SURVIVORS {
                 let left = disk.after_power_loss(survivors, 1);
                 let store = open_in(&left, BootId::from_bytes([2; 16]));
@@ -416,14 +416,17 @@ fn a_trace_that_has_ended_is_none_after_a_loss_of_power() {
     let (disk, store) = pair.primary();
     assert!(leave(&store).unwrap());
     store.barriers().note_keys_in_columns(true);
-    store.barriers().end_trace().unwrap();
-    assert!(!store.delta().begin_trace().unwrap(), "while it mirrors");
+    TraceAccess::of(&store).end().unwrap();
+    assert!(
+        !TraceAccess::of(&store).begin().unwrap(),
+        "while it mirrors"
+    );
     let left = disk.after_power_loss(Survivors::Everything, 1);
     let lost = open_in(&left, BootId::from_bytes([2; 16]));
     assert_eq!(lost.barriers().base_with(&[pair.base]), None);
     // The resync has lost its connection.
     store.barriers().note_keys_in_columns(false);
-    assert!(store.delta().begin_trace().unwrap());
+    assert!(TraceAccess::of(&store).begin().unwrap());
     change(&pair, &store, 2000).unwrap();
     let left = disk.after_power_loss(Survivors::Nothing, 1);
     let lost = open_in(&left, BootId::from_bytes([2; 16]));
@@ -438,13 +441,13 @@ fn a_full_disk_has_no_trace_until_there_is_room() {
     disk.fill();
     let error = leave(&store).unwrap_err();
     assert!(error.is_full_disk(), "{error}");
-    assert!(!store.is_poisoned() && !store.delta().has_trace());
+    assert!(!store.is_poisoned() && !TraceAccess::of(&store).is_active());
     let left = disk.after_power_loss(Survivors::Everything, 1);
     left.set_capacity(AMPLE);
     let lost = open_in(&left, BootId::from_bytes([2; 16]));
     assert_eq!(lost.barriers().base_with(&[pair.base]), None);
     disk.set_capacity(AMPLE);
-    assert!(store.delta().begin_trace().unwrap());
+    assert!(TraceAccess::of(&store).begin().unwrap());
     // A disk that gets full stops no mark.
     disk.fill();
     Client::new(&store, 2000)
