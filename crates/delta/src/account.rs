@@ -27,6 +27,12 @@ impl MarkAccount {
         reaches && self.known.contains(&base)
     }
 
+    /// The oldest barrier since which this node has all marks.
+    pub fn oldest_covered(&self) -> Option<BarrierName> {
+        let known = self.known.iter().copied();
+        known.filter(|name| self.covers(*name)).min()
+    }
+
     /// The youngest barrier that both nodes know by name, and since which one of them has the marks of each interval.
     pub fn base_with(&self, peer: &Self) -> Option<BarrierName> {
         match CopyDifference::between(&self.of_copy(), &peer.of_copy()) {

@@ -39,6 +39,7 @@ const fn limits(failures: u8, writes: u8, operations: u8, barriers: u8) -> Limit
         barriers,
         ahead: false,
         in_memory: false,
+        traces: false,
         hands: Hands::Nothing,
         breaks: None,
     }
@@ -105,7 +106,32 @@ fn wide_bounds() {
     explore(forced);
 }
 
-/// A node that serves alone has its marks in memory only, as today.
+/// A node that serves alone begins a trace. Nobody asks the secondary for its marks (P29).
+#[test]
+fn a_node_that_serves_alone_has_a_trace() {
+    let traces = |limits| Limits {
+        in_memory: true,
+        traces: true,
+        ..limits
+    };
+    explore(traces(limits(1, 1, 1, 1)));
+    let seen = explore(traces(limits(2, 1, 0, 1)));
+    sees(&seen, &[Sight::TracedBase]);
+    explore(traces(limits(2, 1, 1, 0)));
+    explore(traces(limits(2, 0, 1, 1)));
+    explore(traces(limits(3, 1, 0, 0)));
+    let forced = Limits {
+        hands: Hands::Force,
+        ..traces(limits(2, 1, 0, 0))
+    };
+    explore(forced);
+    finds(Break::TraceLacksColumns, traces(limits(2, 1, 0, 0)));
+    finds(Break::TraceWithPending, traces(limits(2, 0, 1, 0)));
+    finds(Break::TraceOutlivesAlone, traces(limits(3, 1, 0, 0)));
+    finds(Break::MarkUndurableAlone, traces(limits(2, 1, 0, 0)));
+}
+
+/// A node that serves alone has its marks in memory only, before its trace begins.
 #[test]
 fn marks_of_a_node_alone_are_in_memory() {
     let in_memory = |limits| Limits {
@@ -178,6 +204,7 @@ fn with_the_bounds_of_the_environment() {
         barriers: bound("BARRIERS"),
         ahead: bound("AHEAD") > 0,
         in_memory: bound("IN_MEMORY") > 0,
+        traces: bound("TRACES") > 0,
         hands: match (bound("FORCES"), bound("OLD_COPIES")) {
             (0, 0) => Hands::Nothing,
             (0, _) => Hands::PutBack,

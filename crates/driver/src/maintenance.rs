@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use lockstep_fs::store::TraceAccess;
 use lockstep_repl::state::State;
 
 use crate::engine::Engine;
@@ -37,8 +38,7 @@ pub(crate) struct Maintenance {
 struct Due {
     garbage: bool,
     checkpoint: bool,
-    /// This secondary is in sync: the moment is noted.
-    contact: bool,
+    state: State,
 }
 
 /// The moments at which periodic work was last begun.
@@ -130,7 +130,7 @@ impl Maintenance {
         let garbage = now >= rounds.collected + GARBAGE;
         let due = Due {
             garbage,
-            contact: garbage && session.replication().state() == State::SecondarySynced,
+            state: session.replication().state(),
             checkpoint: engine.store.needs_checkpoint() || now >= rounds.checkpointed + CHECKPOINT,
         };
         if (due.garbage || due.checkpoint) && self.spawn_tidying(engine, due) {
@@ -159,10 +159,14 @@ impl Maintenance {
         let (engine, is_tidying) = (Arc::clone(engine), Arc::clone(&self.is_tidying));
         let host = Arc::clone(&engine.host);
         host.spawn(Box::new(move || {
-            if due.contact {
-                note_contact(&engine);
-            }
             if due.garbage {
+                match due.state {
+                    // The moment is noted.
+                    State::SecondarySynced => note_contact(&engine),
+                    // The changes of a node that serves alone outlive a loss of power (P28).
+                    State::OutOfSync => begin_trace(engine.name(), TraceAccess::of(&engine.store)),
+                    _ => {}
+                }
                 store_place::look(&engine);
                 remove_garbage(&engine);
             }
@@ -189,6 +193,25 @@ pub(crate) fn sync_soon(replication: &Replication) {
 fn note_contact(engine: &Engine) {
     if let Err(error) = engine.notes.contact.note(engine.host.time_of_day()) {
         tracing::debug!(datastore = engine.name(), %error, "the moment of the last sync is not noted");
+    }
+}
+
+/// A change alone costs a sync for each region from now on, once.
+fn begin_trace(datastore: &str, trace: TraceAccess<'_>) {
+    match trace.begin() {
+        Ok(false) => {}
+        Ok(true) => {
+            tracing::info!(
+                datastore,
+                "the changes of this node alone are known after a loss of power, too"
+            );
+        }
+        Err(error) if error.is_full_disk() => {
+            tracing::debug!(datastore, %error, "no trace of the changes of this node alone");
+        }
+        Err(error) => {
+            tracing::error!(datastore, %error, "no trace of the changes of this node alone");
+        }
     }
 }
 

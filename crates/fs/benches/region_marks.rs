@@ -2,8 +2,9 @@
 //! `cargo bench -p lockstep-fs --bench region_marks`.
 //!
 //! Rounds of each kind take turns in one run: without a delta; alone, in parts that are marked; alone, in parts without a mark,
-//! each written once; and the same two in sync, after a barrier. The last lines have the mark of a mirrored write alone, and
-//! the question whether its region is announced.
+//! each written once; and the same two in sync, after a barrier. Then come the mark of a mirrored write alone, and
+//! the question whether its region is announced. The last lines have a node that is alone, over 1 GiB at random: without a trace (P28),
+//! the first write in each region with one, and later writes.
 
 // A benchmark measures real time.
 #![allow(clippy::disallowed_methods)]
@@ -15,10 +16,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use lockstep_delta::announced::ENTRIES_MAX;
-use lockstep_delta::{AnnouncedRegions, BarrierEvent, FileRegions};
+use lockstep_delta::{AnnouncedRegions, BarrierEffect, BarrierEvent, BarrierMessage, FileRegions};
 use lockstep_fs::Store;
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
+use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions, TraceAccess};
 use lockstep_intentlog::LogOptions;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
@@ -33,6 +34,9 @@ const WRITE_BYTES: u64 = 8 << 10;
 const PART_BYTES: u64 = 64 << 10;
 const WRITES: u64 = 4096;
 const ROUNDS: usize = 21;
+/// Regions of 1 MiB of the file that a node writes alone.
+const REGIONS: u64 = 1024;
+const REGION_BYTES: u64 = 1 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
@@ -85,6 +89,40 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("in sync, first     {:6.2}", median(mirrored_first));
     println!("a mark by itself   {:6.3}", median(mark));
     println!("announced or not   {:6.3}", median(ask));
+    begin_alone(&store)?;
+    println!("µs for one write of 8 KiB alone, at random over {REGIONS} MiB");
+    writer.regions_us(0)?;
+    println!("without a trace    {:6.2}", writer.regions_us(1)?);
+    let begun = Instant::now();
+    assert!(TraceAccess::of(&store).begin()?, "a trace begins");
+    let begin_ms = begun.elapsed().as_secs_f64() * 1e3;
+    println!("first in a region  {:6.2}", writer.regions_us(2)?);
+    println!("later              {:6.2}", writer.regions_us(3)?);
+    println!("a trace begins in {begin_ms:.1} ms");
+    Ok(())
+}
+
+/// Both nodes know a barrier, and this one serves alone.
+fn begin_alone(store: &Store) -> Result<(), Box<dyn Error>> {
+    let barriers = store.barriers();
+    store.delta().end();
+    store.delta().settle();
+    let from = barriers.open();
+    barriers.handle(BarrierEvent::MirroringBegun { from });
+    for effect in barriers.handle(BarrierEvent::Due { nonce: [1; 16] }) {
+        let BarrierEffect::Sync(names) = effect else {
+            continue;
+        };
+        barriers.make_stable()?;
+        assert!(barriers.note_names(names)?, "a name is noted");
+        barriers.handle(BarrierEvent::Synced);
+        let reached = names.reached.map(BarrierMessage::Reached);
+        reached.map(|reached| barriers.handle(BarrierEvent::Received(reached)));
+    }
+    barriers.drop_columns();
+    barriers.handle(BarrierEvent::MirroringEnded);
+    barriers.hide_names()?;
+    store.delta().begin_alone(Generation::FIRST);
     Ok(())
 }
 
@@ -107,6 +145,19 @@ impl Writer<'_> {
             self.store.write(self.ino, offset, &data, osn, time)?;
         }
         Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(WRITES)?))
+    }
+
+    /// One write in each region, in an order without streams.
+    fn regions_us(&mut self, round: u64) -> Result<f64, Box<dyn Error>> {
+        let data = vec![7; usize::try_from(WRITE_BYTES)?];
+        let start = Instant::now();
+        for number in 0..REGIONS {
+            self.count += 1;
+            let (osn, time) = stamp(self.count);
+            let offset = number * 389 % REGIONS * REGION_BYTES + round * WRITE_BYTES;
+            self.store.write(self.ino, offset, &data, osn, time)?;
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(REGIONS)?))
     }
 
     /// Marks without their writes.

@@ -7,8 +7,8 @@
 //! - A secondary in sync *follows*: it remembers the operations of its primary that the primary may not have applied yet.
 //!   Its writes are in the SAW table. This delta ends with the process.
 //! - A primary without its secondary, and a secondary that has become the primary, is *alone*: everything that changes is
-//!   noted, from the moment at which the connection was lost. This delta outlives the process ([`kept`]): a node that leads
-//!   again in the same generation goes on with it.
+//!   noted, from the moment at which the connection was lost. This delta outlives the process ([`kept`]), and a loss of power if the
+//!   node has a trace ([`trace`]): a node that leads again in the same generation goes on with it.
 //!
 //! The marks of mirrored operations are in the columns ([`interval_marks`]); the delta of a node that is alone is its *rest*. While
 //! the coverage of the columns lasts, each change is in the rest or in the columns, and a rest that is dropped goes into the columns
@@ -52,6 +52,10 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod told_marks;
+mod trace;
+mod trace_file;
+mod traced_places;
+mod traced_rest;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,6 +73,7 @@ use crate::namespace::plan::Plan;
 pub use changes::{ChangedContent, ChangedRegions};
 use changes::{Changes, changed_bytes, replicated_keys};
 pub(crate) use interval_marks::IntervalMarks;
+use interval_marks::LeftColumns;
 use kept::{DeltaWords, KeptDelta, Lead};
 pub use mark_tables::MarkTables;
 pub use readers::{
@@ -82,6 +87,8 @@ use resync_part::ResyncPart;
 pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles};
 use table::sync_tables;
 pub use table::{MarkTableSizes, make_table};
+pub use trace::Trace;
+use trace_file::LeftTrace;
 
 /// The operations that the primary may not have applied.
 struct Following {
@@ -146,6 +153,8 @@ pub struct DeltaTracker {
     requests: DeltaRequests,
     delta: Mutex<DeltaState>,
     intervals: IntervalMarks,
+    /// The rest on stable storage.
+    trace: Trace,
 }
 
 /// The delta, and the job of a resync that may take from it.
@@ -158,23 +167,31 @@ struct DeltaState {
 
 /// Begin and end.
 impl DeltaTracker {
-    /// The delta and the columns in these tables, as the last process has left them.
-    pub fn open(tables: MarkTables) -> Self {
+    /// The delta and the columns in these tables, as the last process has left them. After a loss of power the trace has them.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn open(tables: MarkTables) -> Result<Self, StoreError> {
         let has_rest = tables.delta.has_kept_words::<DeltaWords>();
-        let (kept, left) = KeptDelta::open(tables.delta);
-        let delta = left.map_or(Delta::Off, |left| {
-            Delta::Alone(Alone {
-                lead: left.lead,
-                records: ChangedRecords {
-                    keys: left.keys.into_iter().collect(),
-                    all: left.all_records,
-                },
-                resync: ResyncPart::left(left.rest, left.lacks_namespace, left.has_walked),
-                is_in_columns: None,
-            })
-        });
-        Self {
-            notes_bytes: AtomicBool::new(matches!(delta, Delta::Alone(_))),
+        let (mut kept, left) = KeptDelta::open(tables.delta);
+        let (file, left_trace) = tables.trace;
+        let trace = Trace::open(file, left_trace.as_ref())?;
+        let traced = Trace::base_of(left_trace.as_ref(), has_rest);
+        let delta = Delta::left(traced, left, &mut kept);
+        if traced.is_some() {
+            trace.note_begin_of_rest();
+        }
+        let left = LeftColumns {
+            has_rest,
+            traced: traced.map(LeftTrace::intervals),
+        };
+        let intervals = IntervalMarks::open(tables.columns, tables.names, left);
+        let is_alone = matches!(delta, Delta::Alone(_));
+        if !is_alone || !intervals.is_live() {
+            trace.note_over();
+        }
+        Ok(Self {
+            notes_bytes: AtomicBool::new(is_alone),
             notes: Arc::clone(kept.notes()),
             requests: DeltaRequests::default(),
             delta: Mutex::new(DeltaState {
@@ -182,14 +199,19 @@ impl DeltaTracker {
                 kept,
                 job: 0,
             }),
-            intervals: IntervalMarks::open(tables.columns, tables.names, has_rest),
-        }
+            intervals,
+            trace,
+        })
     }
 
     /// The store has noted that this is the opening `epoch`.
-    pub fn opened(&self, epoch: u32) {
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn opened(&self, epoch: u32) -> Result<(), StoreError> {
         self.state().kept.kept.opened(epoch);
         self.intervals.opened(epoch);
+        self.trace.opened(epoch)
     }
 
     /// A secondary in sync begins to follow, in generation `base`. `applied`: its last operation.
@@ -282,6 +304,7 @@ impl DeltaTracker {
     pub fn end(&self) {
         // At once, so that no thread takes a base meanwhile.
         self.intervals.lose_coverage();
+        self.trace.note_over();
         self.requests
             .push(DeltaRequest::End(RestEnd::Lost), &self.notes_bytes);
     }
@@ -294,6 +317,7 @@ impl DeltaTracker {
 
     /// No job of a resync that began before takes anything from the next delta.
     fn end_in(&self, state: &mut DeltaState, rest: RestEnd) {
+        self.trace.note_over();
         match rest {
             RestEnd::Equal => self.keep_rest(state),
             RestEnd::Lost => self.intervals.lose_coverage(),
@@ -334,7 +358,10 @@ impl DeltaTracker {
 /// Notes.
 impl DeltaTracker {
     /// An operation is about to change records, and perhaps content.
-    pub fn note_operation(&self, osn: Osn, plan: &Plan) {
+    ///
+    /// # Errors
+    /// If the disk fails, or is full and cannot end a trace. Then the operation must not be applied.
+    pub fn note_operation(&self, osn: Osn, plan: &Plan) -> Result<(), StoreError> {
         let mut state = self.state();
         if self.intervals.is_stale() {
             self.intervals.settle();
@@ -359,6 +386,8 @@ impl DeltaTracker {
                 }
             });
         }
+        // Under the lock: a trace that begins has the keys, or they are owed to the trace.
+        self.trace.before_operation(plan, is_alone)
     }
 
     /// Adds bytes that may differ. A node that is not alone notes none.
@@ -413,14 +442,15 @@ impl ByteObserver for DeltaTracker {
     ) -> Result<(), StoreError> {
         let is_forgotten =
             matches!(change.edit, ByteEdit::Write { .. }) && is_active(Mutant::DeltaForgetsWrites);
-        self.note_change(change.ino, &change.edit.range(), !is_forgotten);
-        Ok(())
+        let bytes = change.edit.range();
+        let is_alone = self.note_change(change.ino, &bytes, !is_forgotten);
+        self.trace.before_change(change.ino, &bytes, is_alone)
     }
 }
 
 impl DeltaTracker {
-    /// Notes bytes that are about to change. `in_rest`: also in the rest of a node that is alone.
-    fn note_change(&self, ino: Ino, bytes: &Range<u64>, in_rest: bool) {
+    /// Notes bytes that are about to change. `in_rest`: also in the rest of a node that is alone. Returns whether this node is alone.
+    fn note_change(&self, ino: Ino, bytes: &Range<u64>, in_rest: bool) -> bool {
         if self.intervals.is_stale() {
             self.settle();
         }
@@ -432,6 +462,7 @@ impl DeltaTracker {
         if self.intervals.notes_changes(is_alone) {
             self.intervals.mark_bytes(ino, bytes);
         }
+        is_alone
     }
 }
 

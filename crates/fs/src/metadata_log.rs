@@ -233,7 +233,7 @@ impl MetadataLog {
     ) -> Result<Applied, FailedApply> {
         let plan = plan::plan(&tree, op)?;
         let _under_way = self.readers.begin_change();
-        self.delta.note_operation(op.osn, &plan);
+        self.delta.note_operation(op.osn, &plan)?;
         self.readers.note_plan(&plan);
         let changed = plan.content.map(ContentEffect::ino);
         // Until the record has the new length, other threads find the old length in the entry of the file, and do not
@@ -347,7 +347,7 @@ impl MetadataLog {
     pub fn checkpoint(&self, tree: Tree<'_>) -> Result<(), StoreError> {
         tree.content.sync().limit_noted_directories(tree.disk())?;
         let _alone = self.checkpointing.lock();
-        self.checkpoint_alone(tree, tree.namespace.numbers().limit())
+        self.checkpoint_alone(tree, tree.namespace.numbers().limit(), Some(self.boot))
     }
 
     /// Waits until the log has room for an operation that begins now, if the log fills faster than checkpoints empty it
@@ -362,24 +362,27 @@ impl MetadataLog {
         if !self.log()?.is_filling() {
             return Ok(());
         }
-        match self.checkpoint_alone(tree, tree.namespace.numbers().limit()) {
+        match self.checkpoint_alone(tree, tree.namespace.numbers().limit(), Some(self.boot)) {
             Err(error) if error.is_full_disk() && may_make_room => Ok(()),
             made => made,
         }
     }
 
-    /// Makes a checkpoint with this limit of inode numbers. The caller holds `checkpointing`.
-    fn checkpoint_alone(&self, tree: Tree<'_>, ino_limit: u64) -> Result<(), StoreError> {
+    /// Makes a checkpoint with this limit of inode numbers, and the run of the machine or none after a clean shutdown. The caller holds `checkpointing`.
+    fn checkpoint_alone(
+        &self,
+        tree: Tree<'_>,
+        ino_limit: u64,
+        boot: Option<BootId>,
+    ) -> Result<(), StoreError> {
         tree.disk().check_not_poisoned()?;
-        self.run(tree)?.write(ino_limit, Some(self.boot))
-    }
-
-    fn run<'a>(&'a self, tree: Tree<'a>) -> Result<CheckpointRun<'a>, StoreError> {
-        Ok(CheckpointRun {
+        let run = CheckpointRun {
             log: self.log()?,
             applying: &self.applying,
+            delta: &self.delta,
             tree,
-        })
+        };
+        run.write(ino_limit, boot)
     }
 
     /// A number for a new inode; never given out twice, even if power is lost (rule P13).
@@ -411,7 +414,7 @@ impl MetadataLog {
         if number < tree.namespace.numbers().limit() {
             return Ok(());
         }
-        self.checkpoint_alone(tree, number.saturating_add(INO_RESERVE))
+        self.checkpoint_alone(tree, number.saturating_add(INO_RESERVE), Some(self.boot))
     }
 
     /// Makes the recovered state durable, with a new epoch, before anything new is numbered (P13).
@@ -421,11 +424,45 @@ impl MetadataLog {
         }
         let limit = tree.namespace.numbers().below();
         let _alone = self.checkpointing.lock();
-        self.checkpoint_alone(tree, limit.saturating_add(INO_RESERVE))?;
+        self.checkpoint_alone(tree, limit.saturating_add(INO_RESERVE), Some(self.boot))?;
         let epoch = self.applying.lock().epoch;
-        self.delta.opened(epoch);
+        let opened = self.delta.opened(epoch);
+        tree.disk().poison_on_error(opened)?;
         self.readers.opened(epoch);
         Ok(())
+    }
+
+    /// Begins the trace of a node that serves alone (rule P28), unless there is one, or it would be of no use, or an operation
+    /// waits that the other node may have done. Returns whether a trace has begun.
+    pub fn begin_trace(&self, tree: Tree<'_>) -> Result<bool, StoreError> {
+        self.delta.trace().end_if_over()?;
+        if !self.delta.lacks_trace() {
+            return Ok(false);
+        }
+        // No checkpoint owes the trace anything meanwhile.
+        let _alone = self.checkpointing.lock();
+        if !self.delta.lacks_trace() {
+            return Ok(false);
+        }
+        self.delta.trace().prepare()?;
+        let begun = {
+            let applying = self.applying.lock();
+            if applying.has_pending() {
+                return Ok(false);
+            }
+            self.delta.begin_trace(tree.namespace.numbers().below())
+        };
+        let Some(begun) = begun else {
+            return Ok(false);
+        };
+        let mut freed = Vec::new();
+        for ino in begun.inodes() {
+            if tree.namespace.inode(*ino)?.is_none() {
+                freed.push(*ino);
+            }
+        }
+        begun.complete(self.delta.trace(), freed.into_iter())?;
+        Ok(self.delta.trace().is_active())
     }
 
     /// Makes everything durable, and notes a clean shutdown. The content of freed inodes is gone.
@@ -445,8 +482,7 @@ impl MetadataLog {
         let is_in_doubt = has_unclean || tree.content.are_written();
         tree.content.observers().sums().close(!is_in_doubt);
         let boot = is_in_doubt.then_some(self.boot);
-        self.run(tree)?
-            .write(tree.namespace.numbers().limit(), boot)
+        self.checkpoint_alone(tree, tree.namespace.numbers().limit(), boot)
     }
 }
 

@@ -26,6 +26,8 @@ pub const ERA_FILE: &str = "sums/era";
 pub const MARK_FILES: [&str; 2] = ["tables/marks.0", "tables/marks.1"];
 /// The names of the barriers that this node has reached.
 pub const BARRIER_FILE: &str = "tables/barrier";
+/// The places that a node which serves alone may have changed.
+pub const TRACE_FILE: &str = "tables/trace";
 /// The list of the change readers.
 pub const READERS_FILE: &str = "tables/readers";
 /// The tables of the marks of the change readers: two for each.

@@ -33,6 +33,7 @@ mod needed_content;
 mod open;
 mod replica_access;
 mod sums_access;
+mod trace_access;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
 pub use crate::delta::{
@@ -56,3 +57,4 @@ pub use lost_found_access::LostFoundAccess;
 pub use open::{Access, Checked, OpenOptions, Opened};
 pub use replica_access::ReplicaAccess;
 pub use sums_access::SumsAccess;
+pub use trace_access::TraceAccess;

@@ -58,6 +58,14 @@ impl StoreDisk {
         })
     }
 
+    /// The same, of a change that a full disk leaves undone.
+    pub fn poison_unless_full<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        match result {
+            Err(error) if error.is_full_disk() => Err(error),
+            made => self.poison_on_error(made),
+        }
+    }
+
     /// Total and free space.
     pub fn space(&self) -> Result<Space, StoreError> {
         self.backing.space().map_err(StoreError::disk("stat", "."))

@@ -37,3 +37,5 @@ mod properties;
 mod recovery;
 #[path = "store/steps.rs"]
 mod steps;
+#[path = "store/trace.rs"]
+mod trace;

@@ -6,7 +6,9 @@
 use lockstep_delta::{
     BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval, MarkAccount,
 };
-use lockstep_fs::store::{Access, ChangedRecords, DeltaWalk, MarkTableSizes, OpenOptions};
+use lockstep_fs::store::{
+    Access, ChangedRecords, DeltaWalk, MarkTableSizes, OpenOptions, TraceAccess,
+};
 use lockstep_fs::{Store, keys};
 use lockstep_intentlog::LogOptions;
 use lockstep_lossy::disk::{Disk, Survivors};
@@ -231,15 +233,99 @@ fn keeps_keys() -> bool {
     records.all || records.keys.contains(&keys::inode(made))
 }
 
+/// A node that serves alone, with a trace.
+fn alone(primary: &Primary) {
+    primary
+        .store
+        .barriers()
+        .handle(BarrierEvent::MirroringEnded);
+    primary.store.barriers().hide_names().unwrap();
+    primary.store.delta().begin_alone(BASE);
+    assert!(TraceAccess::of(&primary.store).begin().unwrap());
+}
+
+/// The node loses its power, and all that was not synced.
+fn lose_power(primary: Primary) -> Primary {
+    let disk = primary.disk.after_power_loss(Survivors::Nothing, 1);
+    Primary {
+        store: open(&disk, 2),
+        disk,
+        ..primary
+    }
+}
+
+/// A write alone is on stable storage, and the machine goes down.
+fn traces_regions() -> bool {
+    let mut primary = Primary::new();
+    let base = primary.barrier(1);
+    alone(&primary);
+    primary.write(20);
+    primary.store.sync_file(primary.file, true).unwrap();
+    let primary = lose_power(primary);
+    primary.names_part(base, 20)
+}
+
+/// A checkpoint takes an operation from the log.
+fn traces_keys() -> bool {
+    let mut primary = Primary::new();
+    let base = primary.barrier(1);
+    alone(&primary);
+    let made = primary.create("alone");
+    primary.store.checkpoint().unwrap();
+    let primary = lose_power(primary);
+    let (records, _) = primary.since(base);
+    records.all || records.keys.contains(&keys::inode(made))
+}
+
+/// The other node has a write that is lost here.
+fn traces_what_was_mirrored() -> bool {
+    let mut primary = Primary::new();
+    let base = primary.barrier(1);
+    primary.write(7);
+    alone(&primary);
+    let primary = lose_power(primary);
+    primary.names_part(base, 7)
+}
+
+/// A file that is made alone is on stable storage.
+fn traces_new_files() -> bool {
+    let mut primary = Primary::new();
+    let base = primary.barrier(1);
+    alone(&primary);
+    let made = primary.create("alone");
+    let old = std::mem::replace(&mut primary.file, made);
+    primary.write(3);
+    primary.store.sync_file(made, true).unwrap();
+    primary.file = old;
+    let primary = lose_power(primary);
+    let rest = primary.since(base).1.rest;
+    rest.is_some_and(|rest| made.get() >= rest.next)
+}
+
+/// A resync begins, and gives the other node what this one loses.
+fn ends_its_trace() -> bool {
+    let primary = Primary::new();
+    let base = primary.barrier(1);
+    alone(&primary);
+    TraceAccess::of(&primary.store).end().unwrap();
+    let primary = lose_power(primary);
+    primary.store.delta().base_with(&told(base)).is_none()
+}
+
 #[test]
 fn each_mutant_of_the_marks_is_found() {
-    let scenarios: [(Mutant, fn() -> bool); 6] = [
+    let scenarios: [(Mutant, fn() -> bool); 11] = [
         (Mutant::BarrierDropsNewMarks, keeps_new_marks),
         (Mutant::BarrierBeforeSync, is_stable),
         (Mutant::AdoptForgetsColumn, takes_both_columns),
         (Mutant::ColumnsLackRest, keeps_the_rest),
         (Mutant::MarksOfOldCopy, knows_the_age_of_its_copy),
         (Mutant::KeysNotInColumns, keeps_keys),
+        (Mutant::MarkUndurableAlone, traces_regions),
+        (Mutant::KeysCutWithLog, traces_keys),
+        (Mutant::ColumnsUnsyncedAlone, traces_what_was_mirrored),
+        (Mutant::NewInodeBelowLimit, traces_new_files),
+        (Mutant::TraceOutlivesAlone, ends_its_trace),
     ];
     for (mutant, is_right) in scenarios {
         assert!(is_right(), "without {mutant:?}");

@@ -23,7 +23,7 @@ const SCHEDULES_MAX: usize = 8_000;
 /// `store_on_disk` find those of sums and of a repair, `tests/barrier_marks.rs` those of the marks of mirrored intervals, and
 /// `tests/change_readers.rs` those of change readers. No test has the moment of `ForgetNumbers`, `RecoverUnsynced` and `RejoinWithoutPaw`
 /// since both nodes make everything stable soon after a sync begins (docs/results/simulation.md).
-const SCRIPTED: [Mutant; 36] = [
+const SCRIPTED: [Mutant; 41] = [
     Mutant::RejoinWithoutPaw,
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
@@ -53,6 +53,11 @@ const SCRIPTED: [Mutant; 36] = [
     Mutant::ColumnsLackRest,
     Mutant::MarksOfOldCopy,
     Mutant::KeysNotInColumns,
+    Mutant::MarkUndurableAlone,
+    Mutant::KeysCutWithLog,
+    Mutant::ColumnsUnsyncedAlone,
+    Mutant::NewInodeBelowLimit,
+    Mutant::TraceOutlivesAlone,
     Mutant::AnnounceAfterWrite,
     Mutant::AnnouncedUnmarked,
     Mutant::ReaderTurnDropsMarks,

@@ -4,6 +4,8 @@
 // Clippy knows test functions by their attribute; the helper functions are test code too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+#[path = "poison/alone.rs"]
+mod alone;
 #[path = "poison/barriers.rs"]
 mod barriers;
 #[path = "poison/deposed.rs"]

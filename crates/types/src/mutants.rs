@@ -242,6 +242,16 @@ mutants! {
     MarksOfOldCopy,
     /// The source of a resync does not ask the other node for its marks (P29).
     MarksUnasked,
+    /// A node that serves alone makes a change before the trace has its region on stable storage (P28).
+    MarkUndurableAlone,
+    /// A checkpoint cuts operations from the log whose keys the trace lacks (P28).
+    KeysCutWithLog,
+    /// The trace lacks the marks from before (P28).
+    ColumnsUnsyncedAlone,
+    /// The trace takes new inodes for such that were there before, and does not mark them (P28).
+    NewInodeBelowLimit,
+    /// The source of a resync keeps its trace (P28).
+    TraceOutlivesAlone,
     /// The keys of mirrored operations are not in the columns (P27).
     KeysNotInColumns,
     /// A change reader that confirms a point loses the marks of later changes, too (P34).

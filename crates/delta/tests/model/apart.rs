@@ -53,6 +53,12 @@ impl World {
             if is_missing && !self.limits.in_memory {
                 actions.push(Action::WriteDown(at));
             }
+            let is_pending =
+                is_owner && self.operation.is_some() && !self.breaks(Break::TraceWithPending);
+            let lacks_trace = node.is_nameless && node.trace.is_none();
+            if self.limits.traces && lacks_trace && !is_pending && !node.coverage.is_lost() {
+                actions.push(Action::BeginTrace(at));
+            }
         } else {
             let is_free = other.role.in_sync || !other.role.leads;
             if node.role.complete && is_free {
@@ -129,7 +135,9 @@ impl World {
     fn end_mirroring(&mut self, at: usize) {
         self.tell(at, BarrierEvent::MirroringEnded);
         if at == self.owner {
-            let waiting = (0..PLACES).filter(|place| self.is_in_flight(*place));
+            // The product marks a record when the operation is applied, so a trace waits for the operation.
+            let known = if self.limits.traces { PARTS } else { PLACES };
+            let waiting = (0..known).filter(|place| self.is_in_flight(*place));
             let waiting = waiting.fold(0, |set, place| set | bit(place));
             self.nodes[at].marks.rest |= waiting;
         }
@@ -247,7 +255,8 @@ impl World {
 
     pub fn lose_power(&mut self, at: usize, kept: u8) {
         self.lose_node(at);
-        self.is_excused |= self.nodes[at].is_nameless;
+        let node = &self.nodes[at];
+        self.is_excused |= node.is_nameless && node.trace.is_none();
         self.lost[at] = true;
         self.lost_since_sync[at] = true;
         let node = &mut self.nodes[at];
@@ -275,7 +284,8 @@ impl World {
         if !node.role.leads {
             node.barriers.handle(BarrierEvent::FollowingBegun { from });
         }
-        node.coverage = MarkCoverage::after_power_loss(node.coverage.durable());
+        let lost = MarkCoverage::after_power_loss(node.coverage.durable());
+        node.coverage = node.trace.unwrap_or(lost);
         node.role.complete = false;
         node.role.rest_since = None;
         if self.limits.breaks != Some(Break::FinishedOfOtherCopy) {

@@ -12,6 +12,9 @@ pub struct Limits {
     pub ahead: bool,
     /// A node that serves alone has its marks in memory only. So it has no name on stable storage. Barriers run in sync only.
     pub in_memory: bool,
+    /// With `in_memory`: such a node begins a trace, from which on its marks are on stable storage, up to the next resync. The secondary is
+    /// not asked for its marks, and tells no name if it has served alone.
+    pub traces: bool,
     pub hands: Hands,
     pub breaks: Option<Break>,
 }
@@ -93,6 +96,12 @@ pub enum Break {
     NamesOutliveAlone,
     /// The sync of a barrier goes on when a node has begun to serve alone, and notes its names.
     AttemptOutlivesSync,
+    /// A trace lacks the marks of the columns.
+    TraceLacksColumns,
+    /// A trace begins while an operation waits that the secondary may have done.
+    TraceWithPending,
+    /// A trace counts in the resync, too.
+    TraceOutlivesAlone,
     /// Operations wait for a barrier under way.
     BarrierHoldsClients,
 }

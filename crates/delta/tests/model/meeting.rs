@@ -77,6 +77,7 @@ impl World {
         node.role.complete = false;
         node.role.in_sync = false;
         node.restart();
+        node.end_trace();
     }
 
     /// The other node may have done what is rolled back, and lose its marks.
@@ -100,7 +101,20 @@ impl World {
             }
             _ => node.coverage,
         };
-        CopyAccount::new(&node.barriers, coverage, boundary)
+        let account = CopyAccount::new(&node.barriers, coverage, boundary);
+        if leads || !self.limits.traces {
+            return account;
+        }
+        // The secondary is not asked for its marks.
+        CopyAccount {
+            known: if node.is_nameless {
+                Vec::new()
+            } else {
+                account.known
+            },
+            coverage: MarkCoverage::after_power_loss(None),
+            ..account
+        }
     }
 
     fn begin_resync(&mut self) {
@@ -113,7 +127,11 @@ impl World {
         let open = self.nodes.each_ref().map(|node| node.barriers.open());
         let in_memory = self.breaks(Break::UnionInMemory);
         let writes = !self.limits.in_memory;
+        let outlives = self.breaks(Break::TraceOutlivesAlone);
         let one = &mut self.nodes[leader];
+        if !outlives {
+            one.end_trace();
+        }
         let own = one.marks.rest | one.marks.durable;
         one.marks.rest = places;
         match difference {
@@ -164,7 +182,7 @@ impl World {
                 let own = one.marks.rest | one.marks.durable | one.marks_after(base.through);
                 let theirs =
                     other.marks.rest | other.marks.durable | other.marks_after(base.through);
-                let asks = !self.breaks(Break::UnionForgetsSecondary);
+                let asks = !self.breaks(Break::UnionForgetsSecondary) && !self.limits.traces;
                 own | if asks { theirs } else { 0 }
             }
             CopyDifference::Everything => ALL,
@@ -178,14 +196,19 @@ impl World {
             self.broken = Some(UNNAMED);
         }
         let both = self.lost == [true; 2];
+        let is_base = matches!(difference, CopyDifference::Since(_));
+        let is_traced = self.nodes[self.owner].trace.is_some() && self.lost[self.owner];
+        self.survived.traced |= is_base && is_traced;
         if difference == CopyDifference::Everything {
-            if !both && !self.is_old_copy && !self.is_excused {
+            // Without the marks of the secondary, more is refused.
+            let is_refused = self.limits.traces;
+            if !both && !self.is_old_copy && !self.is_excused && !is_refused {
                 self.broken = Some(REFUSED);
             }
         } else if both {
             self.survived.both = true;
         } else if self.owner == 1 && self.lost[0] {
-            self.survived.deposed |= matches!(difference, CopyDifference::Since(_));
+            self.survived.deposed |= is_base;
         }
     }
 
@@ -281,6 +304,7 @@ impl World {
             Action::MarkOut(at) => self.mark_out(at),
             Action::FinishAlone(place) => self.finish_alone(place),
             Action::WriteDown(at) => self.write_down(at),
+            Action::BeginTrace(at) => self.nodes[at].begin_trace(self.limits.breaks),
             Action::Connect => self.connect(),
             Action::Recover(place) => self.recover(place),
             Action::Recovered => self.recovered(),

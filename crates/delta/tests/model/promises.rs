@@ -72,6 +72,8 @@ pub enum Sight {
     WaitsInBarrier,
     /// A base after a loss of power of the primary, which another one has replaced.
     DeposedBase,
+    /// A base of a primary that has lost power and leads on.
+    TracedBase,
 }
 
 impl World {
@@ -86,6 +88,7 @@ impl World {
             (Sight::BarrierInResync, barrier && self.link == Link::Resync),
             (Sight::WaitsInBarrier, barrier && waits),
             (Sight::DeposedBase, self.survived.deposed),
+            (Sight::TracedBase, self.survived.traced),
         ];
         let sights = sights.into_iter().filter(|(_, is_seen)| *is_seen);
         seen.extend(sights.map(|(sight, _)| sight));

@@ -39,6 +39,8 @@ pub struct Node {
     pub names: BarrierNames,
     /// The names are in memory only.
     pub is_nameless: bool,
+    /// The coverage that the trace gives back after a loss of power.
+    pub trace: Option<MarkCoverage>,
     pub coverage: MarkCoverage,
     /// The places of writes that may be on this node only: PAW or SAW.
     pub waiting: u8,
@@ -181,6 +183,8 @@ pub struct Survived {
     pub both: bool,
     /// After a deposed primary had lost power.
     pub deposed: bool,
+    /// By a trace.
+    pub traced: bool,
 }
 
 /// A step of the model.
@@ -208,6 +212,7 @@ pub enum Action {
     MarkOut(usize),
     FinishAlone(usize),
     WriteDown(usize),
+    BeginTrace(usize),
     Connect,
     Recover(usize),
     Recovered,
@@ -254,6 +259,7 @@ impl Node {
             barriers: BarrierMachine::after_power_loss(names),
             names,
             is_nameless: false,
+            trace: None,
             coverage: MarkCoverage::since(FIRST.through),
             waiting: 0,
             late: 0,
@@ -289,7 +295,8 @@ impl Node {
             return;
         }
         self.marks.rest |= places;
-        if breaks != Some(Break::MarkUndurableAlone) && !limits.in_memory {
+        let is_durable = !limits.in_memory || self.trace.is_some();
+        if breaks != Some(Break::MarkUndurableAlone) && is_durable {
             self.marks.durable |= places;
         }
     }
@@ -307,11 +314,32 @@ impl Node {
         }
     }
 
+    /// A node that serves alone has all of its marks on stable storage, and its names count again.
+    pub fn begin_trace(&mut self, breaks: Option<Break>) {
+        let columns = if breaks == Some(Break::TraceLacksColumns) {
+            0
+        } else {
+            self.marks_after(Interval::ZERO)
+        };
+        self.marks.durable = self.marks.rest | columns;
+        self.names = self.barriers.names();
+        self.trace = Some(self.coverage);
+    }
+
+    /// The trace does not count any more.
+    pub fn end_trace(&mut self) {
+        if self.trace.take().is_some() {
+            self.names = BarrierNames::default();
+            self.marks.durable = 0;
+        }
+    }
+
     /// Before a node serves alone, it removes its names from stable storage, if its marks are in memory only.
     pub fn drop_names(&mut self, limits: Limits) {
         if limits.in_memory && limits.breaks != Some(Break::NamesOutliveAlone) {
             self.names = BarrierNames::default();
             self.is_nameless = true;
+            self.trace = None;
             if limits.breaks != Some(Break::AttemptOutlivesSync) {
                 self.barriers.end_attempt();
             }

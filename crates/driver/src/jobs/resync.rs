@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_fs::StoreError;
+use lockstep_fs::store::TraceAccess;
 use lockstep_repl::core::{ConnectionId, Event, LockSet, Transfer};
 use lockstep_repl::message::Request;
 use lockstep_repl::state::{State, Trigger};
@@ -453,6 +454,8 @@ impl ResyncJobs {
         } else {
             barriers.note_keys_in_columns(true);
             delta.keep_in_columns();
+            // From here on the secondary gets what this node may lose with its power (rule P28).
+            TraceAccess::of(&self.engine.store).end()?;
         }
         Ok(start)
     }

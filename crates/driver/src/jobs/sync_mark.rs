@@ -103,7 +103,7 @@ fn mark(replication: &Replication, in_sync: bool, copy: MarkedCopy) -> std::io::
     }
     let (role_file, generation) = (&replication.engine.role_file, replication.generation());
     if copy == MarkedCopy::Peer && !in_sync {
-        // Stable storage names no barrier of a node that serves alone (rule P28).
+        // Stable storage names no barrier of a node that serves alone, before its trace begins (rule P28).
         let hidden = replication.engine.store.barriers().hide_names();
         hidden.map_err(std::io::Error::other)?;
     }

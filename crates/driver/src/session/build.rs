@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use lockstep_fs::store::TraceAccess;
 use lockstep_fs::{Overlay, Store, StoreError};
 use lockstep_repl::core::{Core, CoreConfig, CoreStart};
 use lockstep_repl::state::{ServiceMode, State};
@@ -99,7 +100,8 @@ fn add_left_writes(store: &Store, has_lost_power: bool) {
     let backing = store.backing().as_ref();
     match Tables::left_writes(backing) {
         Some(writes) => add_writes_to_delta(store, ranges_of(&writes)),
-        None if has_lost_power => {}
+        // The loss of power has taken the tables: the trace has the writes, or the other node.
+        None if has_lost_power || TraceAccess::of(store).begins_rest() => {}
         None => store.delta().end(),
     }
 }

@@ -3,8 +3,8 @@
 //! The file has two slots of 4 KiB. Each change writes the other slot than the last one, and syncs. The slot with the higher number
 //! counts, so a change that was interrupted has not happened, or has happened as a whole. A slot that cannot be read has no names.
 //!
-//! *A node that serves alone hides its names*: they count only while memory has the coverage of the columns. After a loss of power
-//! nothing names what the node has done alone, so it has no names then.
+//! *A node that serves alone hides its names*: they count only while there is a coverage, in memory that outlives the process or by the
+//! trace ([`super::trace`]). Without a trace nothing names after a loss of power what the node has done alone, so it has no names then.
 //!
 //! Locks: one, which is held across the change of the file and never under the lock of the barriers' machine.
 

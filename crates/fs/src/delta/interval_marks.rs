@@ -37,6 +37,7 @@ use super::kept_column::{ColumnWords, KeptColumn};
 use super::region_marks::RegionNotes;
 use super::resync_part::ChangedRecords;
 use super::table::MarkTable;
+use super::trace_file::TracedIntervals;
 use crate::error::StoreError;
 
 /// The open interval has no column whose marks count without a look at the machine.
@@ -52,6 +53,15 @@ struct IntervalState {
     losses: u64,
     /// The names are hidden: this node has served alone since its last barrier, or is about to.
     is_hidden: bool,
+}
+
+/// The marks that the last process has left beside the columns.
+#[derive(Clone, Copy)]
+pub(super) struct LeftColumns {
+    /// Nothing of the rest of the last process is lost.
+    pub has_rest: bool,
+    /// The columns are lost, and the rest has their marks by the trace (rule P28).
+    pub traced: Option<TracedIntervals>,
 }
 
 /// The columns that are to be emptied before their next mark.
@@ -155,17 +165,22 @@ impl IntervalState {
 
 /// Begin and end.
 impl IntervalMarks {
-    /// The columns in these tables, as the last process has left them. `has_rest`: nothing of the rest of the last process is lost.
+    /// The columns in these tables, as the last process has left them.
     pub(super) fn open(
         tables: [MarkTable; 2],
         file: (BarrierFile, LeftNames),
-        has_rest: bool,
+        beside: LeftColumns,
     ) -> Self {
         let [first, second] = tables.map(KeptColumn::open);
         let words = [&first, &second].map(|column| column.words().cloned());
         let notes = [&first, &second].map(|column| Arc::clone(column.notes()));
-        let (live_after, columns) = match words {
-            [Some(first), Some(second)] if has_rest => {
+        let (live_after, columns) = match (words, beside.traced) {
+            (_, Some(traced)) => {
+                // No later interval gets a lower number than the open one.
+                let columns = MarkColumns::left(Some(traced.open), None);
+                (Some(traced.live_after), columns)
+            }
+            ([Some(first), Some(second)], None) if beside.has_rest => {
                 let of = |words: &ColumnWords| words.youngest.map(Interval::new);
                 let after = Interval::new(first.live_after.max(second.live_after));
                 (Some(after), MarkColumns::left(of(&first), of(&second)))
@@ -195,6 +210,12 @@ impl IntervalMarks {
         };
         if live_after.is_none() {
             marks.lose_coverage();
+        }
+        if beside.traced.is_some() || live_after.is_none() {
+            // The columns that were left say less, or nothing.
+            for column in Column::BOTH {
+                marks.pending.note(column);
+            }
             marks.settle();
         }
         marks
@@ -471,6 +492,11 @@ impl IntervalMarks {
             state.machine.names()
         };
         file.hide(names)
+    }
+
+    /// Whether this node has served alone since its last barrier, or is about to.
+    pub fn are_hidden(&self) -> bool {
+        self.state.lock().is_hidden
     }
 
     /// The names count after a loss of power again: the source of a resync has the marks of all that this node has changed alone.

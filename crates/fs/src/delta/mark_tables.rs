@@ -1,4 +1,4 @@
-//! The tables of the marks of a store, and the names of its barriers, as the last process has left them.
+//! The tables of the marks of a store, the names of its barriers, and its trace, as the last process has left them.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use lockstep_types::backing::Backing;
 
 use super::barrier_file::{BarrierFile, LeftNames};
 use super::table::{MarkTable, MarkTableSizes};
+use super::trace_file::{LeftTrace, TraceFile};
 use crate::error::StoreError;
 use crate::last_use::LastUse;
 use crate::paths::{DELTA_FILE, MARK_FILES};
@@ -15,10 +16,11 @@ pub struct MarkTables {
     pub(super) delta: MarkTable,
     pub(super) columns: [MarkTable; 2],
     pub(super) names: (BarrierFile, LeftNames),
+    pub(super) trace: (TraceFile, Option<LeftTrace>),
 }
 
 impl MarkTables {
-    /// Opens the tables of a store, or makes them in these sizes, and reads the names.
+    /// Opens the tables of a store, or makes them in these sizes, and reads the names and the trace.
     ///
     /// # Errors
     /// If the disk fails.
@@ -36,6 +38,7 @@ impl MarkTables {
                 open(second, sizes.column_slots)?,
             ],
             names: BarrierFile::open(Arc::clone(backing))?,
+            trace: TraceFile::open(Arc::clone(backing), sizes.column_slots, last_use)?,
         })
     }
 }

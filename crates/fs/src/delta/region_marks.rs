@@ -27,7 +27,7 @@ use super::form::{FoundSlot, Mark, Slot};
 use super::table::MarkTable;
 
 /// Parts of a region.
-const PARTS: u64 = 16;
+pub(super) const PARTS: u64 = 16;
 /// Bytes of a region.
 const REGION_BYTES: u64 = PARTS * PART_BYTES;
 /// A change of more regions is marked as everything from its first part on.
@@ -80,7 +80,7 @@ pub(super) struct RegionMarks {
 }
 
 /// The parts of a change.
-enum MarkedParts {
+pub(super) enum MarkedParts {
     /// In few regions: the first part, and the first one behind.
     Run(Range<u64>),
     /// From this part on.
@@ -88,7 +88,7 @@ enum MarkedParts {
 }
 
 impl MarkedParts {
-    fn of(bytes: &Range<u64>) -> Self {
+    pub fn of(bytes: &Range<u64>) -> Self {
         let first = bytes.start / PART_BYTES;
         let is_long = bytes.end - bytes.start > REGIONS_MAX * REGION_BYTES;
         if is_long || bytes.end > limits::FILE_BYTES_MAX {
@@ -100,7 +100,7 @@ impl MarkedParts {
 }
 
 /// The regions of a run of parts, each with the bits of its parts.
-fn regions_of(parts: &Range<u64>) -> impl Iterator<Item = (u32, u16)> + use<> {
+pub(super) fn regions_of(parts: &Range<u64>) -> impl Iterator<Item = (u32, u16)> + use<> {
     let Range { start, end } = *parts;
     (start / PARTS..end.div_ceil(PARTS)).filter_map(move |region| {
         let first = start.max(region * PARTS) % PARTS;
@@ -111,7 +111,7 @@ fn regions_of(parts: &Range<u64>) -> impl Iterator<Item = (u32, u16)> + use<> {
 }
 
 /// Adds the bytes of the parts of a region that these bits name.
-fn add_parts(content: &mut ChangedRegions, region: u32, bits: u16) {
+pub(super) fn add_parts(content: &mut ChangedRegions, region: u32, bits: u16) {
     let first = u64::from(region) * PARTS;
     for part in (0..PARTS).filter(|part| bits >> part & 1 == 1) {
         let start = (first + part) * PART_BYTES;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::barrier_file::BarrierFile;
 use super::table::MarkTable;
+use super::trace_file::TraceFile;
 use super::*;
 use crate::last_use::LastUse;
 
@@ -13,7 +14,7 @@ mod crashes;
 mod kept;
 
 fn tracker() -> DeltaTracker {
-    DeltaTracker::open(tables_of(MarkTable::in_memory(256)))
+    DeltaTracker::open(tables_of(MarkTable::in_memory(256))).unwrap()
 }
 
 /// Tables of a store: this one of the delta, and new columns.
@@ -22,7 +23,8 @@ fn tables_of(delta: MarkTable) -> MarkTables {
     MarkTables {
         delta,
         columns: [256, 256].map(MarkTable::in_memory),
-        names: BarrierFile::open(backing).unwrap(),
+        names: BarrierFile::open(Arc::clone(&backing)).unwrap(),
+        trace: TraceFile::open(backing, 64, LastUse::of_test()).unwrap(),
     }
 }
 

@@ -32,7 +32,7 @@ pub struct PendingIntent {
     /// Where the record lies in the log.
     pub(super) position: Position,
     /// The machine has lost power since the intent was logged.
-    is_of_lost_run: bool,
+    pub(super) is_of_lost_run: bool,
 }
 
 impl Applying {
@@ -93,6 +93,10 @@ impl Applying {
 
     pub(super) fn pending(&self, osn: Osn) -> Option<&PendingIntent> {
         self.pending.iter().find(|intent| intent.op.osn == osn)
+    }
+
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     pub(super) fn pending_osns(&self) -> Vec<Osn> {

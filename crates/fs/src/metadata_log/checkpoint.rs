@@ -1,7 +1,7 @@
 //! Moving the records in memory and in the log into the durable namespace, so that memory and log can be cut.
 //!
 //! Order, and why: (1) while nothing is applied, fold unflushed sizes and times into the records, note the log
-//! position, and freeze the records in memory; (2) commit the frozen records durably, with the position in the same
+//! position, and freeze the records in memory; (2) note the keys of the operations in the trace of a node that serves alone, and commit the frozen records durably, with the position in the same
 //! transaction; (3) only then cut the log and clear the time slots. A crash before (2) finds the old checkpoint and
 //! the whole log; after it, the new one. A slot that outlives its use says what the record already says.
 //!
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::applying::Applying;
 use crate::content::OpenFile;
+use crate::delta::DeltaTracker;
 use crate::error::{OpError, StoreError};
 use crate::namespace::keys;
 use crate::namespace::plan::View;
@@ -34,6 +35,8 @@ pub struct CheckpointRun<'a> {
     pub log: &'a IntentLog,
     /// Held during step one.
     pub applying: &'a Mutex<Applying>,
+    /// The keys that the log has, and no other place yet.
+    pub delta: &'a DeltaTracker,
     /// The records and files.
     pub tree: Tree<'a>,
 }
@@ -55,8 +58,10 @@ impl CheckpointRun<'_> {
         Ok(())
     }
 
-    /// Writes the frozen records. On a full disk they stay frozen, and nothing is poisoned.
+    /// Writes the frozen records. On a full disk they stay frozen, and nothing is poisoned. The trace has their keys before.
     fn flush(&self) -> Result<(), StoreError> {
+        let disk = self.tree.disk();
+        disk.poison_unless_full(self.delta.trace().before_checkpoint())?;
         match self.tree.namespace.flush() {
             Err(error) if error.is_full_disk() => Err(error.into()),
             flushed => self.tree.disk().poison_on_error(flushed),

@@ -91,9 +91,10 @@ impl Intents<'_> {
     /// Drops a pending operation that the peer has refused or never got.
     pub fn roll_back(self, osn: Osn) -> Result<(), StoreError> {
         let mut applying = self.log.applying.lock();
-        if applying.take_pending(osn).is_some() {
-            // The peer may have the operation.
-            if !is_active(Mutant::RollBackExecuted) {
+        if let Some((_, intent)) = applying.take_pending(osn) {
+            // The peer may have the operation. No intent was pending when a trace began: the trace names this one (rule P28).
+            let is_traced = intent.is_of_lost_run && self.log.delta.trace().is_active();
+            if !is_traced && !is_active(Mutant::RollBackExecuted) {
                 self.log.delta.end();
             }
             self.log

@@ -18,6 +18,7 @@ use lockstep_types::{AllocateMode, Errno, Ino, MetaOp, Osn, Timestamp};
 use super::applying::Applying;
 use crate::content::before_change::{ByteChange, ByteEdit, ChangeOrigin};
 use crate::content::{ContentStore, UnflushedSlot};
+use crate::delta::DeltaTracker;
 use crate::error::{OpError, StoreError};
 use crate::namespace::keys;
 use crate::namespace::plan::{self, ContentEffect, Plan};
@@ -79,6 +80,8 @@ pub struct Leftover<'a> {
     pub log: Replay,
     /// Slots of files that were being written.
     pub slots: &'a [UnflushedSlot],
+    /// Hears of the operations of the log: the trace may lack them (rule P28).
+    pub delta: &'a DeltaTracker,
     /// The machine has lost power since the last process.
     pub power_lost: bool,
     /// Every file takes its size from its content: after a power loss, or when the table that names the written files
@@ -93,6 +96,7 @@ pub fn recover(tree: Tree<'_>, leftover: Leftover<'_>) -> Result<Applying, Store
     let mut recovery = Replayer {
         tree,
         slots: &slots,
+        delta: leftover.delta,
         applying: Applying::new(checkpoint.applied, checkpoint.epoch),
     };
     recovery.replay(checkpoint.log_position, leftover.log)?;
@@ -114,6 +118,7 @@ struct Replayer<'a> {
     tree: Tree<'a>,
     /// The newest slot of each file that was being written.
     slots: &'a BTreeMap<Ino, UnflushedSlot>,
+    delta: &'a DeltaTracker,
     applying: Applying,
 }
 
@@ -163,6 +168,7 @@ impl Replayer<'_> {
         if self.take_times_before(op, &plan)? {
             plan = self.plan(op)?;
         }
+        self.delta.note_replayed(&plan);
         if let (Some(effect), Outcome::Unknown) = (plan.content, outcome) {
             self.repeat(effect)?;
         }

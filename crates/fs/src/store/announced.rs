@@ -357,7 +357,7 @@ const CALLS: [&str; 5] = [
 ];
 
 /// The files of the product that may make such calls, and their objects.
-const CALLERS: [(&str, &str); 13] = [
+const CALLERS: [(&str, &str); 14] = [
     ("backing", "below the store"),
     ("content/before_change.rs", "the one place"),
     ("content/freed.rs", "a copy of freed content"),
@@ -368,6 +368,10 @@ const CALLERS: [(&str, &str); 13] = [
     ("content/open_file.rs", "the cut of a failed write"),
     ("content/reservation.rs", "a reservation, for the one place"),
     ("delta/barrier_file.rs", "the names of barriers"),
+    (
+        "delta/trace_file.rs",
+        "the trace of a node that serves alone",
+    ),
     ("export.rs", "a file of the exported tree"),
     ("kv", "the file of the namespace"),
     ("lost_found.rs", "a file of the lost+found"),

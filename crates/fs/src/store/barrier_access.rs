@@ -11,6 +11,7 @@ use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 
 use super::facade::Store;
+use super::trace_access::TraceAccess;
 use crate::delta::IntervalMarks;
 use crate::error::StoreError;
 
@@ -122,12 +123,16 @@ impl BarrierAccess<'_> {
         self.on_disk(|marks| marks.note_names(names))
     }
 
-    /// This node is about to serve alone, and marks what it does alone in memory only: after a loss of power it knows no barrier.
-    /// Ends the barrier under way. Marks and coverage stay, and the names with the coverage.
+    /// This node is about to serve alone, and marks what it does alone in memory only, until its trace begins: after a loss of power it
+    /// knows no barrier. Ends the barrier under way. Marks and coverage stay, and the names with the coverage.
     ///
     /// # Errors
     /// If the disk fails, which poisons the store (P16), or is full.
     pub fn hide_names(self) -> Result<(), StoreError> {
+        // A node that starts alone goes on with the trace of before.
+        if !self.marks.are_hidden() {
+            TraceAccess::of(self.store).end()?;
+        }
         self.on_disk(IntervalMarks::hide_names)
     }
 
@@ -145,6 +150,7 @@ impl BarrierAccess<'_> {
     /// # Errors
     /// If the disk fails, which poisons the store (P16), or is full. Then the names may still be there.
     pub fn forget(self) -> Result<(), StoreError> {
+        TraceAccess::of(self.store).end()?;
         self.on_disk(IntervalMarks::forget)
     }
 
@@ -154,9 +160,6 @@ impl BarrierAccess<'_> {
     ) -> Result<T, StoreError> {
         let disk = self.store.content.disk();
         disk.check_not_poisoned()?;
-        match change(self.marks) {
-            Err(error) if error.is_full_disk() => Err(error),
-            changed => disk.poison_on_error(changed),
-        }
+        disk.poison_unless_full(change(self.marks))
     }
 }

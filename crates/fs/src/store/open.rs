@@ -195,6 +195,7 @@ fn open_on(
             checkpoint,
             log: replay,
             slots: &slots,
+            delta: &marks.0,
             power_lost,
             content_decides: power_lost || (was_killed && !leftover.torn.is_empty()),
         },
@@ -248,7 +249,7 @@ fn open_marks(
     let last_use = last_use(checkpoint, options);
     let tables = MarkTables::open(backing, options.marks, last_use)?;
     let readers = ChangeReaders::open(backing, options.marks, last_use)?;
-    Ok((Arc::new(DeltaTracker::open(tables)), Arc::new(readers)))
+    Ok((Arc::new(DeltaTracker::open(tables)?), Arc::new(readers)))
 }
 
 /// Makes the recovered state durable.

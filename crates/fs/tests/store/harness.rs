@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
 use lockstep_fs::store::{Access, Applied, MarkTableSizes, OpenOptions, make_delta_table};
-use lockstep_fs::{OpError, Store, StoreView};
+use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_intentlog::LogOptions;
 use lockstep_lossy::disk::{Disk, Survivors};
 use lockstep_model::{Body, Model, Names};
@@ -61,11 +61,16 @@ pub fn open(disk: &Disk) -> Store {
 
 /// Opens the store in the run `boot` of the machine.
 pub fn open_in(disk: &Disk, boot: BootId) -> Store {
+    try_open_in(disk, boot).unwrap()
+}
+
+/// The same, on a disk that may stop.
+pub fn try_open_in(disk: &Disk, boot: BootId) -> Result<Store, StoreError> {
     let options = OpenOptions {
         boot,
         ..open_options(Access::Write)
     };
-    Store::open(disk.mount(), &options).unwrap().store
+    Ok(Store::open(disk.mount(), &options)?.store)
 }
 
 /// The number and time of the operation after `count` others.

@@ -16,7 +16,7 @@ use lockstep_fs::paths::{block_sums_owner, content_owner, is_lost_found};
 const INVARIANT: &str = "leaks";
 
 /// The files of a usable store in use, besides content.
-const FILES: [&str; 17] = [
+const FILES: [&str; 18] = [
     "contact",
     "format.json",
     "log/intent.0",
@@ -26,6 +26,7 @@ const FILES: [&str; 17] = [
     "role.json",
     "sums/era",
     "tables/barrier",
+    "tables/trace",
     "tables/count",
     "tables/delta",
     "tables/marks.0",

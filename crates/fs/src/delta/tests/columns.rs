@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::super::changes::PART_BYTES;
 use super::super::form::{HEADER_BYTES, SLOT_BYTES};
+use super::super::trace_file::TraceFile;
 use super::kept::{BASE, LAST, note_keys};
 use super::*;
 
@@ -72,7 +73,9 @@ impl Tables {
             delta: table(0),
             columns: [table(1), table(2)],
             names: BarrierFile::open(self.disk.mount()).unwrap(),
+            trace: TraceFile::open(self.disk.mount(), 64, last_use).unwrap(),
         })
+        .unwrap()
     }
 
     pub fn bytes(&self) -> TableBytes {
@@ -303,7 +306,7 @@ fn a_loss_of_power_leaves_the_names_and_no_coverage() {
 #[test]
 fn marks_beside_a_copy_of_the_store_of_another_opening_do_not_count() {
     let (tables, delta) = mirroring(64);
-    delta.opened(5);
+    delta.opened(5).unwrap();
     let name = barrier(&delta, 1);
     let base_at = |epoch| {
         let last_use = LastUse {
@@ -322,7 +325,7 @@ fn marks_beside_a_copy_of_the_store_of_another_opening_do_not_count() {
 #[test]
 fn a_kill_at_the_opening_keeps_the_coverage() {
     let (tables, delta) = mirroring(64);
-    delta.opened(5);
+    delta.opened(5).unwrap();
     let name = barrier(&delta, 1);
     drop(delta);
     let at = |epoch| LastUse {
@@ -334,14 +337,14 @@ fn a_kill_at_the_opening_keeps_the_coverage() {
     drop(tables.open(at(5)));
     let delta = tables.open(at(6));
     assert_eq!(base_with(&delta, &[name]), Some(name));
-    delta.opened(7);
+    delta.opened(7).unwrap();
     assert_eq!(base_with(&tables.open(at(7)), &[name]), Some(name));
 }
 
 #[test]
 fn a_clean_stop_of_the_machine_keeps_the_coverage() {
     let (tables, delta) = mirroring(64);
-    delta.opened(5);
+    delta.opened(5).unwrap();
     let name = barrier(&delta, 1);
     change(&delta, 5, 1);
     delta.close(tables.disk.mount().as_ref()).unwrap();

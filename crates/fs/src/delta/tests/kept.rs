@@ -62,7 +62,7 @@ impl BackingTable for Memory {
 
 pub fn open(memory: &Arc<Memory>, last_use: LastUse) -> DeltaTracker {
     let table = Arc::clone(memory) as Arc<dyn BackingTable>;
-    DeltaTracker::open(tables_of(MarkTable::over(table, last_use)))
+    DeltaTracker::open(tables_of(MarkTable::over(table, last_use))).unwrap()
 }
 
 pub fn note_keys(delta: &DeltaTracker, keys: &[Vec<u8>]) {
