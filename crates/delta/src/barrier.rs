@@ -193,6 +193,11 @@ impl BarrierMachine {
         self.mirrors
     }
 
+    /// Whether this primary mirrors, and a barrier would drop any mark.
+    pub fn is_due(&self) -> bool {
+        self.mirrors() && !self.columns.are_empty()
+    }
+
     /// The names to be noted by the sync that runs for a barrier.
     pub const fn syncing(&self) -> Option<BarrierNames> {
         self.syncing

@@ -84,7 +84,7 @@ pub use readers::{
 use region_marks::RegionNotes;
 use requests::{DeltaRequest, DeltaRequests, RestEnd};
 use resync_part::ResyncPart;
-pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles};
+pub use resync_part::{ChangedRecords, DeltaJob, DeltaWalk, RestOfFiles, WalkProgress};
 use table::sync_tables;
 pub use table::{MarkTableSizes, make_table};
 pub use trace::Trace;
@@ -560,32 +560,26 @@ impl DeltaTracker {
         Some(alone.resync.begin_walk(job))
     }
 
-    /// The walk begins with files of the rest; `rest` is what is left then.
-    pub fn files_begun(&self, job: DeltaJob, files: &[Ino], rest: RestOfFiles) {
-        self.with_job(job, |alone, kept| {
-            kept.files_begun(files, Some(rest.next));
-            alone.resync.files_begun(files, rest);
-        });
-    }
-
-    /// These bytes are equal on both nodes, and no write to them is under way.
-    pub fn compared(&self, job: DeltaJob, ino: Ino, bytes: &Range<u64>) {
-        self.with_job(job, |alone, kept| {
-            self.intervals.keep_bytes(ino, bytes);
-            if let Some(left) = alone.resync.compared(ino, bytes) {
-                kept.set_open(ino, bytes, left);
+    /// The walk of a resync has gone on.
+    pub fn walked(&self, job: DeltaJob, progress: WalkProgress<'_>) {
+        self.with_job(job, |alone, kept| match progress {
+            WalkProgress::Begun { files, rest } => {
+                kept.files_begun(files, Some(rest.next));
+                alone.resync.files_begun(files, rest);
             }
-        });
-    }
-
-    /// The walk is over with a file.
-    pub fn file_done(&self, job: DeltaJob, ino: Ino) {
-        self.with_job(job, |alone, kept| {
-            for run in alone.resync.open_of(ino) {
-                self.intervals.keep_bytes(ino, &run);
+            WalkProgress::Equal { ino, bytes } => {
+                self.intervals.keep_bytes(ino, bytes);
+                if let Some(left) = alone.resync.compared(ino, bytes) {
+                    kept.set_open(ino, bytes, left);
+                }
             }
-            alone.resync.file_done(ino);
-            kept.set_open(ino, &(0..u64::MAX), &ChangedRegions::default());
+            WalkProgress::Done(ino) => {
+                for run in alone.resync.open_of(ino) {
+                    self.intervals.keep_bytes(ino, &run);
+                }
+                alone.resync.file_done(ino);
+                kept.set_open(ino, &(0..u64::MAX), &ChangedRegions::default());
+            }
         });
     }
 

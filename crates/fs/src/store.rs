@@ -40,7 +40,7 @@ pub use crate::delta::{
     AnswerReplaced, ChangePoint, ChangeQuestion, ChangeWalk, ChangedContent, ChangedEntry,
     ChangedRecords, ChangedRegions, DeltaJob, DeltaWalk, EntryChange, LostMarks, MarkTableSizes,
     NotAPoint, READER_KEPT_DAYS, READER_NAME_MAX, READERS_MAX, ReaderError, ReaderRecord,
-    RestOfFiles, WholeAnswer, make_table as make_delta_table,
+    RestOfFiles, WalkProgress, WholeAnswer, make_table as make_delta_table,
 };
 pub use crate::lost_found::{OwnBytes, PreservedTotals};
 pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent, Intents};

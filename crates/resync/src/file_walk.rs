@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use lockstep_fs::store::{
-    ChangedContent, ChangedRegions, DeltaAccess, DeltaJob, DeltaWalk, RestOfFiles,
+    ChangedContent, ChangedRegions, DeltaAccess, DeltaJob, DeltaWalk, RestOfFiles, WalkProgress,
 };
 use lockstep_fs::{OpError, StoreView};
 use lockstep_types::limits::BLOCK_BYTES;
@@ -182,7 +182,13 @@ impl<'a> FileWalk<'a> {
                 next: self.rest.start,
                 last: Some(end - 1),
             };
-            self.delta.files_begun(job, &files, rest);
+            self.delta.walked(
+                job,
+                WalkProgress::Begun {
+                    files: &files,
+                    rest,
+                },
+            );
         }
         Ok(Some(files.into_iter().map(|ino| (ino, None)).collect()))
     }
@@ -191,15 +197,20 @@ impl<'a> FileWalk<'a> {
     pub fn compared(&self, ino: Ino, piece: &Piece) {
         if let Some(job) = self.job {
             let end = piece.end() - piece.end() % BLOCK_BYTES as u64;
-            self.delta
-                .compared(job, ino, &(piece.offset..end.max(piece.offset)));
+            self.delta.walked(
+                job,
+                WalkProgress::Equal {
+                    ino,
+                    bytes: &(piece.offset..end.max(piece.offset)),
+                },
+            );
         }
     }
 
     /// A file is equal, or gone.
     pub fn done(&self, ino: Ino) {
         if let Some(job) = self.job {
-            self.delta.file_done(job, ino);
+            self.delta.walked(job, WalkProgress::Done(ino));
         }
     }
 }

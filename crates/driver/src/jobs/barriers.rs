@@ -27,7 +27,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_delta::{BarrierEffect, BarrierEvent, BarrierMessage, BarrierNames, Interval};
+use lockstep_delta::{
+    BarrierEffect, BarrierEvent, BarrierMachine, BarrierMessage, BarrierName, BarrierNames,
+    Interval,
+};
 use lockstep_fs::StoreError;
 use lockstep_repl::core::{ConnectionId, Core};
 use lockstep_repl::message::Message;
@@ -152,7 +155,7 @@ impl Barriers {
             .iter()
             .flat_map(|connection| &connection.copy.marks.known);
         let barriers = self.engine.store.barriers();
-        let own = barriers.known();
+        let own: Vec<BarrierName> = barriers.ask(|machine| machine.known().collect());
         let heard = own.iter().chain(told).map(|name| name.through.next());
         let from = heard.max().unwrap_or(Interval::ZERO).max(barriers.open());
         let effects = barriers.handle(BarrierEvent::MirroringBegun { from });
@@ -197,7 +200,7 @@ impl Barriers {
             let may_turn = may_turn && self.engine.store.barriers().open().next() == next;
             let mut effects = self.go_on(&mut state, &core, may_turn);
             if state.told_on.replace(connection.id) != Some(connection.id) {
-                let again = self.engine.store.barriers().outgoing();
+                let again = self.engine.store.barriers().ask(BarrierMachine::outgoing);
                 let again = again.map(BarrierEffect::Send);
                 effects.extend(again.filter(|again| !effects.contains(again)));
             }
@@ -214,7 +217,11 @@ impl Barriers {
     }
 
     fn may_begin(&self, state: &BarrierWork) -> bool {
-        let is_under_way = self.engine.store.barriers().is_under_way();
+        let is_under_way = self
+            .engine
+            .store
+            .barriers()
+            .ask(BarrierMachine::is_under_way);
         state.draining.is_none() && !is_under_way && self.is_due(state)
     }
 
@@ -239,7 +246,7 @@ impl Barriers {
         let interval = self.engine.host.barrier_interval();
         let since = self.engine.host.since(turned);
         let is_early = || barriers.fill() >= EARLY_FILL;
-        since >= interval && (barriers.is_due() || !state.has_base)
+        since >= interval && (barriers.ask(BarrierMachine::is_due) || !state.has_base)
             || since >= interval / EARLY_PART && is_early()
     }
 

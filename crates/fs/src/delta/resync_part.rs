@@ -86,6 +86,27 @@ pub struct DeltaWalk {
     pub goes_on: bool,
 }
 
+/// A step of a walk, by which less of the content is left to make equal.
+#[derive(Clone, Copy, Debug)]
+pub enum WalkProgress<'a> {
+    /// The walk begins with files of the rest.
+    Begun {
+        /// The files.
+        files: &'a [Ino],
+        /// The files that are left then.
+        rest: RestOfFiles,
+    },
+    /// Bytes are equal on both nodes, and no write to them is under way.
+    Equal {
+        /// Their file.
+        ino: Ino,
+        /// The bytes.
+        bytes: &'a Range<u64>,
+    },
+    /// The walk is over with a file.
+    Done(Ino),
+}
+
 /// See the head of this file.
 #[derive(Default)]
 pub(super) struct ResyncPart {

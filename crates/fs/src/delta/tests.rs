@@ -102,11 +102,23 @@ fn a_walk_goes_on_with_what_was_not_compared_and_with_what_has_changed_since() {
     delta.add_bytes(ino(6), &(0..1));
     let first = walk(&delta);
     assert!(!first.goes_on);
-    delta.compared(first.job, ino(5), &(0..REGION));
-    delta.file_done(first.job, ino(6));
+    delta.walked(
+        first.job,
+        WalkProgress::Equal {
+            ino: ino(5),
+            bytes: &(0..REGION),
+        },
+    );
+    delta.walked(first.job, WalkProgress::Done(ino(6)));
     // A write that is mirrored, and perhaps not on both nodes at the loss.
     delta.add_bytes(ino(5), &(0..1));
-    delta.compared(first.job, ino(5), &(REGION..2 * REGION));
+    delta.walked(
+        first.job,
+        WalkProgress::Equal {
+            ino: ino(5),
+            bytes: &(REGION..2 * REGION),
+        },
+    );
     let second = walk(&delta);
     assert!(second.goes_on);
     assert_eq!(
@@ -116,7 +128,7 @@ fn a_walk_goes_on_with_what_was_not_compared_and_with_what_has_changed_since() {
     assert_eq!(second.content.len(), 1);
     assert_eq!(second.touched, BTreeSet::from([ino(5), ino(6)]));
     // Late words of the first walk.
-    delta.file_done(first.job, ino(5));
+    delta.walked(first.job, WalkProgress::Done(ino(5)));
     assert!(!walk(&delta).content.is_empty());
 }
 
@@ -140,8 +152,14 @@ fn a_resync_of_everything_goes_on_once_its_namespace_has_arrived() {
         next,
         last: Some(9),
     };
-    delta.files_begun(first.job, &[ino(2), ino(3)], rest(4));
-    delta.file_done(first.job, ino(2));
+    delta.walked(
+        first.job,
+        WalkProgress::Begun {
+            files: &[ino(2), ino(3)],
+            rest: rest(4),
+        },
+    );
+    delta.walked(first.job, WalkProgress::Done(ino(2)));
     delta.add_bytes(ino(8), &(0..1));
     delta.add_bytes(ino(12), &(0..1));
     let second = walk(&delta);

@@ -3,10 +3,7 @@
 //!
 //! Functions that say so change memory only, and wait for no disk: a driver calls them under the core's lock.
 
-use lockstep_delta::{
-    BarrierEffect, BarrierEvent, BarrierMachine, BarrierMessage, BarrierName, BarrierNames,
-    Interval,
-};
+use lockstep_delta::{BarrierEffect, BarrierEvent, BarrierMachine, BarrierNames, Interval};
 use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 
@@ -59,25 +56,9 @@ impl BarrierAccess<'_> {
         self.marks.machine(BarrierMachine::open)
     }
 
-    /// The message that the other node may lack.
-    pub fn outgoing(self) -> Option<BarrierMessage> {
-        self.marks.machine(BarrierMachine::outgoing)
-    }
-
-    /// Whether this primary has a barrier under way.
-    pub fn is_under_way(self) -> bool {
-        self.marks.machine(BarrierMachine::is_under_way)
-    }
-
-    /// The barriers that this node knows by name.
-    pub fn known(self) -> Vec<BarrierName> {
-        self.marks.machine(|machine| machine.known().collect())
-    }
-
-    /// Whether this primary mirrors, and a barrier would drop any mark.
-    pub fn is_due(self) -> bool {
-        self.marks
-            .machine(|machine| machine.mirrors() && !machine.columns().are_empty())
+    /// Asks the machine. Changes nothing.
+    pub fn ask<T>(self, ask: impl FnOnce(&BarrierMachine) -> T) -> T {
+        self.marks.machine(ask)
     }
 
     /// The used part of the fuller table of marks, in thousandths.

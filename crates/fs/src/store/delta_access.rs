@@ -1,12 +1,10 @@
 //! The delta of a store, for a driver and for a resync: the changes since both copies were equal.
 
-use std::ops::Range;
-
 use lockstep_delta::{BarrierName, MarkAccount, MarkPage, ResyncBase};
 use lockstep_types::{Generation, Ino, Osn};
 
 use super::facade::Store;
-use crate::delta::{ChangedRecords, DeltaJob, DeltaTracker, DeltaWalk, RestOfFiles};
+use crate::delta::{ChangedRecords, DeltaJob, DeltaTracker, DeltaWalk, WalkProgress};
 use crate::metadata_log::MetadataLog;
 
 /// The delta of one store (rule P21).
@@ -155,18 +153,8 @@ impl DeltaAccess<'_> {
         self.delta.begin_walk(base, applied)
     }
 
-    /// The walk begins with files of the rest; `rest` is what is left then.
-    pub fn files_begun(self, job: DeltaJob, files: &[Ino], rest: RestOfFiles) {
-        self.delta.files_begun(job, files, rest);
-    }
-
-    /// These bytes are equal on both nodes, and no write to them is under way.
-    pub fn compared(self, job: DeltaJob, ino: Ino, bytes: &Range<u64>) {
-        self.delta.compared(job, ino, bytes);
-    }
-
-    /// The walk is over with a file.
-    pub fn file_done(self, job: DeltaJob, ino: Ino) {
-        self.delta.file_done(job, ino);
+    /// The walk of a resync has gone on.
+    pub fn walked(self, job: DeltaJob, progress: WalkProgress<'_>) {
+        self.delta.walked(job, progress);
     }
 }

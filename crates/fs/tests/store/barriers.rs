@@ -2,7 +2,7 @@
 //! (rule P27).
 
 use lockstep_delta::{
-    BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval, MarkAccount,
+    BarrierEffect, BarrierEvent, BarrierMachine, BarrierMessage, BarrierName, Interval, MarkAccount,
 };
 use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_lossy::disk::{Disk, DiskOptions, Survivors, Verdict};
@@ -99,7 +99,7 @@ fn work(store: &Store, ino: Ino, names: &mut Vec<BarrierName>) -> Result<(), OpE
 
 /// The nonces of the barriers that a store knows.
 fn known(store: &Store) -> Vec<u8> {
-    let known = store.barriers().known();
+    let known = store.delta().account().known;
     known.iter().map(|name| name.nonce[0]).collect()
 }
 
@@ -209,8 +209,11 @@ fn a_full_disk_notes_no_name() {
     assert!(error.is_full_disk(), "{error}");
     assert!(!store.is_poisoned());
     store.barriers().handle(BarrierEvent::SyncFailed);
-    assert!(!store.barriers().is_under_way());
-    assert!(store.barriers().is_due(), "the marks are there");
+    assert!(!store.barriers().ask(BarrierMachine::is_under_way));
+    assert!(
+        store.barriers().ask(BarrierMachine::is_due),
+        "the marks are there"
+    );
 }
 
 /// A copy that is about to be overwritten forgets its names also on a full disk.

@@ -344,7 +344,7 @@ fn a_trace_outlives_a_second_loss_of_power() {
         let opened = crate::harness::try_open_in(&disk, options(2));
         let done = opened.is_ok_and(|store| {
             assert!(TraceAccess::of(&store).is_active());
-            assert!(!store.delta().covers(BASE, LAST));
+            assert!(store.delta().records(BASE, LAST).is_none());
             change(&pair, &store, 3000).is_ok()
         });
         for survivors in SURVIVORS {
@@ -391,11 +391,14 @@ fn a_trace_goes_on_over_a_start_of_the_process() {
     }
 }
 
+/// A way in which a trace says nothing any more.
+type End = fn(&Store);
+
 /// A change that the trace does not get ends the trace before.
 #[test]
 fn a_trace_ends_before_a_change_that_it_lacks() {
     let pair = Pair::new();
-    let ends: [(&str, fn(&Store)); 4] = [
+    let ends: [(&str, End); 4] = [
         ("end", |store| store.delta().end()),
         ("follow", |store| store.delta().follow(BASE)),
         ("equal", |store| store.delta().end_equal()),

@@ -170,13 +170,19 @@ impl Run {
             Step::Equal => self.get_equal(),
             Step::Compared { file, part } => {
                 if let Some(walk) = &self.walk {
-                    self.delta.compared(walk.job, ino(file), &part_bytes(part));
+                    self.delta.walked(
+                        walk.job,
+                        WalkProgress::Equal {
+                            ino: ino(file),
+                            bytes: &part_bytes(part),
+                        },
+                    );
                     self.equal(|place| *place == Place::Part(file, part));
                 }
             }
             Step::FileDone { file } => {
                 if let Some(walk) = &self.walk {
-                    self.delta.file_done(walk.job, ino(file));
+                    self.delta.walked(walk.job, WalkProgress::Done(ino(file)));
                     self.equal(|place| matches!(place, Place::Part(of, _) if *of == file));
                 }
             }

@@ -144,7 +144,7 @@ impl IntervalMarks {
     }
 
     fn is_due(&self) -> bool {
-        self.machine(|machine| machine.mirrors() && !machine.columns().are_empty())
+        self.machine(BarrierMachine::is_due)
     }
 }
 
@@ -429,8 +429,14 @@ fn what_a_resync_has_finished_stays_in_the_columns_until_a_barrier() {
     delta.image_held(image, None, LAST);
     delta.image_arrived(image);
     let walk = delta.begin_walk(BASE, LAST).unwrap();
-    delta.compared(walk.job, ino(5), &(PART_BYTES..2 * PART_BYTES));
-    delta.file_done(walk.job, ino(5));
+    delta.walked(
+        walk.job,
+        WalkProgress::Equal {
+            ino: ino(5),
+            bytes: &(PART_BYTES..2 * PART_BYTES),
+        },
+    );
+    delta.walked(walk.job, WalkProgress::Done(ino(5)));
     delta.end_equal();
     delta.settle();
     assert_eq!(files(&delta), None);
@@ -449,7 +455,13 @@ fn a_place_that_is_finished_after_a_barrier_of_its_resync_is_marked_again() {
     delta.image_held(image, None, LAST);
     delta.image_arrived(image);
     let walk = delta.begin_walk(BASE, LAST).unwrap();
-    delta.compared(walk.job, ino(5), &(PART_BYTES..2 * PART_BYTES));
+    delta.walked(
+        walk.job,
+        WalkProgress::Equal {
+            ino: ino(5),
+            bytes: &(PART_BYTES..2 * PART_BYTES),
+        },
+    );
     let since = Since::of(&tables.restarted(), during);
     assert!(since.has_part(5, 1) && since.has_key(&b"ialone".to_vec()));
 }

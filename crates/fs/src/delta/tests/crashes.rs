@@ -126,7 +126,13 @@ impl Run {
             Step::Compared { file, first, parts } => {
                 if let Some(walk) = &self.walk {
                     let bytes = bytes(first, parts);
-                    self.delta.compared(walk.job, ino(file), &bytes);
+                    self.delta.walked(
+                        walk.job,
+                        WalkProgress::Equal {
+                            ino: ino(file),
+                            bytes: &bytes,
+                        },
+                    );
                     let equal = first..first + parts;
                     let open = &mut self.marked.open;
                     open.retain(|(of, part)| *of != file || !equal.contains(part));
@@ -134,7 +140,7 @@ impl Run {
             }
             Step::FileDone { file } => {
                 if let Some(walk) = &self.walk {
-                    self.delta.file_done(walk.job, ino(file));
+                    self.delta.walked(walk.job, WalkProgress::Done(ino(file)));
                     self.marked.open.retain(|(of, _)| *of != file);
                 }
             }
@@ -160,7 +166,13 @@ impl Run {
         let file = rest.next;
         rest.next += 1;
         rest.last = Some(1000);
-        self.delta.files_begun(walk.job, &[ino(file)], *rest);
+        self.delta.walked(
+            walk.job,
+            WalkProgress::Begun {
+                files: &[ino(file)],
+                rest: *rest,
+            },
+        );
         if self.marked.rest == Some(file) {
             self.marked.rest = Some(file + 1);
             self.marked.open.extend(places(file));

@@ -130,8 +130,20 @@ fn what_a_killed_node_has_noted_and_what_its_resync_has_left_are_there_again() {
     delta.add_bytes(ino(6), &(3 * PART_BYTES..u64::MAX));
     let walk = delta.begin_walk(BASE, LAST).unwrap();
     assert!(!walk.goes_on);
-    delta.compared(walk.job, ino(5), &(0..16 * PART_BYTES));
-    delta.compared(walk.job, ino(6), &(0..9 * PART_BYTES));
+    delta.walked(
+        walk.job,
+        WalkProgress::Equal {
+            ino: ino(5),
+            bytes: &(0..16 * PART_BYTES),
+        },
+    );
+    delta.walked(
+        walk.job,
+        WalkProgress::Equal {
+            ino: ino(6),
+            bytes: &(0..9 * PART_BYTES),
+        },
+    );
     delta.add_bytes(ino(5), &part(2));
     let delta = open(&memory, LastUse::of_test());
     assert!(delta.records(BASE, osn(2)).is_none(), "it lacks operations");
@@ -149,8 +161,8 @@ fn what_a_killed_node_has_noted_and_what_its_resync_has_left_are_there_again() {
     assert_eq!(runs(&walk.content, 5), left);
     assert_eq!(runs(&walk.content, 6), [(9 * PART_BYTES, u64::MAX)]);
     assert_eq!(walk.rest, None);
-    delta.file_done(walk.job, ino(5));
-    delta.file_done(walk.job, ino(6));
+    delta.walked(walk.job, WalkProgress::Done(ino(5)));
+    delta.walked(walk.job, WalkProgress::Done(ino(6)));
     let said = Said::by(memory.bytes(), LastUse::of_test()).unwrap();
     assert_eq!(runs(&said.content, 5), []);
     assert_eq!(runs(&said.content, 6), []);
