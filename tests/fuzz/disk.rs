@@ -22,7 +22,6 @@ use lockstep_fs::os_backing::OsBacking;
 use lockstep_link::{Identity, LinkOptions, ReceiveFrames, SendFrames, accept};
 use lockstep_paw_saw::{InFlightEntry, InFlightTable, TABLE_BYTES};
 use lockstep_repl::message::Envelope;
-use lockstep_repl::state::State;
 use lockstep_testbed::chance::Chance;
 use lockstep_types::backing::Backing;
 use lockstep_types::{Generation, Ino, MetaRequest, NodeKind, Osn};
@@ -152,7 +151,7 @@ impl Pair {
     /// Fills both stores. Some operations come after the last checkpoint, and some of those stay unsynced.
     fn work(&self) {
         let client = Client::of(&self.primary.datastore);
-        self.primary.await_state(State::Synced);
+        assert!(self.primary.await_sync(), "the primary is refused");
         client.fill();
         for node in [&self.primary, &self.secondary] {
             node.datastore.store().checkpoint().unwrap();

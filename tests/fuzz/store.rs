@@ -19,6 +19,7 @@ use lockstep_fs::os_backing::OsBacking;
 use lockstep_intentlog::LogOptions;
 use lockstep_link::Fingerprint;
 use lockstep_repl::state::State;
+use lockstep_roles::conflict::RoleConflict;
 use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Timestamp};
 use lockstepfs::config::{DatastoreConfig, Encryption, OnPowerLoss, PeerConfig, Policies, Role};
@@ -188,17 +189,18 @@ impl Running {
         Self { datastore, threads }
     }
 
-    /// Waits for a state.
-    pub fn await_state(&self, state: State) {
+    /// Waits until the nodes are in sync. Returns false if this node is refused instead, as an older copy than the other one.
+    pub fn await_sync(&self) -> bool {
         let deadline = Instant::now() + WAIT_LIMIT;
-        while self.datastore.state() != state {
-            assert!(
-                Instant::now() < deadline,
-                "waited in vain for {state:?}: {:#?}",
-                self.datastore.status()
-            );
+        while self.datastore.state() != State::Synced {
+            let status = self.datastore.status();
+            if status.sync.reason.as_deref() == Some(&RoleConflict::OlderCopy.to_string()) {
+                return false;
+            }
+            assert!(Instant::now() < deadline, "waited in vain: {status:#?}");
             thread::sleep(Duration::from_millis(5));
         }
+        true
     }
 
     /// Checks that verify finds both nodes identical.

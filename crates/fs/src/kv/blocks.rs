@@ -14,6 +14,7 @@
 //! - The header fills one sector, so it is written whole or not at all, in place. A header that does not match its
 //!   checksum is damaged, and the file is refused. (A second copy to fall back to could silently undo a commit.)
 //! - The file is cut only after a header with the new length was synced.
+//! - An opened file is synced before it is changed: a killed process may have left its last header in memory only.
 //! - A power loss may tear blocks that were not synced. The store above must not read torn blocks, and so has to sync
 //!   its blocks before it writes the header that leads to them.
 //! - After a failed sync nothing more is written or synced.
@@ -150,7 +151,11 @@ impl BlockFile {
 
     /// Ends the trial and writes the withheld header. The header is not durable yet: it only marks the file as in use,
     /// and reaches the disk before any other change.
+    ///
+    /// A process that was killed may have left its last header in memory only. The store above reads that header, and is about to
+    /// write over blocks that only the header before leads to. So all that was read is put on stable storage first.
     pub fn accept(&self) -> io::Result<()> {
+        self.file.sync().inspect_err(|_| self.stop())?;
         let trial = mem::replace(&mut *self.trial.lock(), Trial::Over);
         if let Trial::On {
             header: Some(header),

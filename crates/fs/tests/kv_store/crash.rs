@@ -111,3 +111,81 @@ fn crashes_add_up_to_no_loss() {
         expected = found;
     }
 }
+
+/// Makes one commit. Returns whether the store says that it is done.
+fn commit(disk: &Disk, number: u32) -> bool {
+    let pairs = pairs(number);
+    let mut changes = pairs.iter().map(|(k, v)| (&k[..], v.as_deref()));
+    RedbKv::open(&*disk.mount(), PATH, RedbOptions::default())
+        .is_ok_and(|kv| kv.commit_durable(&mut changes).is_ok())
+}
+
+/// A disk whose process was killed in a commit, of which the next process may find nothing.
+struct Killed {
+    disk: Disk,
+    /// The call of the kill, for the message.
+    call: u64,
+    /// The state without the commit, and the state with it.
+    states: [Map; 2],
+    /// The commit of the next process.
+    next: u32,
+}
+
+impl Killed {
+    /// Power fails at a call of the next process. Returns whether it failed before the end of the commit.
+    fn lose_power(&self, call: u64, random: &mut Random) -> bool {
+        let disk = self.disk.fork();
+        disk.set_verdict(call, Verdict::CrashInside { thousandths: 900 });
+        let is_done = commit(&disk, self.next);
+        for percent in [50, 10] {
+            let found =
+                open_whole(&disk.after_power_loss(Survivors::Mixed { percent }, random.any()));
+            let is_right = self.states.iter().any(|state| {
+                let mut with_next = state.clone();
+                make(&mut with_next, self.next);
+                found == with_next || !is_done && found == *state
+            });
+            assert!(
+                is_right,
+                "killed after call {}, power lost at {call}",
+                self.call
+            );
+        }
+        !is_done
+    }
+}
+
+fn make(state: &mut Map, number: u32) {
+    for (key, value) in pairs(number) {
+        change(state, &key, value.as_deref());
+    }
+}
+
+/// The process is killed at any call of a commit, and power fails in the next process. What the next process has read, such as the header
+/// of the commit, may be in memory only.
+#[test]
+fn a_power_loss_after_a_kill_halves_no_commit() {
+    let mut random = Random::new(11);
+    let disk = Disk::default();
+    drop(RedbKv::create(&*disk.mount(), PATH, RedbOptions::default()).unwrap());
+    let mut state = Map::new();
+    for number in 0..COMMITS {
+        let mut with_commit = state.clone();
+        make(&mut with_commit, number);
+        for call in 1.. {
+            let killed = Killed {
+                disk: disk.fork(),
+                call,
+                states: [state.clone(), with_commit.clone()],
+                next: number + 1,
+            };
+            killed.disk.set_verdict(call, Verdict::CrashAfter);
+            if commit(&killed.disk, number) {
+                break;
+            }
+            let _is_over = (0..3).all(|_| killed.lose_power(1 + random.below(14), &mut random));
+        }
+        assert!(commit(&disk, number));
+        state = with_commit;
+    }
+}
