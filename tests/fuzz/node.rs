@@ -163,11 +163,11 @@ impl AttackedNode {
         let (store, sync) = names(&dir);
         let (followed, met) = self.names();
         if followed != store || met.is_some_and(|met| met.is_unknown_to(sync)) {
-            self.begin_anew();
+            self.give_empty_store();
         }
         fs::remove_file(dir.join("tables/paw")).unwrap();
         if !self.connect_true_peer() {
-            self.begin_anew();
+            self.give_empty_store();
             assert!(
                 self.connect_true_peer(),
                 "an empty store refuses the true peer"
@@ -176,7 +176,7 @@ impl AttackedNode {
     }
 
     /// Gives the node an empty store.
-    fn begin_anew(&mut self) {
+    fn give_empty_store(&mut self) {
         self.node.stop();
         fs::remove_dir_all(self.node.store()).unwrap();
         store::make(self.node.store());

@@ -106,7 +106,7 @@ fn wide_bounds() {
     explore(forced);
 }
 
-/// A node that serves alone begins a trace. Nobody asks the secondary for its marks (P29).
+/// A node that serves alone begins a trace. The primary does not ask the secondary for its marks (P29).
 #[test]
 fn a_node_that_serves_alone_has_a_trace() {
     let traces = |limits| Limits {

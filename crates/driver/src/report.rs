@@ -69,7 +69,7 @@ pub struct SyncStatus {
     /// Time in this state, in milliseconds.
     pub since_ms: u64,
     /// Time since the last barrier, in milliseconds: after a loss of power of one node, a resync compares what was written since
-    /// then, and what this node has done alone. `None`: everything is compared, as far as this process knows; and on a secondary.
+    /// then, and the changes that this node has made alone. `None`: everything is compared, as far as this process knows; and on a secondary.
     #[serde(default)]
     pub barrier_since_ms: Option<u64>,
     /// Why the nodes are not in sync, as far as known; and the trouble that an operator has to mend, although

@@ -247,7 +247,7 @@ fn alone(primary: &Primary) {
     assert!(TraceAccess::of(&primary.store).begin().unwrap());
 }
 
-/// The node loses its power, and all that was not synced.
+/// The node loses its power, and all changes that were not synced.
 fn lose_power(primary: &Primary) -> Primary {
     let disk = primary.disk.after_power_loss(Survivors::Nothing, 1);
     Primary {

@@ -437,7 +437,7 @@ impl ResyncJobs {
         Ok(Event::Trigger(Trigger::ContentDone))
     }
 
-    /// The places that a resync looks at. From here on the marks of this node hold all of them, and all that changes: the secondary
+    /// The places that a resync looks at. From here on the marks of this node hold all of them, and each change: the secondary
     /// may lose any of them with its power, also one that the resync is over with (rules P27, P29).
     fn start_of(&self, peer: &RemotePeer) -> Result<ResyncStart, ResyncError> {
         let (delta, barriers) = (self.engine.store.delta(), self.engine.store.barriers());

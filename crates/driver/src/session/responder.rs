@@ -200,7 +200,7 @@ impl Responder {
         }
         self.replication.engine.disk.count.begin(sync);
         if let ResyncScope::SinceBarrier(_) = scope {
-            // The primary has asked for the marks of what this node has changed alone.
+            // The primary has asked for the marks of the changes that this node has made alone.
             store.barriers().reveal_names()?;
         }
         store.delta().end();

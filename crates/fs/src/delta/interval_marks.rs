@@ -499,7 +499,7 @@ impl IntervalMarks {
         self.state.lock().is_hidden
     }
 
-    /// The names count after a loss of power again: the source of a resync has the marks of all that this node has changed alone.
+    /// The names count after a loss of power again: the source of a resync has the marks of all changes that this node has made alone.
     pub fn reveal_names(&self) -> Result<(), StoreError> {
         let file = self.names.lock();
         let names = self.machine(BarrierMachine::names);

@@ -153,7 +153,7 @@ impl BlockFile {
     /// and reaches the disk before any other change.
     ///
     /// A process that was killed may have left its last header in memory only. The store above reads that header, and is about to
-    /// write over blocks that only the header before leads to. So all that was read is put on stable storage first.
+    /// write over blocks that only the header before leads to. So the content of the file is put on stable storage first.
     pub fn accept(&self) -> io::Result<()> {
         self.file.sync().inspect_err(|_| self.stop())?;
         let trial = mem::replace(&mut *self.trial.lock(), Trial::Over);

@@ -161,8 +161,8 @@ fn make(state: &mut Map, number: u32) {
     }
 }
 
-/// The process is killed at any call of a commit, and power fails in the next process. What the next process has read, such as the header
-/// of the commit, may be in memory only.
+/// The process is killed at any call of a commit, and power fails in the next process. The header of the
+/// commit, which the next process has read, may be in memory only.
 #[test]
 fn a_power_loss_after_a_kill_halves_no_commit() {
     let mut random = Random::new(11);

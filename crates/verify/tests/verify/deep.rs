@@ -422,7 +422,7 @@ fn copies_that_differ_and_fit_their_sums_stay_as_they_are() {
     );
 }
 
-/// Whoever asks for a repair: it checks each block where the block is changed.
+/// A repair checks each block at the place where the block is changed, whichever question led to the repair.
 #[test]
 fn a_repair_changes_no_block_without_its_own_look() {
     let pair = Pair::new();
