@@ -40,6 +40,7 @@ const fn limits(failures: u8, writes: u8, operations: u8, barriers: u8) -> Limit
         ahead: false,
         in_memory: false,
         traces: false,
+        is_unasked: false,
         hands: Hands::Nothing,
         breaks: None,
     }
@@ -106,7 +107,7 @@ fn wide_bounds() {
     explore(forced);
 }
 
-/// A node that serves alone begins a trace. The primary does not ask the secondary for its marks (P29).
+/// A node that serves alone begins a trace, and its marks are asked for when it comes back as the secondary (P29).
 #[test]
 fn a_node_that_serves_alone_has_a_trace() {
     let traces = |limits| Limits {
@@ -122,9 +123,14 @@ fn a_node_that_serves_alone_has_a_trace() {
     explore(traces(limits(3, 1, 0, 0)));
     let forced = Limits {
         hands: Hands::Force,
-        ..traces(limits(2, 1, 0, 0))
+        ..traces(limits(2, 1, 0, 1))
     };
     explore(forced);
+    let unasked = Limits {
+        is_unasked: true,
+        ..traces(limits(2, 1, 0, 1))
+    };
+    explore(unasked);
     finds(Break::TraceLacksColumns, traces(limits(2, 1, 0, 0)));
     finds(Break::TraceWithPending, traces(limits(2, 0, 1, 0)));
     finds(Break::TraceOutlivesAlone, traces(limits(3, 1, 0, 0)));
@@ -205,6 +211,7 @@ fn with_the_bounds_of_the_environment() {
         ahead: bound("AHEAD") > 0,
         in_memory: bound("IN_MEMORY") > 0,
         traces: bound("TRACES") > 0,
+        is_unasked: bound("UNASKED") > 0,
         hands: match (bound("FORCES"), bound("OLD_COPIES")) {
             (0, 0) => Hands::Nothing,
             (0, _) => Hands::PutBack,

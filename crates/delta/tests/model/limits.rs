@@ -12,9 +12,10 @@ pub struct Limits {
     pub ahead: bool,
     /// A node that serves alone has its marks in memory only. So it has no name on stable storage. Barriers run in sync only.
     pub in_memory: bool,
-    /// With `in_memory`: such a node begins a trace, from which on its marks are on stable storage, up to the next resync. The secondary is
-    /// not asked for its marks, and tells no name if it has served alone.
+    /// With `in_memory`: such a node begins a trace, from which on its marks are on stable storage, up to the next resync.
     pub traces: bool,
+    /// The secondary is not asked for its marks, and tells no name if it has served alone.
+    pub is_unasked: bool,
     pub hands: Hands,
     pub breaks: Option<Break>,
 }

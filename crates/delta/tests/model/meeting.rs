@@ -102,7 +102,7 @@ impl World {
             _ => node.coverage,
         };
         let account = CopyAccount::new(&node.barriers, coverage, boundary);
-        if leads || !self.limits.traces {
+        if leads || !self.limits.is_unasked {
             return account;
         }
         // The secondary is not asked for its marks.
@@ -182,7 +182,7 @@ impl World {
                 let own = one.marks.rest | one.marks.durable | one.marks_after(base.through);
                 let theirs =
                     other.marks.rest | other.marks.durable | other.marks_after(base.through);
-                let asks = !self.breaks(Break::UnionForgetsSecondary) && !self.limits.traces;
+                let asks = !self.breaks(Break::UnionForgetsSecondary) && !self.limits.is_unasked;
                 own | if asks { theirs } else { 0 }
             }
             CopyDifference::Everything => ALL,
@@ -201,7 +201,7 @@ impl World {
         self.survived.traced |= is_base && is_traced;
         if difference == CopyDifference::Everything {
             // Without the marks of the secondary, more is refused.
-            let is_refused = self.limits.traces;
+            let is_refused = self.limits.is_unasked;
             if !both && !self.is_old_copy && !self.is_excused && !is_refused {
                 self.broken = Some(REFUSED);
             }
