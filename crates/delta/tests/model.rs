@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use explore::Found;
-use limits::{Break, Hands, Limits};
+use limits::{Break, Hands, Limits, MarksAlone};
 use promises::Sight;
 
 const fn limits(failures: u8, writes: u8, operations: u8, barriers: u8) -> Limits {
@@ -38,8 +38,7 @@ const fn limits(failures: u8, writes: u8, operations: u8, barriers: u8) -> Limit
         operations,
         barriers,
         ahead: false,
-        in_memory: false,
-        traces: false,
+        alone: MarksAlone::Durable,
         is_unasked: false,
         hands: Hands::Nothing,
         breaks: None,
@@ -111,8 +110,7 @@ fn wide_bounds() {
 #[test]
 fn a_node_that_serves_alone_has_a_trace() {
     let traces = |limits| Limits {
-        in_memory: true,
-        traces: true,
+        alone: MarksAlone::Traced,
         ..limits
     };
     explore(traces(limits(1, 1, 1, 1)));
@@ -141,7 +139,7 @@ fn a_node_that_serves_alone_has_a_trace() {
 #[test]
 fn marks_of_a_node_alone_are_in_memory() {
     let in_memory = |limits| Limits {
-        in_memory: true,
+        alone: MarksAlone::InMemory,
         ..limits
     };
     let seen = explore(in_memory(limits(1, 2, 0, 1)));
@@ -209,8 +207,11 @@ fn with_the_bounds_of_the_environment() {
         operations: bound("OPERATIONS"),
         barriers: bound("BARRIERS"),
         ahead: bound("AHEAD") > 0,
-        in_memory: bound("IN_MEMORY") > 0,
-        traces: bound("TRACES") > 0,
+        alone: match (bound("IN_MEMORY"), bound("TRACES")) {
+            (_, 1..) => MarksAlone::Traced,
+            (1.., _) => MarksAlone::InMemory,
+            _ => MarksAlone::Durable,
+        },
         is_unasked: bound("UNASKED") > 0,
         hands: match (bound("FORCES"), bound("OLD_COPIES")) {
             (0, 0) => Hands::Nothing,

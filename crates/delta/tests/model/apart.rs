@@ -50,13 +50,13 @@ impl World {
             let covers = node.coverage.durable().is_some_and(|it| it.is_last);
             let is_missing =
                 !covers && !node.coverage.is_lost() || is_written != node.marks.durable;
-            if is_missing && !self.limits.in_memory {
+            if is_missing && !self.limits.in_memory() {
                 actions.push(Action::WriteDown(at));
             }
             let is_pending =
                 is_owner && self.operation.is_some() && !self.breaks(Break::TraceWithPending);
             let lacks_trace = node.is_nameless && node.trace.is_none();
-            if self.limits.traces && lacks_trace && !is_pending && !node.coverage.is_lost() {
+            if self.limits.traces() && lacks_trace && !is_pending && !node.coverage.is_lost() {
                 actions.push(Action::BeginTrace(at));
             }
         } else {
@@ -136,7 +136,7 @@ impl World {
         self.tell(at, BarrierEvent::MirroringEnded);
         if at == self.owner {
             // The product marks a record when the operation is applied, so a trace waits for the operation.
-            let known = if self.limits.traces { PARTS } else { PLACES };
+            let known = if self.limits.traces() { PARTS } else { PLACES };
             let waiting = (0..known).filter(|place| self.is_in_flight(*place));
             let waiting = waiting.fold(0, |set, place| set | bit(place));
             self.nodes[at].marks.rest |= waiting;

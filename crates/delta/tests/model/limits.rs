@@ -10,14 +10,34 @@ pub struct Limits {
     pub barriers: u8,
     /// Each announcement names both regions (announce ahead).
     pub ahead: bool,
-    /// A node that serves alone has its marks in memory only. So it has no name on stable storage. Barriers run in sync only.
-    pub in_memory: bool,
-    /// With `in_memory`: such a node begins a trace, from which on its marks are on stable storage, up to the next resync.
-    pub traces: bool,
+    pub alone: MarksAlone,
     /// The secondary is not asked for its marks, and tells no name if it has served alone.
     pub is_unasked: bool,
     pub hands: Hands,
     pub breaks: Option<Break>,
+}
+
+/// The marks of a node that serves alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MarksAlone {
+    /// On stable storage from the first change on.
+    Durable,
+    /// In memory only. So the node has no name on stable storage. Barriers run in sync only.
+    InMemory,
+    /// The same, until the node begins a trace. From then on its marks are on stable storage, up to the next resync.
+    Traced,
+}
+
+impl Limits {
+    /// Whether the marks of a node that serves alone are in memory, at least at first.
+    pub fn in_memory(self) -> bool {
+        self.alone != MarksAlone::Durable
+    }
+
+    /// Whether a node that serves alone begins a trace.
+    pub fn traces(self) -> bool {
+        self.alone == MarksAlone::Traced
+    }
 }
 
 /// The acts of an operator.

@@ -126,7 +126,7 @@ impl World {
         self.check_difference(difference, places);
         let open = self.nodes.each_ref().map(|node| node.barriers.open());
         let in_memory = self.breaks(Break::UnionInMemory);
-        let writes = !self.limits.in_memory;
+        let writes = !self.limits.in_memory();
         let outlives = self.breaks(Break::TraceOutlivesAlone);
         let one = &mut self.nodes[leader];
         if !outlives {

@@ -86,8 +86,8 @@ impl World {
             actions.push(Action::ReadTurn);
         }
         let begins = match self.link {
-            Link::Synced => !self.limits.in_memory || self.nodes[self.other()].role.complete,
-            Link::Resync => !self.limits.in_memory,
+            Link::Synced => !self.limits.in_memory() || self.nodes[self.other()].role.complete,
+            Link::Resync => !self.limits.in_memory(),
             Link::Down | Link::Recovery(_) => false,
         };
         if !begins || self.is_barrier_under_way() || self.left.barriers == 0 {
@@ -196,7 +196,7 @@ impl World {
         let value = self.draw(0);
         let interval = self.nodes[self.owner].barriers.open();
         // The source of a resync has no name: nothing counts that it loses.
-        let is_nameless = self.limits.in_memory && self.link == Link::Resync;
+        let is_nameless = self.limits.in_memory() && self.link == Link::Resync;
         let knows = self.knows(interval, place)
             || is_nameless
             || self.breaks(Break::WriteBeforeAnnouncement);
@@ -359,7 +359,7 @@ impl World {
         let keeps_rest = !self.breaks(Break::RestUndurable);
         let loses_rest = self.breaks(Break::ProgressUndurable);
         let leads = at == self.owner;
-        let is_in_memory = self.limits.in_memory;
+        let is_in_memory = self.limits.in_memory();
         let node = &mut self.nodes[at];
         node.is_nameless = false;
         if leads && keeps_rest && !is_in_memory {

@@ -295,7 +295,7 @@ impl Node {
             return;
         }
         self.marks.rest |= places;
-        let is_durable = !limits.in_memory || self.trace.is_some();
+        let is_durable = !limits.in_memory() || self.trace.is_some();
         if breaks != Some(Break::MarkUndurableAlone) && is_durable {
             self.marks.durable |= places;
         }
@@ -336,7 +336,7 @@ impl Node {
 
     /// Before a node serves alone, it removes its names from stable storage, if its marks are in memory only.
     pub fn drop_names(&mut self, limits: Limits) {
-        if limits.in_memory && limits.breaks != Some(Break::NamesOutliveAlone) {
+        if limits.in_memory() && limits.breaks != Some(Break::NamesOutliveAlone) {
             self.names = BarrierNames::default();
             self.is_nameless = true;
             self.trace = None;
