@@ -153,6 +153,20 @@ impl BarrierMachine {
         self.syncing = None;
     }
 
+    /// Takes the last complete barrier into the names of stable storage, before its marks are dropped there: the next attempt must not
+    /// take the place of its name. Returns the names to be noted, if others are there. A sync that runs notes them itself.
+    pub fn take_complete(&mut self) -> Option<BarrierNames> {
+        let names = BarrierNames {
+            complete: self.complete,
+            ..self.names
+        };
+        if names == self.names || self.syncing.is_some() {
+            return None;
+        }
+        self.names = names;
+        Some(names)
+    }
+
     /// The marks of every interval are gone, with the coverage that counts on them.
     pub fn forget_marks(&mut self) {
         self.columns = MarkColumns::default();

@@ -119,7 +119,7 @@ fn begin_alone(store: &Store) -> Result<(), Box<dyn Error>> {
         let reached = names.reached.map(BarrierMessage::Reached);
         reached.map(|reached| barriers.handle(BarrierEvent::Received(reached)));
     }
-    barriers.drop_columns();
+    barriers.drop_columns()?;
     barriers.handle(BarrierEvent::MirroringEnded);
     barriers.hide_names()?;
     store.delta().begin_alone(Generation::FIRST);

@@ -114,7 +114,7 @@ impl Primary {
         let reached = BarrierMessage::Reached(name);
         let barriers = self.store.barriers();
         barriers.handle(BarrierEvent::Received(reached));
-        barriers.drop_columns();
+        barriers.drop_columns().unwrap();
     }
 
     fn barrier(&self, nonce: u8) -> BarrierName {

@@ -328,8 +328,10 @@ impl Barriers {
                     let Some(_working) = self.replication.begin_work() else {
                         continue;
                     };
-                    self.engine.store.barriers().drop_columns();
-                    self.state.lock().note_complete(through);
+                    match self.engine.store.barriers().drop_columns() {
+                        Ok(()) => self.state.lock().note_complete(through),
+                        Err(error) => self.warn_of_failure(&error),
+                    }
                 }
             }
         }
@@ -375,12 +377,16 @@ impl Barriers {
                 Ok(false) => return,
                 Ok(true) => barriers.handle(BarrierEvent::Synced),
                 Err(error) => {
-                    let datastore = self.engine.name();
-                    tracing::warn!(datastore, %error, "a barrier is given up");
+                    self.warn_of_failure(&error);
                     barriers.handle(BarrierEvent::SyncFailed)
                 }
             }
         };
         self.execute(event);
+    }
+
+    fn warn_of_failure(&self, error: &StoreError) {
+        let datastore = self.engine.name();
+        tracing::warn!(datastore, %error, "a barrier is given up");
     }
 }

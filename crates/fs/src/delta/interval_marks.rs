@@ -482,6 +482,20 @@ impl IntervalMarks {
         Ok(true)
     }
 
+    /// Notes that the last barrier is complete, before its marks are dropped ([`Self::drop_columns`]).
+    pub fn note_complete(&self) -> Result<(), StoreError> {
+        let file = self.names.lock();
+        let (names, is_hidden) = {
+            let mut state = self.state.lock();
+            (state.machine.take_complete(), state.is_hidden)
+        };
+        match names {
+            Some(names) if is_hidden => file.hide(names),
+            Some(names) => file.write(names),
+            None => Ok(()),
+        }
+    }
+
     /// The names count only with the coverage from now on, as this node is about to serve alone. The barrier under way ends.
     pub fn hide_names(&self) -> Result<(), StoreError> {
         let file = self.names.lock();

@@ -75,9 +75,14 @@ impl BarrierAccess<'_> {
         self.marks.mark_bytes(ino, &(offset..end));
     }
 
-    /// Empties the columns of a barrier that is complete.
-    pub fn drop_columns(self) {
+    /// Notes on stable storage that a barrier is complete, and empties its columns.
+    ///
+    /// # Errors
+    /// If the disk fails, which poisons the store (P16).
+    pub fn drop_columns(self) -> Result<(), StoreError> {
+        self.on_disk(IntervalMarks::note_complete)?;
         self.marks.drop_columns();
+        Ok(())
     }
 }
 

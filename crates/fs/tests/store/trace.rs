@@ -123,7 +123,7 @@ impl Pair {
         let base = names.reached.unwrap();
         let reached = BarrierMessage::Reached(base);
         barriers.handle(BarrierEvent::Received(reached));
-        barriers.drop_columns();
+        barriers.drop_columns().unwrap();
         Self {
             disk,
             files,
