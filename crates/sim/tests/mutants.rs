@@ -19,10 +19,9 @@ use parking_lot::Mutex;
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `healed.rs`,
-/// `put_back.rs`, `restarted.rs`, `touched.rs` and `deposed.rs` in `poison`; `sums.rs` and `healed.rs` in
-/// `store_on_disk` find those of sums and of a repair, `tests/barrier_marks.rs` those of the marks of mirrored intervals, and
-/// `tests/change_readers.rs` those of change readers. No test has the moment of `ForgetNumbers`, `RecoverUnsynced` and `RejoinWithoutPaw`
-/// since both nodes make everything stable soon after a sync begins (docs/results/simulation.md).
+/// `put_back.rs`, `restarted.rs`, `touched.rs` and `deposed.rs` in `poison`; `sums.rs`, `healed.rs` and
+/// `numbers.rs` in `store_on_disk` find those of sums, of a repair and of numbers, `tests/barrier_marks.rs` those of the marks of mirrored
+/// intervals, and `tests/change_readers.rs` those of change readers.
 const SCRIPTED: [Mutant; 41] = [
     Mutant::RejoinWithoutPaw,
     Mutant::StandUnrecorded,

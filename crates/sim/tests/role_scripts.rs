@@ -201,7 +201,8 @@ fn unanswered_claim(seed: u64) -> Result<(), String> {
     cluster.end_in_sync()
 }
 
-/// Both nodes lose a file, and the node that has not given out its number makes others.
+/// Both nodes lose a file, and the node that has not given out its number makes others. It becomes the primary, and
+/// loses its power before a barrier.
 fn lost_number(seed: u64) -> Result<(), String> {
     let mut cluster = cluster(seed, None)?;
     // Each start skips the numbers that may have been given out before. So the numbers are beyond those that the secondary
@@ -210,14 +211,16 @@ fn lost_number(seed: u64) -> Result<(), String> {
         cluster.apply_fault(Fault::Restart(Role::Primary, Stop::Process))?;
         cluster.until_in_sync(IN_SYNC_WITHIN)?;
     }
-    create(&mut cluster, "lost")?;
-    hand_over(&mut cluster)?;
-    cluster.apply_fault(Fault::Down(Role::Secondary, Stop::Power))?;
     cluster.run_for(WHILE)?;
+    create(&mut cluster, "lost")?;
+    let before = cluster.role_changes();
+    cluster.apply_fault(Fault::HandOver)?;
+    cluster.until(WHILE, |cluster| cluster.role_changes() > before)?;
+    cluster.apply_fault(Fault::Down(Role::Secondary, Stop::Power))?;
     cluster.cut_power(SECONDARY);
-    cluster.start(SECONDARY);
+    cluster.start_both();
     for name in ["a", "b", "c", "d"] {
-        cluster.run_for(WHILE)?;
+        cluster.until_in_sync(IN_SYNC_WITHIN)?;
         create(&mut cluster, name)?;
         cluster.apply_fault(Fault::Restart(Role::Primary, Stop::Process))?;
     }
@@ -308,7 +311,7 @@ fn overtaken_promotion(seed: u64) -> Result<(), String> {
 }
 
 /// The primary is killed in a write, and its recovery sends the bytes to the secondary. A program reads them. Then the secondary
-/// loses its power, and takes over.
+/// loses its power before the first barrier, and takes over.
 fn recovered_bytes(seed: u64) -> Result<(), String> {
     let settings = Settings {
         durability: Durability::Always,
@@ -318,27 +321,46 @@ fn recovered_bytes(seed: u64) -> Result<(), String> {
     let mut cluster = cluster_with(seed, &settings)?;
     let ino = create(&mut cluster, "f")?;
     ask(&mut cluster, MAKER, write(ino, 1, true))?;
+    cluster.until(IN_SYNC_WITHIN, protects)?;
     // So the secondary does not take over meanwhile.
     cluster.apply_fault(Fault::CutWitness(Role::Secondary))?;
-    cluster.apply_fault(Fault::Mute(Role::Primary))?;
-    cluster.leave(KILLED, write(ino, 2, false), Duration::ZERO)?;
-    cluster.run_for(WRITTEN_WITHIN)?;
-    cluster.stop(PRIMARY, Stop::Process);
-    // The message with the write is lost with the connection: the recovery alone sends the bytes.
-    cluster.run_for(WHILE)?;
-    cluster.end_silence();
+    write_here_only(&mut cluster, ino)?;
     cluster.start(PRIMARY);
-    cluster.until_in_sync(IN_SYNC_WITHIN)?;
+    cluster.until(IN_SYNC_WITHIN, is(PRIMARY, State::Synced))?;
     ask(&mut cluster, OTHER, read(ino))?;
-    cluster.reach_witness(SECONDARY);
-    // The witness hears that the secondary may take over.
-    cluster.until(IN_SYNC_WITHIN, protects)?;
-    cluster.apply_fault(Fault::Down(Role::Primary, Stop::Process))?;
     cluster.cut_power(SECONDARY);
+    cluster.apply_fault(Fault::Down(Role::Primary, Stop::Process))?;
+    cluster.reach_witness(SECONDARY);
     cluster.start(SECONDARY);
     cluster.run_for(TAKEN_OVER_WITHIN)?;
     check_changes(&cluster, 1)?;
     ask(&mut cluster, OTHER, read(ino))?;
+    cluster.end_in_sync()
+}
+
+/// The primary makes a write whose message is lost, and is killed. The write stays in doubt.
+fn write_here_only(cluster: &mut ScriptedCluster, ino: Ino) -> Result<(), String> {
+    cluster.run_for(WHILE)?;
+    cluster.apply_fault(Fault::Mute(Role::Primary))?;
+    cluster.leave(KILLED, write(ino, 2, false), Duration::ZERO)?;
+    cluster.run_for(WRITTEN_WITHIN)?;
+    cluster.stop(PRIMARY, Stop::Process);
+    // The message with the write is lost with the connection.
+    cluster.run_for(WHILE)?;
+    cluster.end_silence();
+    Ok(())
+}
+
+/// The primary is killed in a write that the secondary does not get. The secondary takes over, and knows nothing of the write.
+fn deposed_in_a_write(seed: u64) -> Result<(), String> {
+    let mut cluster = cluster(seed, Some(FAILOVER_AFTER))?;
+    let ino = create(&mut cluster, "f")?;
+    ask(&mut cluster, MAKER, write(ino, 1, false))?;
+    cluster.until(IN_SYNC_WITHIN, protects)?;
+    write_here_only(&mut cluster, ino)?;
+    cluster.run_for(TAKEN_OVER_WITHIN)?;
+    check_changes(&cluster, 1)?;
+    cluster.start(PRIMARY);
     cluster.end_in_sync()
 }
 
@@ -456,4 +478,23 @@ fn a_promotion_that_a_restart_forgets_is_found() {
 #[test]
 fn recovered_bytes_that_were_read_are_not_lost() {
     check(recovered_bytes);
+}
+
+#[test]
+fn recovered_bytes_that_are_not_synced_are_found() {
+    check_finds(recovered_bytes, Mutant::RecoverUnsynced, &["reads: "]);
+}
+
+#[test]
+fn a_deposed_node_gets_the_bytes_that_only_its_write_has_changed() {
+    check(deposed_in_a_write);
+}
+
+#[test]
+fn a_deposed_node_that_forgets_its_write_is_found() {
+    check_finds(
+        deposed_in_a_write,
+        Mutant::RejoinWithoutPaw,
+        &["differs, though in sync"],
+    );
 }

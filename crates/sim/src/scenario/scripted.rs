@@ -301,14 +301,10 @@ impl ScriptedCluster {
         let slot = Arc::clone(&done);
         let process = Arc::clone(mount.process());
         process.start(move || *slot.lock() = Some(body(&mount)));
-        let until = self.now() + IN_SYNC_WITHIN;
-        while self.now() < until {
-            self.run_for(POLL_INTERVAL)?;
-            if let Some(done) = done.lock().take() {
-                return Ok(done);
-            }
-        }
-        Err(format!("a program does not end in {IN_SYNC_WITHIN:?}"))
+        let answer = Arc::clone(&done);
+        self.until(IN_SYNC_WITHIN, move |_| answer.lock().is_some())?;
+        let done = done.lock().take();
+        done.ok_or_else(|| "a program has no answer".to_owned())
     }
 
     /// Runs the world until a condition holds. Returns an error after `limit`.
