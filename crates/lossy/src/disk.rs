@@ -22,6 +22,7 @@
 //! One lock protects all state. No callback runs under the lock.
 
 mod call;
+mod data_runs;
 mod digest;
 mod faults;
 mod history;

@@ -13,6 +13,8 @@ use std::sync::{Arc, LazyLock};
 use lockstep_types::backing::ReservedRuns;
 use lockstep_types::limits::BLOCK_BYTES;
 
+use super::data_runs::DataRuns;
+
 /// Bytes of a page: the grain of a power loss, and of space.
 pub(super) const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 
@@ -127,6 +129,8 @@ pub(super) fn index(offset: u64) -> usize {
 pub(super) struct Pages {
     length: u64,
     held: BTreeMap<u64, Page>,
+    /// The pages of `held` with bytes.
+    runs: DataRuns,
 }
 
 impl Pages {
@@ -167,6 +171,7 @@ impl Pages {
 
     /// Replaces a page, and returns the earlier page.
     pub(super) fn replace(&mut self, number: u64, page: Page) -> Page {
+        self.runs.set(number, page.bytes().is_some());
         let before = match page {
             Page::Hole => self.held.remove(&number),
             page => self.held.insert(number, page),
@@ -182,12 +187,15 @@ impl Pages {
     /// Clears the bytes past the length, for a length that came back from a power loss.
     pub(super) fn trim(&mut self) {
         let length = self.length;
+        let runs = &mut self.runs;
         self.held.retain(|number, page| {
             let kept = length.saturating_sub(number * PAGE_BYTES);
             if kept < PAGE_BYTES && page.bytes().is_some() {
                 *page = page.with_zeros(&(index(kept)..BLOCK_BYTES));
             }
-            kept > 0 || page.bytes().is_none()
+            let is_kept = kept > 0 || page.bytes().is_none();
+            runs.set(*number, is_kept && page.bytes().is_some());
+            is_kept
         });
     }
 
@@ -237,8 +245,7 @@ impl Pages {
         if offset >= self.length {
             return None;
         }
-        let mut from_here = self.held.range(offset / PAGE_BYTES..);
-        let (number, _) = from_here.find(|(_, page)| page.bytes().is_some())?;
+        let number = self.runs.next_data(offset / PAGE_BYTES)?;
         Some((number * PAGE_BYTES).max(offset))
     }
 
@@ -247,13 +254,7 @@ impl Pages {
         if offset >= self.length {
             return None;
         }
-        let mut number = offset / PAGE_BYTES;
-        for (next, page) in self.held.range(number..) {
-            if *next != number || page.bytes().is_none() {
-                break;
-            }
-            number += 1;
-        }
+        let number = self.runs.next_hole(offset / PAGE_BYTES);
         Some((number * PAGE_BYTES).clamp(offset, self.length))
     }
 }
