@@ -162,7 +162,8 @@ fn is_stable() -> bool {
     let name = primary.turn(1);
     let store = open(&primary.disk.after_power_loss(Survivors::Nothing, 0), 2);
     let mut bytes = [0; 5];
-    assert!(store.delta().account().known.contains(&name));
+    let known: Vec<BarrierName> = store.barriers().ask(|machine| machine.known().collect());
+    assert!(known.contains(&name));
     store.read(primary.file, PART, &mut bytes).is_ok() && bytes == *b"bytes"
 }
 

@@ -31,17 +31,33 @@ fn pairs(commit: u32) -> Pairs {
         .collect()
 }
 
+/// The state behind a commit.
+fn make(state: &mut Map, number: u32) {
+    for (key, value) in pairs(number) {
+        change(state, &key, value.as_deref());
+    }
+}
+
+/// Makes one commit. Returns whether the store says that it is done.
+fn commit_to(kv: &RedbKv, number: u32) -> bool {
+    let pairs = pairs(number);
+    let mut changes = pairs.iter().map(|(k, v)| (&k[..], v.as_deref()));
+    kv.commit_durable(&mut changes).is_ok()
+}
+
+/// The same, on the store of a disk. Power may fail while the store opens, as opening writes too.
+fn commit(disk: &Disk, number: u32) -> bool {
+    RedbKv::open(&*disk.mount(), PATH, RedbOptions::default())
+        .is_ok_and(|kv| commit_to(&kv, number))
+}
+
 /// Commits until power fails. Returns the acknowledged state, and the state that the last commit would have made.
 fn run_until_power_is_lost(kv: &RedbKv) -> (Map, Map) {
     let mut acknowledged = Map::new();
     let mut attempted = Map::new();
-    for commit in 0..COMMITS {
-        let pairs = pairs(commit);
-        for (key, value) in &pairs {
-            change(&mut attempted, key, value.as_deref());
-        }
-        let mut changes = pairs.iter().map(|(k, v)| (&k[..], v.as_deref()));
-        if kv.commit_durable(&mut changes).is_err() {
+    for number in 0..COMMITS {
+        make(&mut attempted, number);
+        if !commit_to(kv, number) {
             break;
         }
         acknowledged.clone_from(&attempted);
@@ -91,33 +107,18 @@ fn crashes_add_up_to_no_loss() {
     let mut disk = Disk::default();
     drop(RedbKv::create(&*disk.mount(), PATH, RedbOptions::default()).unwrap());
     let mut expected = Map::new();
-    for commit in 0..150 {
-        let changes = pairs(commit % COMMITS);
+    for crash in 0..150 {
         let mut attempted = expected.clone();
-        for (key, value) in &changes {
-            change(&mut attempted, key, value.as_deref());
-        }
+        make(&mut attempted, crash % COMMITS);
         disk.set_verdict(1 + random.below(60), Verdict::CrashBefore);
-        // Power may fail while the store opens, as opening writes too.
-        if let Ok(kv) = RedbKv::open(&*disk.mount(), PATH, RedbOptions::default()) {
-            let mut changes = changes.iter().map(|(k, v)| (&k[..], v.as_deref()));
-            if kv.commit_durable(&mut changes).is_ok() {
-                expected.clone_from(&attempted);
-            }
+        if commit(&disk, crash % COMMITS) {
+            expected.clone_from(&attempted);
         }
         disk = disk.after_power_loss(Survivors::Mixed { percent: 50 }, random.any());
         let found = open_whole(&disk);
-        assert!(found == expected || found == attempted, "crash {commit}");
+        assert!(found == expected || found == attempted, "crash {crash}");
         expected = found;
     }
-}
-
-/// Makes one commit. Returns whether the store says that it is done.
-fn commit(disk: &Disk, number: u32) -> bool {
-    let pairs = pairs(number);
-    let mut changes = pairs.iter().map(|(k, v)| (&k[..], v.as_deref()));
-    RedbKv::open(&*disk.mount(), PATH, RedbOptions::default())
-        .is_ok_and(|kv| kv.commit_durable(&mut changes).is_ok())
 }
 
 /// A disk whose process was killed in a commit, of which the next process may find nothing.
@@ -152,12 +153,6 @@ impl Killed {
             );
         }
         !is_done
-    }
-}
-
-fn make(state: &mut Map, number: u32) {
-    for (key, value) in pairs(number) {
-        change(state, &key, value.as_deref());
     }
 }
 

@@ -2,7 +2,8 @@
 //! (rule P27).
 
 use lockstep_delta::{
-    BarrierEffect, BarrierEvent, BarrierMachine, BarrierMessage, BarrierName, Interval, MarkAccount,
+    BarrierEffect, BarrierEvent, BarrierMachine, BarrierMessage, BarrierName, BarrierNames,
+    Interval, MarkAccount,
 };
 use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_lossy::disk::{Disk, DiskOptions, Survivors, Verdict};
@@ -48,6 +49,16 @@ fn begin(store: &Store) {
         .handle(BarrierEvent::MirroringBegun { from });
 }
 
+/// Begins a barrier. Returns the names that its sync is to note.
+fn attempt(store: &Store, nonce: u8) -> BarrierNames {
+    let nonce = [nonce; 16];
+    let effects = store.barriers().handle(BarrierEvent::Due { nonce });
+    let Some(BarrierEffect::Sync(names)) = effects.last() else {
+        panic!("{effects:?}");
+    };
+    *names
+}
+
 /// A whole barrier, with a change between its turn and its sync.
 fn barrier(
     store: &Store,
@@ -55,14 +66,10 @@ fn barrier(
     meanwhile: impl FnOnce() -> Result<(), OpError>,
 ) -> Result<BarrierName, OpError> {
     let barriers = store.barriers();
-    let nonce = [nonce; 16];
-    let effects = barriers.handle(BarrierEvent::Due { nonce });
-    let Some(BarrierEffect::Sync(names)) = effects.last() else {
-        panic!("{effects:?}");
-    };
+    let names = attempt(store, nonce);
     meanwhile()?;
     barriers.make_stable()?;
-    assert!(barriers.note_names(*names)?);
+    assert!(barriers.note_names(names)?);
     barriers.handle(BarrierEvent::Synced);
     let name = names.reached.unwrap();
     let reached = BarrierMessage::Reached(name);
@@ -99,7 +106,7 @@ fn work(store: &Store, ino: Ino, names: &mut Vec<BarrierName>) -> Result<(), OpE
 
 /// The nonces of the barriers that a store knows.
 fn known(store: &Store) -> Vec<u8> {
-    let known = store.delta().account().known;
+    let known: Vec<BarrierName> = store.barriers().ask(|machine| machine.known().collect());
     known.iter().map(|name| name.nonce[0]).collect()
 }
 
@@ -200,13 +207,9 @@ fn a_full_disk_notes_no_name() {
     let store = open(&disk);
     begin(&store);
     write(&store, 11, ino, 0, b"first").unwrap();
-    let nonce = [1; 16];
-    let effects = store.barriers().handle(BarrierEvent::Due { nonce });
-    let Some(BarrierEffect::Sync(names)) = effects.last() else {
-        panic!("{effects:?}");
-    };
+    let names = attempt(&store, 1);
     disk.fill();
-    let error: StoreError = store.barriers().note_names(*names).unwrap_err();
+    let error: StoreError = store.barriers().note_names(names).unwrap_err();
     assert!(error.is_full_disk(), "{error}");
     assert!(!store.is_poisoned());
     store.barriers().handle(BarrierEvent::SyncFailed);
@@ -272,13 +275,8 @@ fn an_attempt_of_the_next_process_leaves_the_complete_barrier() {
     let store = &node.store;
     begin(store);
     write(store, 12, ino, PART, b"second").unwrap();
-    let effects = store
-        .barriers()
-        .handle(BarrierEvent::Due { nonce: [3; 16] });
-    let Some(BarrierEffect::Sync(names)) = effects.last() else {
-        panic!("{effects:?}");
-    };
-    assert!(store.barriers().note_names(*names).unwrap());
+    let names = attempt(store, 3);
+    assert!(store.barriers().note_names(names).unwrap());
     store.barriers().handle(BarrierEvent::Synced);
     assert_eq!(base_with(store, &[base]), Some(base));
     node.kill();
