@@ -55,38 +55,3 @@ impl DataRuns {
         self.of(number).map_or(number, |(_, end)| end)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    /// Each sequence of five changes of four pages.
-    #[test]
-    fn runs_are_those_of_the_pages() {
-        for changes in 0..8_u64.pow(5) {
-            let mut runs = DataRuns::default();
-            let mut pages = BTreeSet::new();
-            for step in 0..5 {
-                let change = changes / 8_u64.pow(step) % 8;
-                let (page, has_bytes) = (change / 2, change % 2 == 1);
-                runs.set(page, has_bytes);
-                if has_bytes {
-                    pages.insert(page);
-                } else {
-                    pages.remove(&page);
-                }
-            }
-            for from in 0..4 {
-                let found = |wanted| (from..5).find(|page| pages.contains(page) == wanted);
-                assert_eq!(runs.next_data(from), found(true), "{pages:?}, {runs:?}");
-                assert_eq!(
-                    Some(runs.next_hole(from)),
-                    found(false),
-                    "{pages:?}, {runs:?}"
-                );
-            }
-        }
-    }
-}

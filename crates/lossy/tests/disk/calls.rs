@@ -63,6 +63,34 @@ fn holes_are_found_and_free_their_space() {
     assert_eq!(file.seek_hole(64 * PAGE_BYTES).unwrap(), None);
 }
 
+/// Each sequence of four changes of four pages: a page is written or punched.
+#[test]
+fn holes_are_those_of_the_pages_after_any_changes() {
+    for changes in 0..8_usize.pow(4) {
+        let (_disk, _, file) = with_file();
+        file.set_len(4 * PAGE_BYTES).unwrap();
+        let mut pages = [false; 4];
+        for step in 0..4 {
+            let change = changes / 8_usize.pow(step) % 8;
+            let (page, is_written) = (change / 2, change % 2 == 1);
+            let at = page as u64 * PAGE_BYTES;
+            if is_written {
+                file.write_at(at, &[1; PAGE]).unwrap();
+            } else {
+                file.punch_hole(at, PAGE_BYTES).unwrap();
+            }
+            pages[page] = is_written;
+        }
+        for from in 0..4 {
+            let found = |wanted| (from..4).find(|page| pages[*page] == wanted);
+            let at = |page: usize| page as u64 * PAGE_BYTES;
+            let hole = found(false).unwrap_or(4);
+            assert_eq!(file.seek_data(at(from)).unwrap(), found(true).map(at));
+            assert_eq!(file.seek_hole(at(from)).unwrap(), Some(at(hole)));
+        }
+    }
+}
+
 /// As on ext4: extents that were never written are holes, and take space.
 #[test]
 fn reserved_space_counts_as_used_and_as_a_hole() {
