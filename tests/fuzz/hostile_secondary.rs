@@ -261,6 +261,7 @@ fn right_answer(message: &Message, known: &mut PeerState) -> Option<Message> {
                 | Request::CompareRecords { .. }
                 | Request::CompareRun { .. }
                 | Request::CompareBlocks { .. }
+                | Request::CompareSums { .. }
                 | Request::CompareHole { .. } => Response::Differing(vec![0x55; 40]),
                 Request::DigestOfBatch { to, .. } => Response::DigestOfBatch {
                     to: *to,

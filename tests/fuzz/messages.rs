@@ -434,9 +434,15 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
             hashes: list(chance, hash),
             purpose: purpose(chance),
         },
+        7 if chance.percent(50) => Request::CompareSums {
+            ino: ino(chance),
+            secret: number(chance),
+            runs: ranges(chance),
+            sums: list(chance, number),
+        },
         7 => Request::WriteBlocks {
             ino: ino(chance),
-            offset: number(chance),
+            ranges: ranges(chance),
         },
         8 | 9 => Request::CompareHole {
             ino: ino(chance),
@@ -464,6 +470,14 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
             verifier: verifier(chance),
         },
     }
+}
+
+/// Ranges of blocks or of bytes.
+fn ranges(chance: &mut Chance) -> Vec<(u64, u32)> {
+    list(chance, |chance| {
+        let length = u32::try_from(number(chance)).unwrap_or(4096);
+        (number(chance), length)
+    })
 }
 
 fn purpose(chance: &mut Chance) -> ComparePurpose {

@@ -22,7 +22,7 @@ use crate::checked::{BlockWord, SumsWord};
 pub use crate::resync_scope::ResyncScope;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 16;
+pub const PROTOCOL_VERSION: u32 = 17;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -159,10 +159,7 @@ impl Message {
         match self {
             Self::Write(write) => write.offset,
             Self::Request {
-                request:
-                    Request::RecoverRange { offset, .. }
-                    | Request::WriteBlocks { offset, .. }
-                    | Request::HealBlocks { offset, .. },
+                request: Request::RecoverRange { offset, .. } | Request::HealBlocks { offset, .. },
                 ..
             } => *offset,
             _ => 0,
@@ -363,12 +360,24 @@ pub enum Request {
         /// Hash of all blocks from the offset on; zeros fill the last block of the file.
         hash: Hash128,
     },
-    /// Overwrite a range with the payload.
+    /// Asks which blocks of some runs have other sums on the secondary, or lie in a hole. The secondary makes void sums of equal
+    /// blocks (P32). A secondary with another secret answers that all blocks are different.
+    CompareSums {
+        /// The file.
+        ino: Ino,
+        /// Tells the secret of the sender's sums from another one.
+        secret: u64,
+        /// For each run its first byte, a multiple of the block size, and its number of blocks.
+        runs: Vec<(u64, u32)>,
+        /// The sums of the blocks of all runs, in order. Zeros fill the last block of the file.
+        sums: Vec<u64>,
+    },
+    /// Overwrite ranges with the payload, which has the bytes of one after the other.
     WriteBlocks {
         /// The file.
         ino: Ino,
-        /// First byte of the payload in the file.
-        offset: u64,
+        /// First byte, a multiple of the block size, and number of bytes of each range.
+        ranges: Vec<(u64, u32)>,
     },
     /// Asks whether a range differs from zeros. In a resync the secondary makes the range a hole.
     CompareHole {

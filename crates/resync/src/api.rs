@@ -209,8 +209,12 @@ pub enum AnswerError {
     OutsideFile { offset: u64, length: u64 },
     #[error("bytes to recover lie beyond the end of the file")]
     BeyondEnd,
-    #[error("the bytes are more or fewer than those of the files")]
+    #[error("the bytes are more or fewer than those that the request names")]
     OtherPayload,
+    #[error("the sums are more or fewer than the blocks")]
+    OtherSums,
+    #[error("byte {offset} is not the first one of a block")]
+    WithinBlock { offset: u64 },
 }
 
 impl From<StoreError> for AnswerError {

@@ -17,7 +17,8 @@
 //! no lock while it holds other locks: otherwise a client with the wanted lock could wait for a held lock.
 //!
 //! If the store has a delta of the changes since the copies were equal, only the files of the delta get size and
-//! times, and only their changed regions are compared. Every other byte is equal already, or is mirrored.
+//! times, and only their changed regions are compared, by the sums of their blocks. Every other byte is equal already, or is
+//! mirrored. A resync of everything, and bytes that a comparison has found to differ, are compared by the bytes.
 //!
 //! A file or a block that the secondary finds equal has its void sums made, on both nodes, unless a sum of this node says that the
 //! bytes are wrong: the secondary is told so, and makes no sum of those (rule P32).
@@ -31,24 +32,28 @@
 
 mod changes;
 mod jobs;
+mod many_parts;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 use lockstep_fs::OpError;
 use lockstep_fs::store::{ChangedContent, FileTimes};
 use lockstep_repl::core::LockSet;
 use lockstep_repl::lock::{LockKey, LockMode};
 use lockstep_repl::message::{ComparePurpose, Request, WireContent};
+use lockstep_sums::SumKey;
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Ino};
 use smallvec::smallvec;
 
-use self::changes::{ContentChanges, uniform_runs, wait_for_room};
+use self::changes::{ContentChanges, bytes_of_runs, uniform_runs, wait_for_room};
 use self::jobs::{
     BYTES_MAX, ChangedPart, ContentJob, JobCost, JobStep, PIECE_COST, REQUESTS_MAX, TIMES_COST,
     TimesBatch, cost_of,
 };
+use self::many_parts::{PartsAhead, ToldPiece, uniform_bytes};
 use crate::api::{LockClaim, Locks, Peer, PeerBase, ResyncError, differing};
 use crate::bits;
 use crate::described::{DescribedFile, DescribedFiles, FileAnswers, TellsBytes};
@@ -233,7 +238,7 @@ impl<'a> ContentSender<'a> {
                 let differing = differing("compare a run of blocks", answer()?)?;
                 self.compares_runs = !bits::get(&differing, 0);
                 if self.compares_runs {
-                    self.part_done(&ChangedPart { data, ..part });
+                    self.part_done(&part.with_data(data));
                 } else {
                     let step = self.compare_blocks(part, data, ComparePurpose::Resync);
                     self.push(claim, job.cost, step);
@@ -243,10 +248,15 @@ impl<'a> ContentSender<'a> {
                 let differing = differing("compare blocks", answer()?)?;
                 self.compares_runs = differing.iter().all(|bits| *bits == 0);
                 let runs = uniform_runs(&differing, &data);
-                let changes = match &part.piece {
-                    Some(piece) => self.changes.write_runs(part.ino, piece, &data, &runs)?,
-                    None => VecDeque::new(),
-                };
+                let step = self.write_runs(part, data, &runs)?;
+                self.push(claim, job.cost, step);
+            }
+            JobStep::ComparingSums(part, pieces, answer) => {
+                let answer = differing("compare sums", answer()?)?;
+                let data = ToldPiece::differing_bytes(self.content, part.ino, &pieces, &answer)?;
+                let read = data.iter().map(|(_, bytes)| bytes.len() as u64);
+                self.locks.note_read(read.sum());
+                let changes = self.changes.write_runs(part.ino, uniform_bytes(&data))?;
                 let part = ChangedPart { data, ..part };
                 self.push(claim, job.cost, JobStep::Changing(part, changes));
             }
@@ -283,14 +293,11 @@ impl<'a> ContentSender<'a> {
     /// The secondary has made a part of a file equal.
     fn part_done(&mut self, part: &ChangedPart) {
         self.progress.bytes_done.add(part.counted);
-        if let Some(piece) = &part.piece {
+        for piece in &part.pieces {
             self.walk.compared(part.ino, piece);
-            // The zeros behind the piece are no content: a mirrored write may have made the file longer since the piece was cut.
-            let read = usize::try_from(piece.length).unwrap_or(usize::MAX);
-            let read = part.data.get(..read).unwrap_or(&part.data);
-            if !read.is_empty() {
-                self.content.adopt(part.ino, piece.offset, read);
-            }
+        }
+        for (offset, bytes) in &part.data {
+            self.content.adopt(part.ino, *offset, bytes);
         }
         self.end_part(part.ino);
     }
@@ -407,7 +414,7 @@ impl<'a> ContentSender<'a> {
     /// Makes the next piece of a file equal, if there is one.
     fn send_piece(&mut self, mut suspect: Suspect) -> Result<(), ResyncError> {
         let ino = suspect.ino;
-        match self.begin_next_piece(&suspect)? {
+        match self.begin_next(&suspect)? {
             Some(next) => {
                 suspect.next = next;
                 self.later.suspects.push_front(suspect);
@@ -415,6 +422,83 @@ impl<'a> ContentSender<'a> {
             None => self.end_part(ino),
         }
         Ok(())
+    }
+
+    /// Begins the next piece or parts. Returns where what comes after them begins, unless the file ends there.
+    fn begin_next(&mut self, suspect: &Suspect) -> Result<Option<u64>, ResyncError> {
+        let is_of_delta = suspect.changed.is_some() && self.walk.is_of_delta();
+        let key = self.content.sums.key();
+        match key.filter(|_| is_of_delta && !suspect.is_uncompared()) {
+            Some(key) => self.begin_next_parts(suspect, &key),
+            None => self.begin_next_piece(suspect),
+        }
+    }
+
+    fn begin_next_parts(
+        &mut self,
+        suspect: &Suspect,
+        key: &SumKey,
+    ) -> Result<Option<u64>, ResyncError> {
+        let ino = suspect.ino;
+        let Some(ahead) = PartsAhead::of(suspect) else {
+            return Ok(None);
+        };
+        let cost = JobCost {
+            bytes: ahead.bytes(),
+            ..PIECE_COST
+        };
+        self.take_turn()?;
+        self.make_room(cost)?;
+        let claim = self.claim(pieces::read_lock(ino, &ahead.span))?;
+        let (pieces, size) = ahead.pieces(self.content.view, ino)?;
+        let Some(last) = pieces.last().copied() else {
+            return Ok(None);
+        };
+        let part = ChangedPart {
+            ino,
+            counted: pieces.iter().map(|piece| piece.length).sum(),
+            pieces,
+            data: Vec::new(),
+        };
+        let step = if last.hole {
+            self.punch(part, last)
+        } else {
+            self.compare_sums(part, key)?
+        };
+        self.open.begin(ino);
+        self.push(claim, cost, step);
+        Ok(Some(last.end()).filter(|next| *next < size))
+    }
+
+    fn punch(&self, part: ChangedPart, hole: Piece) -> JobStep<'a> {
+        let hole = self.changes.punch(part.ino, hole.offset, hole.length);
+        JobStep::Changing(part, VecDeque::from([hole]))
+    }
+
+    fn compare_sums(&self, part: ChangedPart, key: &SumKey) -> Result<JobStep<'a>, ResyncError> {
+        let pieces = part.pieces.iter();
+        let told = pieces.map(|piece| ToldPiece::of(self.content, key, part.ino, *piece));
+        let told: Vec<ToldPiece> = told.collect::<Result<_, _>>()?;
+        self.locks.note_read(ToldPiece::bytes_read(&told));
+        let question = ToldPiece::question(part.ino, key.probe(), &told);
+        let answer = self.peer.begin(question, &[]);
+        Ok(JobStep::ComparingSums(part, told, answer))
+    }
+
+    /// Sends blocks that differ.
+    fn write_runs(
+        &self,
+        part: ChangedPart,
+        data: Vec<u8>,
+        runs: &[Range<usize>],
+    ) -> Result<JobStep<'a>, ResyncError> {
+        let (offset, length) = part
+            .pieces
+            .first()
+            .map_or((0, 0), |piece| (piece.offset, piece.length));
+        let bytes = bytes_of_runs((offset, &data), length, runs);
+        let changes = self.changes.write_runs(part.ino, bytes)?;
+        Ok(JobStep::Changing(part.with_data(data), changes))
     }
 
     /// Begins the next piece. Returns where the one after it begins, unless the file ends there.
@@ -450,14 +534,13 @@ impl<'a> ContentSender<'a> {
         let (ino, offset) = (suspect.ino, piece.offset);
         let part = ChangedPart {
             ino,
-            piece: Some(piece),
+            pieces: vec![piece],
             // The bytes of a hashed file count already.
             counted: if suspect.certain { 0 } else { piece.length },
             data: Vec::new(),
         };
         if piece.hole {
-            let hole = self.changes.punch(ino, offset, piece.length);
-            return Ok(JobStep::Changing(part, VecDeque::from([hole])));
+            return Ok(self.punch(part, piece));
         }
         if suspect.is_uncompared() {
             let blocks = data.len() / BLOCK_BYTES;
@@ -467,8 +550,7 @@ impl<'a> ContentSender<'a> {
                 let all = bits::pack(std::iter::repeat_n(true, blocks));
                 uniform_runs(&all, &data)
             };
-            let changes = self.changes.write_runs(ino, &piece, &data, &runs)?;
-            return Ok(JobStep::Changing(ChangedPart { data, ..part }, changes));
+            return self.write_runs(part, data, &runs);
         }
         // The secondary makes void sums of the blocks that are equal. Bytes that a sum of this node calls wrong get none there.
         if !self.content.accept(ino, offset, &data) {
@@ -495,7 +577,7 @@ impl<'a> ContentSender<'a> {
     ) -> JobStep<'a> {
         let request = Request::CompareBlocks {
             ino: part.ino,
-            offset: part.piece.as_ref().map_or(0, |piece| piece.offset),
+            offset: part.pieces.first().map_or(0, |piece| piece.offset),
             hashes: pieces::hashes(&data),
             purpose,
         };
@@ -520,7 +602,7 @@ impl<'a> ContentSender<'a> {
         }
         let part = ChangedPart {
             ino,
-            piece: None,
+            pieces: Vec::new(),
             counted: 0,
             data: Vec::new(),
         };

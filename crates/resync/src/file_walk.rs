@@ -193,6 +193,11 @@ impl<'a> FileWalk<'a> {
         Ok(Some(files.into_iter().map(|ino| (ino, None)).collect()))
     }
 
+    /// Whether the walk goes over what a delta names.
+    pub const fn is_of_delta(&self) -> bool {
+        self.job.is_some()
+    }
+
     /// A piece of a file is equal, and its lock is still held. A last block that is a part of one counts with the file.
     pub fn compared(&self, ino: Ino, piece: &Piece) {
         if let Some(job) = self.job {

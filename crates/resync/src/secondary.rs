@@ -75,7 +75,13 @@ fn answer_once(store: &Store, request: &Request, payload: &[u8]) -> Result<Respo
             blocks,
             hash,
         } => compare_run(store, *ino, (*offset, *blocks), *hash),
-        Request::WriteBlocks { ino, offset } => write_blocks(store, *ino, *offset, payload),
+        Request::CompareSums {
+            ino,
+            secret,
+            runs,
+            sums,
+        } => compare_sums(store, *ino, *secret, (runs, sums)),
+        Request::WriteBlocks { ino, ranges } => write_blocks(store, *ino, ranges, payload),
         Request::CompareHole {
             ino,
             offset,
@@ -400,6 +406,53 @@ fn compare_blocks(
     Ok(Response::Differing(bits::pack(differing)))
 }
 
+/// From here until the differing blocks are written, the primary's lock keeps mirrored writes away from all of the runs.
+fn compare_sums(
+    store: &Store,
+    ino: Ino,
+    secret: u64,
+    (runs, theirs): (&[(u64, u32)], &[u64]),
+) -> Result<Response, AnswerError> {
+    check_runs(runs, theirs.len())?;
+    let ours = SummedContent {
+        view: &store.tree(),
+        sums: store.sums(),
+    };
+    let Some(key) = ours.sums.key().filter(|key| key.probe() == secret) else {
+        let all = std::iter::repeat_n(true, theirs.len());
+        return Ok(Response::Differing(bits::pack(all)));
+    };
+    let (mut all, mut theirs) = (Vec::with_capacity(theirs.len()), theirs.iter());
+    for &(offset, blocks) in runs {
+        let length = usize::try_from(blocks).unwrap_or(usize::MAX) * BLOCK_BYTES;
+        let told = ours.tell(&key, ino, offset, length)?;
+        let of_run = told.sums.iter().zip(theirs.by_ref());
+        let mut differing: Vec<bool> = of_run.map(|(ours, sum)| ours.get() != *sum).collect();
+        note_holes(store, ino, offset, &mut differing)?;
+        told.adopt_equal(ours, ino, &differing);
+        let end = offset.saturating_add(length as u64);
+        store.lost_found().compared(ino, end);
+        all.extend(differing);
+    }
+    Ok(Response::Differing(bits::pack(all)))
+}
+
+/// Refuses runs that are not those of `sums` blocks.
+fn check_runs(runs: &[(u64, u32)], sums: usize) -> Result<(), AnswerError> {
+    check_count(runs.len(), RANGES_MAX, "runs")?;
+    check_count(sums, BLOCKS_MAX, "blocks")?;
+    for &(offset, blocks) in runs {
+        check_block(offset)?;
+        check_range(offset, u64::from(blocks) * BLOCK_BYTES as u64)?;
+    }
+    let blocks = runs.iter().map(|(_, blocks)| u64::from(*blocks));
+    if blocks.sum::<u64>() == sums as u64 {
+        Ok(())
+    } else {
+        Err(AnswerError::OtherSums)
+    }
+}
+
 /// Makes void sums of the blocks that are equal.
 fn adopt_equal(store: &Store, ino: Ino, offset: u64, (blocks, differing): (&[u8], &[bool])) {
     let equal = bits::pack(differing.iter().map(|differs| !differs));
@@ -439,16 +492,51 @@ fn check_payload(offset: u64, payload: &[u8]) -> Result<(), AnswerError> {
 fn write_blocks(
     store: &Store,
     ino: Ino,
-    offset: u64,
+    ranges: &[(u64, u32)],
     payload: &[u8],
 ) -> Result<Response, AnswerError> {
-    check_payload(offset, payload)?;
+    check_ranges(ranges, payload)?;
     if drops_pieces() {
         return Ok(Response::Done);
     }
-    let lost_found = store.lost_found();
-    lost_found.compared(ino, offset + payload.len() as u64);
-    done(store.replica().put_blocks(ino, offset, payload))
+    let mut rest = payload;
+    for &(offset, length) in ranges {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let (bytes, after) = rest
+            .split_at_checked(length)
+            .ok_or(AnswerError::OtherPayload)?;
+        rest = after;
+        store
+            .lost_found()
+            .compared(ino, offset + bytes.len() as u64);
+        store.replica().put_blocks(ino, offset, bytes)?;
+    }
+    Ok(Response::Done)
+}
+
+/// Refuses ranges whose bytes are not those of the payload, before anything changes.
+fn check_ranges(ranges: &[(u64, u32)], payload: &[u8]) -> Result<(), AnswerError> {
+    check_count(ranges.len(), RANGES_MAX, "ranges")?;
+    check_count(payload.len(), WRITE_BYTES_MAX, "bytes")?;
+    for &(offset, length) in ranges {
+        check_block(offset)?;
+        check_range(offset, length.into())?;
+    }
+    let lengths = ranges.iter().map(|(_, length)| u64::from(*length));
+    if lengths.sum::<u64>() == payload.len() as u64 {
+        Ok(())
+    } else {
+        Err(AnswerError::OtherPayload)
+    }
+}
+
+/// Refuses bytes that do not begin with a block.
+const fn check_block(offset: u64) -> Result<(), AnswerError> {
+    if offset.is_multiple_of(BLOCK_BYTES as u64) {
+        Ok(())
+    } else {
+        Err(AnswerError::WithinBlock { offset })
+    }
 }
 
 /// Whether this node is a wrong one, which drops content.

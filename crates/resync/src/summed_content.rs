@@ -8,11 +8,13 @@
 //!   are wrong: a flipped bit would get a sum on the secondary.
 //! - A sum that is not void stays as it is.
 
-use lockstep_fs::StoreView;
 use lockstep_fs::store::{KeptSum, SumsAccess};
+use lockstep_fs::{OpError, StoreView};
+use lockstep_sums::{BlockSum, SumKey};
 use lockstep_types::Ino;
 use lockstep_types::limits::BLOCK_BYTES;
 
+use crate::bits;
 use crate::limits::HASHED_FILE_BYTES_MAX;
 
 /// The content that a view shows, with its sums.
@@ -22,7 +24,68 @@ pub(crate) struct SummedContent<'a> {
     pub sums: SumsAccess<'a>,
 }
 
+/// The sums of blocks of a file that follow each other, as the node tells them to the other one.
+pub(crate) struct ToldSums {
+    offset: u64,
+    /// The sums that the node keeps, and for a void one the sum of the bytes.
+    pub sums: Vec<BlockSum>,
+    /// The bytes of each run of void blocks, with the number of its first block.
+    read: Vec<(usize, Vec<u8>)>,
+}
+
+impl ToldSums {
+    /// Number of bytes read.
+    pub fn bytes_read(&self) -> u64 {
+        self.read.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+
+    /// Makes void sums of the blocks that are equal on both nodes.
+    pub fn adopt_equal(&self, ours: SummedContent<'_>, ino: Ino, differing: &[bool]) {
+        for (first, bytes) in &self.read {
+            let blocks = bytes.len().div_ceil(BLOCK_BYTES);
+            let differing = differing.iter().skip(*first).take(blocks);
+            let equal = bits::pack(differing.map(|differs| !differs));
+            for run in bits::runs(&equal, blocks) {
+                let end = (run.end * BLOCK_BYTES).min(bytes.len());
+                let equal = bytes.get(run.start * BLOCK_BYTES..end);
+                let offset = self.offset + ((first + run.start) * BLOCK_BYTES) as u64;
+                ours.adopt(ino, offset, equal.unwrap_or_default());
+            }
+        }
+    }
+}
+
 impl SummedContent<'_> {
+    /// The sums of the blocks of `length` bytes from the begin of a block on. Reads the blocks whose sums are void, and no other ones.
+    pub fn tell(
+        self,
+        key: &SumKey,
+        ino: Ino,
+        offset: u64,
+        length: usize,
+    ) -> Result<ToldSums, OpError> {
+        let count = length.div_ceil(BLOCK_BYTES);
+        let kept = self
+            .sums
+            .blocks(ino, offset / BLOCK_BYTES as u64, count as u64);
+        // Sums that cannot be read say nothing.
+        let kept = kept.unwrap_or_else(|_| vec![None; count]);
+        let void = bits::pack(kept.iter().map(Option::is_none));
+        let mut sums: Vec<BlockSum> = kept.into_iter().map(Option::unwrap_or_default).collect();
+        let mut read = Vec::new();
+        for run in bits::runs(&void, count) {
+            let start = run.start * BLOCK_BYTES;
+            let mut bytes = vec![0; (run.end * BLOCK_BYTES).min(length) - start];
+            self.view.read_raw(ino, offset + start as u64, &mut bytes)?;
+            let made = bytes.chunks(BLOCK_BYTES).map(|block| key.block(block));
+            for (sum, made) in sums.iter_mut().skip(run.start).zip(made) {
+                *sum = made;
+            }
+            read.push((run.start, bytes));
+        }
+        Ok(ToldSums { offset, sums, read })
+    }
+
     /// Whether no sum says that bytes are wrong. They begin with a block, and end with one or with the file. Void sums say nothing;
     /// sums that cannot be read are no witness.
     pub fn accept(self, ino: Ino, offset: u64, bytes: &[u8]) -> bool {

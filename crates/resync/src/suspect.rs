@@ -27,13 +27,36 @@ pub(crate) struct Suspect {
 impl Suspect {
     /// The next bytes that may differ; `None` when the rest is equal.
     pub fn next_changed(&self) -> Option<Range<u64>> {
-        let rest = self.next..self.size;
+        self.changed_from(self.next)
+    }
+
+    fn changed_from(&self, offset: u64) -> Option<Range<u64>> {
+        let rest = offset..self.size;
         let run = match &self.changed {
-            Some(changed) => changed.next(self.next)?,
+            Some(changed) => changed.next(offset)?,
             None => rest.clone(),
         };
         let run = run.start..run.end.min(rest.end);
         Some(run).filter(|run| !run.is_empty())
+    }
+
+    /// The next runs of bytes that may differ: not more than `bytes_max` bytes, and at most `span_max` from the first byte to the last
+    /// one. Empty when the rest is equal.
+    pub fn next_runs(&self, bytes_max: u64, span_max: u64) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let (mut bytes, mut at, mut end) = (0, self.next, u64::MAX);
+        while bytes < bytes_max
+            && let Some(run) = self.changed_from(at).filter(|run| run.start < end)
+        {
+            if runs.is_empty() {
+                end = run.start.saturating_add(span_max);
+            }
+            let run = run.start..run.end.min(end).min(run.start + (bytes_max - bytes));
+            bytes += run.end - run.start;
+            at = run.end;
+            runs.push(run);
+        }
+        runs
     }
 
     /// Whether the file is sent without a comparison of its blocks.

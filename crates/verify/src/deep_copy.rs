@@ -30,8 +30,6 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub const RUN_BLOCKS_MAX: usize = WRITE_BYTES_MAX / BLOCK_BYTES;
 /// Most blocks whose bytes are in one answer: the header of a frame has them.
 pub const READ_BLOCKS_MAX: usize = 16;
-/// Bytes whose sum tells a secret from another one.
-const SECRET_PROBE: &[u8] = b"the secret of the sums";
 
 /// The reason why blocks were not repaired. For an operator.
 #[derive(Debug, Error)]
@@ -81,7 +79,7 @@ struct OwnBlock {
 impl DeepCopy<'_> {
     /// Tells the secret of the sums from another one.
     pub fn secret(self) -> u64 {
-        self.sums.key().piece(SECRET_PROBE)
+        self.sums.key().probe()
     }
 
     /// The bytes of whole blocks on the disk; zeros beyond the end of the file.

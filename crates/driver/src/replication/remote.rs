@@ -188,6 +188,7 @@ const fn describe(request: &Request) -> &'static str {
         Request::Reserve { .. } => "reserve space",
         Request::CompareRun { .. }
         | Request::CompareBlocks { .. }
+        | Request::CompareSums { .. }
         | Request::CompareHole { .. } => "compare content",
         Request::DigestOfBatch { .. }
         | Request::Digests { .. }

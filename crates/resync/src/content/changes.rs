@@ -2,6 +2,7 @@
 //!
 //! The caller holds the locks of the bytes until the secondary has answered.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -13,11 +14,41 @@ use lockstep_types::limits::BLOCK_BYTES;
 use super::jobs::CHANGES_MAX;
 use crate::api::{Peer, PendingAnswer, ResyncError};
 use crate::bits;
-use crate::pieces::Piece;
+use crate::limits::RANGES_MAX;
 use crate::progress::JobProgress;
 
 /// Most bytes of one request.
 const PART_BYTES: usize = 256 << 10;
+
+/// Bytes of a file that begin with a block.
+#[derive(Clone, Copy)]
+pub(super) struct FileBytes<'d> {
+    pub(super) offset: u64,
+    pub(super) bytes: &'d [u8],
+}
+
+/// The bytes of one request.
+#[derive(Default)]
+struct WriteRequest<'d> {
+    parts: Vec<FileBytes<'d>>,
+}
+
+impl WriteRequest<'_> {
+    fn has_room(&self, part: FileBytes<'_>) -> bool {
+        let bytes = self.parts.iter().map(|part| part.bytes.len());
+        self.parts.len() < RANGES_MAX && bytes.sum::<usize>() + part.bytes.len() <= PART_BYTES
+    }
+
+    fn payload(&self) -> Cow<'_, [u8]> {
+        match self.parts.as_slice() {
+            [part] => part.bytes.into(),
+            parts => {
+                let parts: Vec<&[u8]> = parts.iter().map(|part| part.bytes).collect();
+                parts.concat().into()
+            }
+        }
+    }
+}
 
 /// See the head of this file.
 #[derive(Clone, Copy)]
@@ -29,50 +60,59 @@ pub(super) struct ContentChanges<'a> {
 }
 
 impl<'a> ContentChanges<'a> {
-    /// Sends runs of blocks, in parts: names of clients go over the same way. At most [`CHANGES_MAX`] parts are under way.
-    pub(super) fn write_runs(
+    /// Sends runs of blocks, each of which has zeros only or no block of zeros. Names of clients go over the same way, so a request is
+    /// short. At most [`CHANGES_MAX`] requests are under way.
+    pub(super) fn write_runs<'d>(
         self,
         ino: Ino,
-        piece: &Piece,
-        data: &[u8],
-        runs: &[Range<usize>],
+        runs: impl IntoIterator<Item = FileBytes<'d>>,
     ) -> Result<VecDeque<PendingAnswer<'a>>, ResyncError> {
-        // The zeros that fill up the last block are no part of the file.
-        let length = usize::try_from(piece.length).unwrap_or(usize::MAX);
         let mut changes: VecDeque<PendingAnswer<'a>> = VecDeque::new();
-        for run in runs {
-            let end = (run.end * BLOCK_BYTES).min(length);
-            let bytes = data.get(run.start * BLOCK_BYTES..end);
-            let mut offset = piece.offset + (run.start * BLOCK_BYTES) as u64;
-            for part in bytes.into_iter().flat_map(parts) {
+        let mut request = WriteRequest::default();
+        for part in runs.into_iter().flat_map(parts) {
+            if is_zero(part.bytes) {
                 wait_for_room(&mut changes)?;
-                changes.push_back(self.write_part(ino, offset, part)?);
-                offset += part.len() as u64;
+                changes.push_back(self.write_zeros(ino, part)?);
+                continue;
             }
+            if !request.has_room(part) {
+                wait_for_room(&mut changes)?;
+                changes.push_back(self.write(ino, &std::mem::take(&mut request)));
+            }
+            request.parts.push(part);
+        }
+        if !request.parts.is_empty() {
+            wait_for_room(&mut changes)?;
+            changes.push_back(self.write(ino, &request));
         }
         Ok(changes)
     }
 
-    fn write_part(
+    fn write_zeros(
         self,
         ino: Ino,
-        offset: u64,
-        bytes: &[u8],
+        FileBytes { offset, bytes }: FileBytes<'_>,
     ) -> Result<PendingAnswer<'a>, ResyncError> {
         let length = bytes.len() as u64;
-        if is_zero(bytes) {
-            let data = self.view.next_data(ino, offset)?;
-            // A later write over these blocks needs no new room on this node. The peer therefore reserves room, too.
-            let is_written = data.is_some_and(|data| data < offset + length);
-            return Ok(if is_written {
-                self.reserve(ino, vec![(offset, length)], true)
-            } else {
-                self.punch(ino, offset, length)
-            });
-        }
-        self.progress.bytes_sent.add(length);
-        let request = Request::WriteBlocks { ino, offset };
-        Ok(self.peer.begin(request, bytes))
+        let data = self.view.next_data(ino, offset)?;
+        // A later write over these blocks needs no new room on this node. The peer therefore reserves room, too.
+        let is_written = data.is_some_and(|data| data < offset + length);
+        Ok(if is_written {
+            self.reserve(ino, vec![(offset, length)], true)
+        } else {
+            self.punch(ino, offset, length)
+        })
+    }
+
+    fn write(self, ino: Ino, request: &WriteRequest<'_>) -> PendingAnswer<'a> {
+        let payload = request.payload();
+        self.progress.bytes_sent.add(payload.len() as u64);
+        let range = |part: &FileBytes<'_>| (part.offset, part.bytes.len());
+        let ranges = request.parts.iter().map(range);
+        let ranges = ranges.map(|(offset, length)| (offset, u32::try_from(length).unwrap_or(0)));
+        let ranges = ranges.collect();
+        self.peer
+            .begin(Request::WriteBlocks { ino, ranges }, &payload)
     }
 
     /// Has space reserved. `zero`: the ranges have zeros, and other bytes there are overwritten.
@@ -97,6 +137,21 @@ impl<'a> ContentChanges<'a> {
     }
 }
 
+/// The bytes of some runs of blocks of a piece that begins at `offset`, without the zeros that fill up the last block of the file.
+pub(super) fn bytes_of_runs<'d>(
+    (offset, data): (u64, &'d [u8]),
+    length: u64,
+    runs: &[Range<usize>],
+) -> impl Iterator<Item = FileBytes<'d>> {
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    runs.iter().filter_map(move |run| {
+        let start = run.start * BLOCK_BYTES;
+        let bytes = data.get(start..(run.end * BLOCK_BYTES).min(length))?;
+        let offset = offset + start as u64;
+        Some(FileBytes { offset, bytes })
+    })
+}
+
 /// The runs of different blocks; each run has zero blocks only or no zero block.
 pub(super) fn uniform_runs(differing: &[u8], data: &[u8]) -> Vec<Range<usize>> {
     let zeros: Vec<bool> = data
@@ -113,10 +168,16 @@ pub(super) fn uniform_runs(differing: &[u8], data: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// The parts of the bytes of a run, each of which is one request. Zeros go as their length: they are one part.
-fn parts(run: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let part = if is_zero(run) { run.len() } else { PART_BYTES };
-    run.chunks(part.max(1))
+/// The parts of a run, each of which fits into one request. Zeros go as their length: they are one part.
+fn parts(FileBytes { offset, bytes }: FileBytes<'_>) -> impl Iterator<Item = FileBytes<'_>> {
+    let part = if is_zero(bytes) {
+        bytes.len()
+    } else {
+        PART_BYTES
+    };
+    let offsets = (offset..).step_by(part.max(1));
+    let parts = bytes.chunks(part.max(1)).zip(offsets);
+    parts.map(|(bytes, offset)| FileBytes { offset, bytes })
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

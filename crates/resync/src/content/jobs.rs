@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use lockstep_fs::store::ChangedContent;
 use lockstep_types::Ino;
 
+use super::many_parts::ToldPiece;
 use crate::api::{LockClaim, PendingAnswer};
 use crate::described::DescribedFile;
 use crate::pieces::Piece;
@@ -50,6 +51,8 @@ pub(super) enum JobStep<'a> {
     ComparingRun(ChangedPart, Vec<u8>, PendingAnswer<'a>),
     /// The secondary compares the blocks of a piece.
     Comparing(ChangedPart, Vec<u8>, PendingAnswer<'a>),
+    /// The secondary compares the sums of the blocks of some pieces.
+    ComparingSums(ChangedPart, Vec<ToldPiece>, PendingAnswer<'a>),
     /// The secondary writes, reserves space or punches holes.
     Changing(ChangedPart, VecDeque<PendingAnswer<'a>>),
 }
@@ -57,12 +60,28 @@ pub(super) enum JobStep<'a> {
 /// A part of a file that the secondary makes equal.
 pub(super) struct ChangedPart {
     pub(super) ino: Ino,
-    /// Its bytes; `None`: reserved space.
-    pub(super) piece: Option<Piece>,
+    /// Its bytes, in order; none: reserved space.
+    pub(super) pieces: Vec<Piece>,
     /// Bytes that count for the progress.
     pub(super) counted: u64,
-    /// The bytes of a data piece, filled up to whole blocks, once no comparison needs them. Void sums are made of them.
-    pub(super) data: Vec<u8>,
+    /// Bytes of the pieces, by their offsets, once no comparison needs them. Void sums are made of them.
+    pub(super) data: Vec<(u64, Vec<u8>)>,
+}
+
+impl ChangedPart {
+    /// The part with the bytes of its only piece, which zeros fill up to whole blocks. The zeros are no content: a mirrored
+    /// write may have made the file longer since the piece was cut.
+    pub(super) fn with_data(self, mut data: Vec<u8>) -> Self {
+        let first = self.pieces.first();
+        let with_offset = first.map(|piece| {
+            data.truncate(usize::try_from(piece.length).unwrap_or(usize::MAX));
+            (piece.offset, data)
+        });
+        Self {
+            data: with_offset.into_iter().collect(),
+            ..self
+        }
+    }
 }
 
 /// A part of the work that is under way, under locks of its own.

@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use super::converge::{BusyLocks, assert_equal, resync, steps};
 use super::nodes::{FreeLocks, LocalPeer, NoOperations, Node, new_resync};
 use super::steps::{Change, Step, resolve, take_all};
+use super::void_sums::{make_void, take_secret};
 
 /// A secondary that counts what it is sent, and whose primary's clients change data before each answer.
 struct CountedPeer<'a> {
@@ -56,6 +57,10 @@ impl Peer for CountedPeer<'_> {
                 let blocks = hashes.len() as u64;
                 self.compared.fetch_add(blocks, Ordering::Relaxed);
             }
+            Request::CompareSums { sums, .. } => {
+                let blocks = sums.len() as u64;
+                self.compared.fetch_add(blocks, Ordering::Relaxed);
+            }
             _ => {}
         }
         self.secondary.ask(request, payload)
@@ -75,18 +80,48 @@ fn parted(common: &[Step]) -> (Node, Node) {
 }
 
 fn parted_from(primary: Node, common: &[Step]) -> (Node, Node) {
-    let secondary = Node::new();
+    parted_pair(primary, Node::new(), common)
+}
+
+fn parted_pair(primary: Node, secondary: Node, common: &[Step]) -> (Node, Node) {
     take_all(&primary, common);
     resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
     primary.store().delta().begin_alone(Generation::FIRST);
     (primary, secondary)
 }
 
-fn rejoin(
+fn rejoin_counted(
     primary: &Node,
     secondary: &Node,
     peer: &CountedPeer<'_>,
     locks: &dyn Locks,
+) -> Result<JobProgress, ResyncError> {
+    // From the content on no operation begins that is not mirrored.
+    let settle = || peer.next.store(usize::MAX / 2, Ordering::Relaxed);
+    rejoin_by(
+        [primary, secondary],
+        (peer, &peer.secondary),
+        locks,
+        &settle,
+    )
+}
+
+/// A resync of what has changed.
+pub fn rejoin(
+    primary: &Node,
+    secondary: &Node,
+    peer: &dyn Peer,
+    locks: &dyn Locks,
+) -> Result<JobProgress, ResyncError> {
+    rejoin_by([primary, secondary], (peer, peer), locks, &|| ())
+}
+
+/// `tail` gets the last changes of the namespace. `settle` is called before.
+fn rejoin_by(
+    [primary, secondary]: [&Node; 2],
+    (peer, tail): (&dyn Peer, &dyn Peer),
+    locks: &dyn Locks,
+    settle: &dyn Fn(),
 ) -> Result<JobProgress, ResyncError> {
     let base = Some(base(secondary));
     let view = primary.store().tree();
@@ -97,9 +132,8 @@ fn rejoin(
         new_resync(base, primary.store()),
         &NoOperations,
     )?;
-    // From now on no operation begins that is not mirrored.
-    peer.next.store(usize::MAX / 2, Ordering::Relaxed);
-    send_tail(source, &peer.secondary, &changes)?;
+    settle();
+    send_tail(source, tail, &changes)?;
     let progress = JobProgress::default();
     send_content(source, peer, locks, &progress, base, &drop)?;
     Ok(progress)
@@ -131,9 +165,16 @@ proptest! {
         dies in any::<bool>(),
         primary_dies in any::<bool>(),
         small in any::<bool>(),
+        sums in any::<bool>(),
+        void in any::<[bool; 2]>(),
     ) {
         let slots = if small { 8 } else { 4096 };
-        let (mut primary, mut secondary) = parted_from(Node::with_delta_slots(slots), &common);
+        let nodes = [Node::with_delta_slots(slots), Node::new()];
+        if sums {
+            nodes.iter().for_each(take_secret);
+        }
+        let [primary, secondary] = nodes;
+        let (mut primary, mut secondary) = parted_pair(primary, secondary, &common);
         write_alone(&primary, &secondary, &own);
         if dies {
             secondary.restart();
@@ -142,10 +183,15 @@ proptest! {
         if primary_dies {
             primary.lead_again();
         }
+        for (node, is_void) in [&primary, &secondary].into_iter().zip(void) {
+            if sums && is_void {
+                make_void(node);
+            }
+        }
         let mut peer = CountedPeer::new(&primary, &secondary, &meanwhile);
         peer.may_send_all = small;
         let locks = BusyLocks::new(&primary, &secondary, &mirrored);
-        rejoin(&primary, &secondary, &peer, &locks).unwrap();
+        rejoin_counted(&primary, &secondary, &peer, &locks).unwrap();
         assert_equal(&primary, &secondary);
         secondary.restart();
         assert_equal(&primary, &secondary);
@@ -164,14 +210,14 @@ proptest! {
         {
             let mut peer = CountedPeer::new(&primary, &secondary, &[]);
             peer.secondary.lost_at = lost_at;
-            let _lost = rejoin(&primary, &secondary, &peer, &FreeLocks).is_err();
+            let _lost = rejoin_counted(&primary, &secondary, &peer, &FreeLocks).is_err();
         }
         if primary_dies {
             primary.lead_again();
         }
         take_all(&primary, &between);
         let peer = CountedPeer::new(&primary, &secondary, &[]);
-        rejoin(&primary, &secondary, &peer, &FreeLocks).unwrap();
+        rejoin_counted(&primary, &secondary, &peer, &FreeLocks).unwrap();
         assert_equal(&primary, &secondary);
     }
 }
@@ -186,8 +232,23 @@ fn only_what_has_changed_is_compared_by_a_primary_that_was_killed() {
     only_what_has_changed_is_compared_by(Node::lead_again);
 }
 
+/// The same by the sums of blocks.
+#[test]
+fn only_what_has_changed_is_compared_by_its_sums() {
+    let nodes = [Node::new(), Node::new()];
+    nodes.iter().for_each(take_secret);
+    let [primary, secondary] = nodes;
+    only_what_has_changed_is_compared_of(parted_pair(primary, secondary, &[]), |_| ());
+}
+
 fn only_what_has_changed_is_compared_by(restart: impl FnOnce(&mut Node)) {
-    let (mut primary, secondary) = parted(&[]);
+    only_what_has_changed_is_compared_of(parted(&[]), restart);
+}
+
+fn only_what_has_changed_is_compared_of(
+    (mut primary, secondary): (Node, Node),
+    restart: impl FnOnce(&mut Node),
+) {
     for number in 0..50 {
         primary.file(&format!("file {number}"), &[1; 3000]);
     }
@@ -198,7 +259,7 @@ fn only_what_has_changed_is_compared_by(restart: impl FnOnce(&mut Node)) {
     primary.file("new", &[8; 100]);
     restart(&mut primary);
     let peer = CountedPeer::new(&primary, &secondary, &[]);
-    let progress = rejoin(&primary, &secondary, &peer, &FreeLocks).unwrap();
+    let progress = rejoin_counted(&primary, &secondary, &peer, &FreeLocks).unwrap();
     assert_equal(&primary, &secondary);
     assert_eq!(progress.inodes_total.get(), 2, "files");
     assert_eq!(progress.bytes_total.get(), (64 << 10) + 100);
@@ -227,7 +288,7 @@ fn a_record_is_sent_with_the_unflushed_size() {
         mtime: None,
     }));
     let peer = CountedPeer::new(&primary, &secondary, &[]);
-    rejoin(&primary, &secondary, &peer, &FreeLocks).unwrap();
+    rejoin_counted(&primary, &secondary, &peer, &FreeLocks).unwrap();
     assert_equal(&primary, &secondary);
 }
 

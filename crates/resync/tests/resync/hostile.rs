@@ -114,11 +114,39 @@ fn ranges_that_no_file_has_are_refused() {
     refused(&node, &compare(0, 257), &[]);
     refused(&node, &hole(u64::MAX, 2), &[]);
     refused(&node, &hole(0, u64::MAX), &[]);
-    let write = |ino, offset| Request::WriteBlocks { ino, offset };
-    refused(&node, &write(ino, u64::MAX - 1), &[1; 5]);
-    refused(&node, &write(ino, 0), &vec![1; (1 << 20) + 1]);
-    refused(&node, &write(unknown, 0), &[1; 5]);
-    refused(&node, &write(Ino::ROOT, 0), &[1; 5]);
+    let write = |ino, offset, length| Request::WriteBlocks {
+        ino,
+        ranges: vec![(offset, length)],
+    };
+    refused(&node, &write(ino, u64::MAX - 4095, 5), &[1; 5]);
+    refused(&node, &write(ino, 1, 5), &[1; 5]);
+    refused(&node, &write(ino, 0, 4), &[1; 5]);
+    refused(&node, &write(ino, 0, 6), &[1; 5]);
+    refused(
+        &node,
+        &write(ino, 0, (1 << 20) + 1),
+        &vec![1; (1 << 20) + 1],
+    );
+    refused(&node, &write(unknown, 0, 5), &[1; 5]);
+    refused(&node, &write(Ino::ROOT, 0, 5), &[1; 5]);
+    let many = Request::WriteBlocks {
+        ino,
+        ranges: vec![(0, 0); 257],
+    };
+    refused(&node, &many, &[]);
+    let sums = |runs, sums| Request::CompareSums {
+        ino,
+        secret: 1,
+        runs,
+        sums: vec![1; sums],
+    };
+    refused(&node, &sums(vec![(0, 2)], 1), &[]);
+    refused(&node, &sums(vec![(0, 1)], 2), &[]);
+    refused(&node, &sums(vec![(0, 257)], 257), &[]);
+    refused(&node, &sums(vec![(0, u32::MAX); 256], 256), &[]);
+    refused(&node, &sums(vec![(0, 0); 257], 0), &[]);
+    refused(&node, &sums(vec![(5, 1)], 1), &[]);
+    refused(&node, &sums(vec![(u64::MAX - 4095, 1)], 1), &[]);
     refused(&node, &recover(ino, u64::MAX, 100), &[1]);
     refused(&node, &recover(ino, 0, 4), &[1; 5]);
     refused(&node, &recover(ino, 0, u64::MAX), &[1; 5]);
@@ -183,7 +211,13 @@ proptest! {
                 },
                 0 => Request::ImageChunk,
                 1 => Request::CompareBlocks { ino, offset, hashes: vec![Hash128::of(&[]); 3], purpose: ComparePurpose::Resync },
-                2 => Request::WriteBlocks { ino, offset },
+                2 if offset % 3 == 0 => Request::CompareSums {
+                    ino,
+                    secret: node.store().sums().key().map_or(0, |key| key.probe()),
+                    runs: vec![(offset / 4096 * 4096, 2), (0, 1)],
+                    sums: vec![length; 3],
+                },
+                2 => Request::WriteBlocks { ino, ranges: vec![(offset / 4096 * 4096, 200), (0, 100)] },
                 3 if offset % 2 == 0 => Request::CompareHole { ino, offset, length, purpose: ComparePurpose::Resync },
                 3 => Request::CompareHole {
                     ino,

@@ -11,6 +11,8 @@ mod hostile;
 #[cfg(test)]
 mod lost_found;
 #[cfg(test)]
+mod many_parts;
+#[cfg(test)]
 mod nodes;
 #[cfg(test)]
 mod proof;

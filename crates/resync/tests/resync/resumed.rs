@@ -81,6 +81,10 @@ impl Peer for LossyPeer<'_> {
                 let blocks = hashes.len() as u64;
                 self.blocks.fetch_add(blocks, Ordering::Relaxed);
             }
+            Request::CompareSums { sums, .. } => {
+                let blocks = sums.len() as u64;
+                self.blocks.fetch_add(blocks, Ordering::Relaxed);
+            }
             // The blocks of a run that differs are compared next, and count then.
             Request::CompareRun { blocks, .. } if response == Response::Differing(vec![0]) => {
                 self.blocks.fetch_add(blocks.into(), Ordering::Relaxed);

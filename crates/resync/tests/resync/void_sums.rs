@@ -23,20 +23,22 @@ fn content(seed: usize, length: usize) -> Vec<u8> {
 }
 
 /// Makes all sums of a node void: it takes another secret, and then that of the datastore.
-fn make_void(node: &Node) {
-    for secret in [[6; 32], SECRET] {
-        let taken = node.store().sums().take_secret(&SumSecret::new(secret));
-        taken.unwrap();
-    }
+pub fn make_void(node: &Node) {
+    let taken = node.store().sums().take_secret(&SumSecret::new([6; 32]));
+    taken.unwrap();
+    take_secret(node);
+}
+
+/// Lets a node keep sums.
+pub fn take_secret(node: &Node) {
+    let taken = node.store().sums().take_secret(&SumSecret::new(SECRET));
+    taken.unwrap();
 }
 
 /// Two equal nodes with sums.
 fn nodes() -> ([Node; 2], Vec<(Ino, usize)>) {
     let nodes = [Node::new(), Node::new()];
-    for node in &nodes {
-        let taken = node.store().sums().take_secret(&SumSecret::new(SECRET));
-        taken.unwrap();
-    }
+    nodes.iter().for_each(take_secret);
     let files = [("tiny", TINY), ("short", SHORT), ("long", LONG)];
     let made = files.map(|(name, length)| (nodes[0].file(name, &content(1, length)), length));
     again(&nodes);

@@ -1,0 +1,152 @@
+//! The changed parts of a file of a delta. One request compares many of them, by the sums of their blocks: what has changed often lies
+//! in many short parts, and most of a changed part is equal. Blocks with kept sums are not read on either node. Bytes are read where
+//! a sum is void, and where the copies differ.
+//!
+//! The caller holds a lock from the first to the last part until the secondary has answered. Writes of clients wait for it: so
+//! the bytes from the first part to the last one are bounded, too.
+
+use std::ops::Range;
+
+use lockstep_fs::{OpError, StoreView};
+use lockstep_repl::message::Request;
+use lockstep_sums::SumKey;
+use lockstep_types::Ino;
+use lockstep_types::limits::BLOCK_BYTES;
+
+use super::changes::{FileBytes, bytes_of_runs, uniform_runs};
+use crate::api::ResyncError;
+use crate::bits;
+use crate::pieces::{self, PIECE_BYTES, Piece};
+use crate::summed_content::{SummedContent, ToldSums};
+use crate::suspect::Suspect;
+
+/// Most bytes of the parts of one request.
+const BYTES_MAX: u64 = PIECE_BYTES;
+/// Most bytes from the first part to the last one.
+const SPAN_BYTES_MAX: u64 = 8 << 20;
+
+/// The bytes of a file that may differ, and that one request may compare. Never empty.
+pub(super) struct PartsAhead {
+    runs: Vec<Range<u64>>,
+    /// From the first byte to the last one.
+    pub(super) span: Piece,
+}
+
+impl PartsAhead {
+    /// Those that come next; `None` when the rest of the file is equal.
+    pub(super) fn of(suspect: &Suspect) -> Option<Self> {
+        let runs = suspect.next_runs(BYTES_MAX, SPAN_BYTES_MAX);
+        let (offset, end) = (runs.first()?.start, runs.last()?.end);
+        let span = Piece {
+            offset,
+            length: end - offset,
+            hole: false,
+        };
+        Some(Self { runs, span })
+    }
+
+    /// Number of bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.end - run.start).sum()
+    }
+
+    /// The present pieces, and the size of the file. A hole is the only piece, or none. No piece: the file is gone, or ends before.
+    pub(super) fn pieces(
+        &self,
+        view: &dyn StoreView,
+        ino: Ino,
+    ) -> Result<(Vec<Piece>, u64), OpError> {
+        let size = view.file_times(ino)?.map_or(0, |facts| facts.size);
+        let mut found: Vec<Piece> = Vec::new();
+        for run in &self.runs {
+            let mut at = run.start;
+            while let Some(piece) = pieces::piece_at(view, ino, at, run.end.min(size))? {
+                if piece.hole && !found.is_empty() {
+                    return Ok((found, size));
+                }
+                found.push(piece);
+                if piece.hole {
+                    return Ok((found, size));
+                }
+                at = piece.end();
+            }
+        }
+        Ok((found, size))
+    }
+}
+
+/// A piece of a file, with the sums that the secondary is told.
+pub(super) struct ToldPiece {
+    pub(super) piece: Piece,
+    told: ToldSums,
+}
+
+impl ToldPiece {
+    /// A piece of a file, which its lock keeps as it is.
+    pub(super) fn of(
+        ours: SummedContent<'_>,
+        key: &SumKey,
+        ino: Ino,
+        piece: Piece,
+    ) -> Result<Self, OpError> {
+        let length = usize::try_from(piece.length).unwrap_or(usize::MAX);
+        let told = ours.tell(key, ino, piece.offset, length)?;
+        Ok(Self { piece, told })
+    }
+
+    /// Number of bytes read.
+    pub(super) fn bytes_read(pieces: &[Self]) -> u64 {
+        pieces.iter().map(|piece| piece.told.bytes_read()).sum()
+    }
+
+    /// The question about pieces.
+    pub(super) fn question(ino: Ino, secret: u64, pieces: &[Self]) -> Request {
+        let blocks = |told: &ToldSums| u32::try_from(told.sums.len()).unwrap_or(u32::MAX);
+        let runs = pieces.iter().map(|it| (it.piece.offset, blocks(&it.told)));
+        let sums = pieces.iter().flat_map(|it| &it.told.sums);
+        Request::CompareSums {
+            ino,
+            secret,
+            runs: runs.collect(),
+            sums: sums.map(|sum| sum.get()).collect(),
+        }
+    }
+
+    /// The bytes of all blocks that differ, by runs of blocks. Makes void sums of the other blocks.
+    pub(super) fn differing_bytes(
+        ours: SummedContent<'_>,
+        ino: Ino,
+        pieces: &[Self],
+        answer: &[u8],
+    ) -> Result<Vec<(u64, Vec<u8>)>, ResyncError> {
+        let (mut bytes, mut first) = (Vec::new(), 0);
+        for ToldPiece { piece, told } in pieces {
+            let blocks = told.sums.len();
+            let differing = (first..first + blocks).map(|number| bits::get(answer, number));
+            let differing: Vec<bool> = differing.collect();
+            first += blocks;
+            told.adopt_equal(ours, ino, &differing);
+            for run in bits::runs(&bits::pack(differing), blocks) {
+                let offset = piece.offset + (run.start * BLOCK_BYTES) as u64;
+                let end = piece.offset + (run.end * BLOCK_BYTES) as u64;
+                let length = end.min(piece.end()) - offset;
+                let mut read = vec![0; usize::try_from(length).unwrap_or(0)];
+                ours.view.read_raw(ino, offset, &mut read)?;
+                bytes.push((offset, read));
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// Runs of bytes, each of which is cut into runs with zeros only and runs without a block of zeros.
+pub(super) fn uniform_bytes(all: &[(u64, Vec<u8>)]) -> impl Iterator<Item = FileBytes<'_>> {
+    all.iter().flat_map(|(offset, bytes)| {
+        let blocks = bytes.len().div_ceil(BLOCK_BYTES);
+        let every = bits::pack(std::iter::repeat_n(true, blocks));
+        let runs = uniform_runs(&every, bytes);
+        let cut: Vec<FileBytes<'_>> =
+            bytes_of_runs((*offset, bytes), bytes.len() as u64, &runs).collect();
+        cut
+    })
+}
