@@ -424,7 +424,7 @@ impl<'a> ContentSender<'a> {
         Ok(())
     }
 
-    /// Begins the next piece or parts. Returns where what comes after them begins, unless the file ends there.
+    /// Begins the next piece or parts. Returns where the bytes after them begin, unless the file ends there.
     fn begin_next(&mut self, suspect: &Suspect) -> Result<Option<u64>, ResyncError> {
         let is_of_delta = suspect.changed.is_some() && self.walk.is_of_delta();
         let key = self.content.sums.key();

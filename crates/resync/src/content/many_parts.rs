@@ -1,5 +1,5 @@
-//! The changed parts of a file of a delta. One request compares many of them, by the sums of their blocks: what has changed often lies
-//! in many short parts, and most of a changed part is equal. Blocks with kept sums are not read on either node. Bytes are read where
+//! The changed parts of a file of a delta. One request compares many of them, by the sums of their blocks: changes often lie in many
+//! short parts, and most of a changed part is equal. Blocks with kept sums are not read on either node. Bytes are read where
 //! a sum is void, and where the copies differ.
 //!
 //! The caller holds a lock from the first to the last part until the secondary has answered. Writes of clients wait for it: so
