@@ -26,7 +26,7 @@ use proptest::test_runner::{
 use script::{Script, Step};
 
 /// Number of cases in every run of the tests.
-const CASES: u32 = 1500;
+const CASES: u32 = 750;
 /// Number of cases after which a mutant is treated as not found.
 const MUTANT_CASES: u32 = 3000;
 

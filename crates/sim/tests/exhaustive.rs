@@ -1,4 +1,4 @@
-//! The small worlds of every test run: every hundredth world of one operation, and a sample of the worlds of two
+//! The small worlds of every test run: every two-hundredth world of one operation, and a sample of the worlds of two
 //! operations and of the worlds with two faults. Each run draws its worlds anew. `LOCKSTEP_EXHAUSTIVE_ALL` makes that all
 //! worlds of one operation.
 
@@ -19,12 +19,12 @@ const SAMPLE: usize = 100;
 /// Number of world seeds from which a sample draws.
 const SEEDS: usize = 1000;
 const ALL: NonZeroUsize = NonZeroUsize::MIN;
-const HUNDREDTH: NonZeroUsize = NonZeroUsize::new(100).unwrap();
+const TWO_HUNDREDTH: NonZeroUsize = NonZeroUsize::new(200).unwrap();
 /// One in this many faults of each sampled workload.
-const ONE_IN: NonZeroUsize = NonZeroUsize::new(400).unwrap();
+const ONE_IN: NonZeroUsize = NonZeroUsize::new(800).unwrap();
 /// One in this many first faults, and one in this many of the faults that follow each of them.
 const ONE_IN_OF_TWO: [NonZeroUsize; 2] = [
-    NonZeroUsize::new(1024).unwrap(),
+    NonZeroUsize::new(2048).unwrap(),
     NonZeroUsize::new(512).unwrap(),
 ];
 
@@ -60,7 +60,7 @@ fn worlds_of_one_operation_end_well() {
     let start = Instant::now();
     let one_in = match std::env::var_os("LOCKSTEP_EXHAUSTIVE_ALL") {
         Some(_) => ALL,
-        None => HUNDREDTH,
+        None => TWO_HUNDREDTH,
     };
     let [from] = fresh([one_in.get()]);
     let report = run(WorldSelection {
