@@ -444,7 +444,7 @@ impl<'a> ContentSender<'a> {
             return Ok(None);
         };
         let cost = JobCost {
-            bytes: ahead.bytes(),
+            bytes: ahead.span.length,
             ..PIECE_COST
         };
         self.take_turn()?;

@@ -14,6 +14,7 @@ use lockstep_types::Ino;
 use lockstep_types::limits::BLOCK_BYTES;
 
 use super::changes::{FileBytes, bytes_of_runs, uniform_runs};
+use super::jobs::BYTES_MAX as BYTES_LOCKED_MAX;
 use crate::api::ResyncError;
 use crate::bits;
 use crate::pieces::{self, PIECE_BYTES, Piece};
@@ -22,8 +23,8 @@ use crate::suspect::Suspect;
 
 /// Most bytes of the parts of one request.
 const BYTES_MAX: u64 = PIECE_BYTES;
-/// Most bytes from the first part to the last one.
-const SPAN_BYTES_MAX: u64 = 8 << 20;
+/// Most bytes from the first part to the last one: half of the bytes that a resync locks at a time.
+const SPAN_BYTES_MAX: u64 = BYTES_LOCKED_MAX / 2;
 
 /// The bytes of a file that may differ, and that one request may compare. Never empty.
 pub(super) struct PartsAhead {
@@ -43,11 +44,6 @@ impl PartsAhead {
             hole: false,
         };
         Some(Self { runs, span })
-    }
-
-    /// Number of bytes.
-    pub(super) fn bytes(&self) -> u64 {
-        self.runs.iter().map(|run| run.end - run.start).sum()
     }
 
     /// The present pieces, and the size of the file. A hole is the only piece, or none. No piece: the file is gone, or ends before.
