@@ -102,9 +102,15 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
+        Self::beside(|_| ())
+    }
+
+    /// The same with further files.
+    fn beside(make: impl FnOnce(&mut Client<'_>)) -> Self {
         let disk = new_disk();
         let store = open(&disk);
         let mut client = Client::new(&store, 0);
+        make(&mut client);
         let files = ["a", "b", "gone", "kept"].map(|text| client.create(text).unwrap());
         for ino in files {
             client.write(ino, 0, FILE_PARTS * PART).unwrap();
@@ -488,4 +494,37 @@ fn a_failed_sync_of_the_trace_stops_the_change() {
     disk.stop_failing();
     assert_eq!(content(&store, pair.files[0]), before);
     assert!(client.write(pair.files[0], 20 * PART, 10).is_err());
+}
+
+/// More regions than a trace has slots for, of which a store of these tests has 64. The trace then says that the content of each file
+/// may differ.
+#[test]
+fn a_trace_with_too_many_regions_names_all_content() {
+    const REGIONS: u64 = 80;
+    let mut long = Ino::ROOT;
+    let pair = Pair::beside(|client| {
+        long = client.create("long").unwrap();
+        client.truncate(long, REGIONS << 20).unwrap();
+    });
+    for changed in [20, REGIONS] {
+        let (disk, store) = pair.primary();
+        assert!(leave(&store).unwrap());
+        let mut client = Client::new(&store, 2000);
+        for region in 0..changed {
+            client.write(long, region << 20, 10).unwrap();
+        }
+        assert!(TraceAccess::of(&store).is_active());
+        let left = disk.after_power_loss(Survivors::Nothing, 1);
+        let store = open_in(&left, BootId::from_bytes([2; 16]));
+        let account = account(pair.base);
+        assert!(store.delta().adopt_base(pair.base, BASE, &account, &[]));
+        let image = store.delta().begin_image(false);
+        store.delta().image_held(image, None);
+        store.delta().image_arrived(image);
+        let walk = store.delta().begin_walk(BASE, LAST).unwrap();
+        let is_named = |region| names_part(long, region << 4, &walk);
+        assert!((0..changed).all(is_named), "{changed}: {walk:?}");
+        let unchanged = pair.files[3];
+        assert_eq!(names_file(unchanged, &walk), changed == REGIONS, "{walk:?}");
+    }
 }
