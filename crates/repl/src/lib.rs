@@ -3,6 +3,7 @@
 //! Start with [`core`], which is the protocol, and [`state`], which is its state table.
 
 pub mod checked;
+mod comparison;
 pub mod core;
 pub mod lock;
 pub mod message;

@@ -50,15 +50,15 @@ use smallvec::smallvec;
 
 use self::changes::{ContentChanges, bytes_of_runs, uniform_runs, wait_for_room};
 use self::jobs::{
-    BYTES_MAX, ChangedPart, ContentJob, JobCost, JobStep, PIECE_COST, REQUESTS_MAX, TIMES_COST,
-    TimesBatch, cost_of,
+    ChangedPart, ContentJob, JobCost, JobStep, PIECE_COST, REQUESTS_MAX, TIMES_COST, TimesBatch,
+    cost_of,
 };
 use self::many_parts::{PartsAhead, ToldPiece, uniform_bytes};
 use crate::api::{LockClaim, Locks, Peer, PeerBase, ResyncError, differing};
 use crate::bits;
 use crate::described::{DescribedFile, DescribedFiles, FileAnswers, TellsBytes};
 use crate::file_walk::{FileWalk, WalkedFile};
-use crate::limits::RANGES_MAX;
+use crate::limits::{BYTES_LOCKED_MAX, RANGES_MAX};
 use crate::open_files::OpenFiles;
 use crate::pieces::{self, Piece};
 use crate::progress::JobProgress;
@@ -175,7 +175,7 @@ impl<'a> ContentSender<'a> {
     /// Waits until there is room for another job.
     fn make_room(&mut self, cost: JobCost) -> Result<(), ResyncError> {
         while self.under_way.requests + cost.requests > REQUESTS_MAX
-            || self.under_way.bytes + cost.bytes > BYTES_MAX
+            || self.under_way.bytes + cost.bytes > BYTES_LOCKED_MAX
         {
             if !self.finish_oldest()? {
                 break;

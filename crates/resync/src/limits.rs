@@ -1,4 +1,4 @@
-//! Bounds of one request. The primary keeps them, and the secondary refuses a request beyond them.
+//! Bounds of one request, which the primary keeps, and beyond which the secondary refuses a request; and the bound of the locked bytes.
 
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 
@@ -16,3 +16,6 @@ pub const BLOCKS_MAX: usize = WRITE_BYTES_MAX / BLOCK_BYTES;
 
 /// Longest file that is hashed as a whole.
 pub const HASHED_FILE_BYTES_MAX: u64 = WRITE_BYTES_MAX as u64;
+
+/// Most bytes of content that a resync has locked against writes at a time. One larger job alone may lock more.
+pub const BYTES_LOCKED_MAX: u64 = 4 << 20;

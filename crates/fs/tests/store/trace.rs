@@ -106,11 +106,11 @@ impl Pair {
     }
 
     /// The same with further files.
-    fn beside(make: impl FnOnce(&mut Client<'_>)) -> Self {
+    fn beside(further: impl FnOnce(&mut Client<'_>)) -> Self {
         let disk = new_disk();
         let store = open(&disk);
         let mut client = Client::new(&store, 0);
-        make(&mut client);
+        further(&mut client);
         let files = ["a", "b", "gone", "kept"].map(|text| client.create(text).unwrap());
         for ino in files {
             client.write(ino, 0, FILE_PARTS * PART).unwrap();

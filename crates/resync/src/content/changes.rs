@@ -11,11 +11,13 @@ use lockstep_repl::message::{ComparePurpose, Request};
 use lockstep_types::Ino;
 use lockstep_types::limits::BLOCK_BYTES;
 
-use super::jobs::CHANGES_MAX;
 use crate::api::{Peer, PendingAnswer, ResyncError};
 use crate::bits;
 use crate::limits::RANGES_MAX;
 use crate::progress::JobProgress;
+
+/// Most changes of one piece, or of the parts of one request, under way.
+pub(super) const CHANGES_MAX: usize = 8;
 
 /// Most bytes of one request.
 const PART_BYTES: usize = 256 << 10;
@@ -29,11 +31,11 @@ pub(super) struct FileBytes<'d> {
 
 /// The bytes of one request.
 #[derive(Default)]
-struct WriteRequest<'d> {
+struct RangesToWrite<'d> {
     parts: Vec<FileBytes<'d>>,
 }
 
-impl WriteRequest<'_> {
+impl RangesToWrite<'_> {
     fn has_room(&self, part: FileBytes<'_>) -> bool {
         let bytes = self.parts.iter().map(|part| part.bytes.len());
         self.parts.len() < RANGES_MAX && bytes.sum::<usize>() + part.bytes.len() <= PART_BYTES
@@ -68,7 +70,7 @@ impl<'a> ContentChanges<'a> {
         runs: impl IntoIterator<Item = FileBytes<'d>>,
     ) -> Result<VecDeque<PendingAnswer<'a>>, ResyncError> {
         let mut changes: VecDeque<PendingAnswer<'a>> = VecDeque::new();
-        let mut request = WriteRequest::default();
+        let mut request = RangesToWrite::default();
         for part in runs.into_iter().flat_map(parts) {
             if is_zero(part.bytes) {
                 wait_for_room(&mut changes)?;
@@ -104,7 +106,7 @@ impl<'a> ContentChanges<'a> {
         })
     }
 
-    fn write(self, ino: Ino, request: &WriteRequest<'_>) -> PendingAnswer<'a> {
+    fn write(self, ino: Ino, request: &RangesToWrite<'_>) -> PendingAnswer<'a> {
         let payload = request.payload();
         self.progress.bytes_sent.add(payload.len() as u64);
         let range = |part: &FileBytes<'_>| (part.offset, part.bytes.len());

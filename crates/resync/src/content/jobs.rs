@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use lockstep_fs::store::ChangedContent;
 use lockstep_types::Ino;
 
+use super::changes::CHANGES_MAX;
 use super::many_parts::ToldPiece;
 use crate::api::{LockClaim, PendingAnswer};
 use crate::described::DescribedFile;
@@ -13,12 +14,6 @@ use crate::suspect::Suspect;
 
 /// Most requests under way. The secondary takes 64 at once, and other threads of the primary ask, too.
 pub(super) const REQUESTS_MAX: usize = 48;
-
-/// Most bytes of content under way, and so locked against writes.
-pub(super) const BYTES_MAX: u64 = 4 << 20;
-
-/// Most changes of one piece under way.
-pub(super) const CHANGES_MAX: usize = 8;
 
 /// The cost of a compared piece.
 pub(super) const PIECE_COST: JobCost = JobCost {

@@ -14,9 +14,9 @@ use lockstep_types::Ino;
 use lockstep_types::limits::BLOCK_BYTES;
 
 use super::changes::{FileBytes, bytes_of_runs, uniform_runs};
-use super::jobs::BYTES_MAX as BYTES_LOCKED_MAX;
 use crate::api::ResyncError;
 use crate::bits;
+use crate::limits::BYTES_LOCKED_MAX;
 use crate::pieces::{self, PIECE_BYTES, Piece};
 use crate::summed_content::{SummedContent, ToldSums};
 use crate::suspect::Suspect;
