@@ -2,22 +2,24 @@
 //! it changes bytes of a file.
 //!
 //! A region counts for the interval that was open when the announcement was posted: the secondary has a mark for the whole region in
-//! that interval or in a later one, and keeps the mark until a barrier of that interval is complete.
+//! that interval or in a later one, and keeps the mark until a barrier of that interval is complete. *The creation of a file announces
+//! all regions of the file* in the same way, as the secondary marks all of a new file.
 //!
 //! Invariants: an entry comes from an answer over the standing connection, and from nothing else. An answer "no" costs the time of
 //! a message; a wrong answer "yes" may cost data. So an entry may be left out at any moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use lockstep_types::id::Ino;
+use lockstep_types::mutants::{Mutant, is_active};
 use serde::{Deserialize, Serialize};
 
 use crate::interval::Interval;
 
 /// Bytes of a region.
 pub const REGION_BYTES: u64 = 1 << 20;
-/// The most entries, in memory of about 12 MiB. A region for which no entry is left counts as not announced.
+/// The most entries, regions and new files, in memory of about 12 MiB. A region for which no entry is left counts as not announced.
 pub const ENTRIES_MAX: usize = 1 << 18;
 
 /// Regions of a file that follow each other, by their numbers. Never empty.
@@ -65,6 +67,43 @@ struct OfInterval {
     interval: Interval,
     /// Each region, and whether it was asked for since.
     regions: BTreeMap<(Ino, u64), bool>,
+    /// The files all of whose regions count.
+    new_files: BTreeSet<Ino>,
+}
+
+impl OfInterval {
+    const fn of(interval: Interval) -> Self {
+        Self {
+            interval,
+            regions: BTreeMap::new(),
+            new_files: BTreeSet::new(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.regions.len() + self.new_files.len()
+    }
+
+    /// Whether each of these regions has an entry. Notes that they are in use.
+    fn use_entries(&mut self, ino: Ino, regions: &FileRegions) -> bool {
+        regions.numbers().all(|region| {
+            let used = self.regions.get_mut(&(ino, region));
+            used.is_some_and(|used| {
+                *used = true;
+                true
+            })
+        })
+    }
+
+    /// Makes entries for regions that have none, as many as there is room for.
+    fn add(&mut self, ino: Ino, regions: &FileRegions, room: usize, is_used: bool) {
+        let known = &self.regions;
+        let new = regions.numbers().map(|region| (ino, region));
+        let new = new.filter(|region| !known.contains_key(region));
+        let new: Vec<_> = new.take(room).collect();
+        self.regions
+            .extend(new.into_iter().map(|region| (region, is_used)));
+    }
 }
 
 /// The regions that the secondary is known to have, by interval.
@@ -87,34 +126,36 @@ impl AnnouncedRegions {
     /// Whether the secondary has each of these regions in an interval. If not, a change of them waits for an announcement. Notes that
     /// the regions are in use.
     pub fn holds(&mut self, interval: Interval, ino: Ino, regions: &FileRegions) -> bool {
-        let known = self.intervals.iter_mut();
-        let Some(known) = known.into_iter().find(|it| it.interval == interval) else {
-            return false;
+        let room = self.room();
+        let forever = is_active(Mutant::NewFileUnannouncedForever)
+            && self.intervals.iter().any(|it| it.new_files.contains(&ino));
+        let mut known = self.intervals.iter_mut();
+        let Some(known) = known.find(|it| it.interval == interval) else {
+            return forever;
         };
-        regions.numbers().all(|region| {
-            let used = known.regions.get_mut(&(ino, region));
-            used.is_some_and(|used| {
-                *used = true;
-                true
-            })
-        })
+        if known.use_entries(ino, regions) {
+            return true;
+        }
+        if !known.new_files.contains(&ino) {
+            return forever;
+        }
+        known.add(ino, regions, room, true);
+        true
     }
 
     /// The secondary has answered an announcement of this interval.
     pub fn add(&mut self, interval: Interval, ino: Ino, regions: &FileRegions) {
-        let mut room = self.entries_max.saturating_sub(self.len());
-        let Some(known) = self.of(interval) else {
-            return;
-        };
-        for region in regions.numbers() {
-            if known.regions.contains_key(&(ino, region)) {
-                continue;
-            }
-            if room == 0 {
-                return;
-            }
-            known.regions.insert((ino, region), false);
-            room -= 1;
+        let room = self.room();
+        if let Some(known) = self.of(interval) {
+            known.add(ino, regions, room, false);
+        }
+    }
+
+    /// The secondary has made a file, in an operation that was sent over the standing connection when this interval was open.
+    pub fn add_new_file(&mut self, interval: Interval, ino: Ino) {
+        let has_room = self.room() > 0;
+        if let Some(known) = self.of(interval).filter(|_| has_room) {
+            known.new_files.insert(ino);
         }
     }
 
@@ -138,9 +179,7 @@ impl AnnouncedRegions {
             if self.intervals.len() == 2 && position == 0 {
                 return None;
             }
-            let regions = BTreeMap::new();
-            self.intervals
-                .insert(position, OfInterval { interval, regions });
+            self.intervals.insert(position, OfInterval::of(interval));
             if self.intervals.len() > 2 {
                 self.intervals.remove(0);
                 return self.intervals.get_mut(position - 1);
@@ -151,7 +190,8 @@ impl AnnouncedRegions {
 
     /// A barrier is complete: the secondary may drop its marks up to here at any moment.
     pub fn forget_through(&mut self, through: Interval) {
-        self.intervals.retain(|it| it.interval > through);
+        let keeps = is_active(Mutant::NewFileUnannouncedForever);
+        self.intervals.retain(|it| it.interval > through || keeps);
     }
 
     /// The connection is lost: the secondary may lose its marks with its power.
@@ -161,7 +201,11 @@ impl AnnouncedRegions {
 
     /// The entries in memory.
     pub fn len(&self) -> usize {
-        self.intervals.iter().map(|it| it.regions.len()).sum()
+        self.intervals.iter().map(OfInterval::len).sum()
+    }
+
+    fn room(&self) -> usize {
+        self.entries_max.saturating_sub(self.len())
     }
 
     /// Whether nothing is known.
@@ -249,6 +293,43 @@ mod tests {
             }
         }
         assert_eq!(trips, [1024, 0, 0]);
+    }
+
+    #[test]
+    fn a_new_file_counts_as_a_whole_for_its_interval() {
+        let file = Ino::ROOT.next();
+        let mut known = AnnouncedRegions::new(10);
+        known.add_new_file(ONE, file);
+        assert!(known.holds(ONE, file, &regions(0, 1)));
+        assert!(known.holds(ONE, file, &regions(5, 2)));
+        assert!(!known.holds(ONE, Ino::ROOT, &regions(0, 1)));
+        // Its regions are announced for the next interval, and the others are cold then.
+        assert_eq!(known.in_use(ONE, 10), [(file, 0), (file, 5), (file, 6)]);
+        known.add(TWO, file, &regions(0, 1));
+        assert!(known.holds(TWO, file, &regions(0, 1)));
+        assert!(!known.holds(TWO, file, &regions(5, 1)));
+        assert!(known.holds(ONE, file, &regions(7, 1)));
+        known.forget_through(ONE);
+        assert!(!known.holds(ONE, file, &regions(0, 1)));
+        assert!(!known.holds(TWO, file, &regions(7, 1)));
+        known.add_new_file(TWO, file);
+        known.forget_all();
+        assert!(!known.holds(TWO, file, &regions(0, 1)) && known.is_empty());
+    }
+
+    #[test]
+    fn new_files_take_room() {
+        let numbers: Vec<Ino> = (10..14).filter_map(Ino::new).collect();
+        let mut known = AnnouncedRegions::new(3);
+        for file in &numbers {
+            known.add_new_file(ONE, *file);
+        }
+        assert_eq!(known.len(), 3);
+        let held = numbers
+            .iter()
+            .map(|it| known.holds(ONE, *it, &regions(0, 9)));
+        assert_eq!(held.collect::<Vec<_>>(), [true, true, true, false]);
+        assert_eq!(known.len(), 3, "their regions in use find no room");
     }
 
     #[test]

@@ -38,6 +38,7 @@ const fn limits(failures: u8, writes: u8, operations: u8, barriers: u8) -> Limit
         operations,
         barriers,
         ahead: false,
+        creates: false,
         alone: MarksAlone::Durable,
         is_unasked: false,
         hands: Hands::Nothing,
@@ -104,6 +105,24 @@ fn wide_bounds() {
         ..limits(2, 1, 0, 1)
     };
     explore(forced);
+}
+
+/// The creation of a file announces its regions.
+#[test]
+fn a_new_file_needs_no_announcement() {
+    let creates = |limits| Limits {
+        creates: true,
+        ..limits
+    };
+    explore(creates(limits(1, 1, 1, 1)));
+    explore(creates(limits(2, 1, 1, 0)));
+    let traces = Limits {
+        alone: MarksAlone::Traced,
+        ..creates(limits(1, 1, 1, 1))
+    };
+    explore(traces);
+    finds(Break::NewFileUnmarked, creates(limits(1, 1, 1, 0)));
+    finds(Break::AnnouncedForOldInterval, creates(limits(1, 1, 1, 1)));
 }
 
 /// A node that serves alone begins a trace, and its marks are asked for when it comes back as the secondary (P29).
@@ -207,6 +226,7 @@ fn with_the_bounds_of_the_environment() {
         operations: bound("OPERATIONS"),
         barriers: bound("BARRIERS"),
         ahead: bound("AHEAD") > 0,
+        creates: bound("CREATES") > 0,
         alone: match (bound("IN_MEMORY"), bound("TRACES")) {
             (_, 1..) => MarksAlone::Traced,
             (1.., _) => MarksAlone::InMemory,

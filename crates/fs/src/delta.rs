@@ -379,12 +379,7 @@ impl DeltaTracker {
         }
         let is_alone = matches!(delta, Delta::Alone(_));
         if self.intervals.notes_changes(is_alone) {
-            self.intervals.mark(|column| {
-                column.note_keys(replicated_keys(plan));
-                if let Some((ino, bytes)) = changed_bytes(plan) {
-                    column.note_bytes(ino, &bytes);
-                }
-            });
+            self.intervals.mark(|column| column.note_plan(plan));
         }
         // Under the lock: a trace that begins has the keys, or they are owed to the trace.
         self.trace.before_operation(plan, is_alone)

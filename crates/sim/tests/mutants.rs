@@ -22,7 +22,7 @@ const SCHEDULES_MAX: usize = 8_000;
 /// `put_back.rs`, `restarted.rs`, `touched.rs` and `deposed.rs` in `poison`; `sums.rs`, `healed.rs` and
 /// `numbers.rs` in `store_on_disk` find those of sums, of a repair and of numbers, `tests/barrier_marks.rs` those of the marks of mirrored
 /// intervals, and `tests/change_readers.rs` those of change readers.
-const SCRIPTED: [Mutant; 41] = [
+const SCRIPTED: [Mutant; 43] = [
     Mutant::RejoinWithoutPaw,
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
@@ -59,6 +59,8 @@ const SCRIPTED: [Mutant; 41] = [
     Mutant::TraceOutlivesAlone,
     Mutant::AnnounceAfterWrite,
     Mutant::AnnouncedUnmarked,
+    Mutant::NewFileUnmarked,
+    Mutant::NewFileUnannouncedForever,
     Mutant::ReaderTurnDropsMarks,
     Mutant::ReaderTurnUndrained,
     Mutant::ReaderForgetsKeys,

@@ -140,6 +140,10 @@ mutants! {
     AnnounceAfterWrite,
     /// The secondary answers an announcement, and marks nothing.
     AnnouncedUnmarked,
+    /// The creation of a file does not mark its content.
+    NewFileUnmarked,
+    /// A write to a new file needs no announcement in the intervals after that of the creation, either.
+    NewFileUnannouncedForever,
     /// A primary that starts serves at once, although its peer may have been promoted (R11).
     ServeUndecided,
     /// The gate lets programs in while this node does not serve.

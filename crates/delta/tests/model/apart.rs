@@ -124,10 +124,11 @@ impl World {
             // A range of the recovery may take an answered write back.
             write.there = There::Unsent;
         }
-        if let Some(operation) = &mut self.operation
-            && operation.there == There::Done
-        {
-            operation.there = There::Unsent;
+        if let Some(operation) = &mut self.operation {
+            operation.is_first = false;
+            if operation.there == There::Done {
+                operation.there = There::Unsent;
+            }
         }
     }
 

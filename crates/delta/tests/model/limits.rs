@@ -10,6 +10,8 @@ pub struct Limits {
     pub barriers: u8,
     /// Each announcement names both regions (announce ahead).
     pub ahead: bool,
+    /// The operation is the creation of the file, and announces both regions.
+    pub creates: bool,
     pub alone: MarksAlone,
     /// The secondary is not asked for its marks, and tells no name if it has served alone.
     pub is_unasked: bool,
@@ -65,6 +67,8 @@ pub enum Break {
     AnnouncementsOutliveLink,
     /// The secondary answers an announcement, and does not mark the region.
     AnnouncedUnmarked,
+    /// The secondary commits the creation of a file, and does not mark its regions.
+    NewFileUnmarked,
     /// The primary opens an interval before the secondary is told.
     TurnAfterOperation,
     /// A connection begins without a word about the open interval.

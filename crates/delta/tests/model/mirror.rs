@@ -8,6 +8,9 @@ use crate::world::{
 };
 use lockstep_delta::Interval;
 
+/// The places of the content of a file that the operation creates.
+const NEW_FILE: u8 = (1 << PARTS) - 1;
+
 impl World {
     /// Whether clients begin operations that both nodes do.
     pub fn admits(&self) -> bool {
@@ -275,6 +278,7 @@ impl World {
             interval,
             there: There::Unsent,
             is_counted: true,
+            is_first: self.limits.creates,
         });
     }
 
@@ -296,7 +300,11 @@ impl World {
         self.read_in_order(operation.interval);
         let node = &mut self.nodes[other];
         if node.memory[RECORD] != operation.value {
-            node.mark(node.barriers.open(), bit(RECORD), self.limits.breaks);
+            let mut places = bit(RECORD);
+            if self.limits.creates && self.limits.breaks != Some(Break::NewFileUnmarked) {
+                places |= NEW_FILE;
+            }
+            node.mark(node.barriers.open(), places, self.limits.breaks);
             node.memory[RECORD] = operation.value;
         }
     }
@@ -307,6 +315,9 @@ impl World {
             node.mark(operation.interval, bit(RECORD), self.limits.breaks);
             node.memory[RECORD] = operation.value;
             self.tell(self.owner, BarrierEvent::Ended(operation.interval));
+            if operation.is_first {
+                self.learn(operation.interval, NEW_FILE);
+            }
         }
     }
 

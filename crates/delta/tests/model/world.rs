@@ -125,6 +125,8 @@ pub struct Operation {
     pub interval: Interval,
     pub there: There,
     pub is_counted: bool,
+    /// The operation creates the file, and was sent over one connection only.
+    pub is_first: bool,
 }
 
 /// The connection.

@@ -10,6 +10,10 @@
 //! connection, so the mark is in that interval or in a later one. A write asks about the interval that is open when it asks, which is
 //! its own or a later one. No barrier of that interval is complete before the write is over. So the secondary keeps the mark.
 //!
+//! *The creation of a file announces the file as a whole.* The secondary marks all of a new file when it commits the creation. `Turn` of
+//! the interval that is open when the creation is sent went first, over the same connection. The answer to the creation is the answer to
+//! the announcement. A creation that is sent again announces nothing: the secondary may have committed it before a loss of its marks.
+//!
 //! Invariants:
 //! - A write of a connection that is gone waits for an answer over the next one. Answers of a connection that is gone count no more.
 //! - When the mark "out of sync" is durable, each waiting write begins, and none waits any more: it is made alone, or in a resync.
@@ -27,7 +31,7 @@ use lockstep_repl::core::{ConnectionId, Effect, OpId};
 use lockstep_repl::message::{Message, RegionRun};
 use lockstep_sums::SummedBytes;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{Ino, Osn};
+use lockstep_types::{Ino, MetaOp, MetaRequest, NodeKind, Osn};
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
@@ -38,6 +42,8 @@ use crate::replication::Replication;
 const AHEAD: u64 = 15;
 /// Most runs of regions of one message.
 const RUNS_MAX: usize = 1024;
+/// Most creations without an answer. A further one announces nothing.
+const CREATIONS_MAX: usize = 4096;
 
 /// A write whose part on this node waits.
 #[derive(Clone)]
@@ -75,6 +81,8 @@ struct AnnouncementState {
     /// By number, which counts over all connections.
     sent: BTreeMap<u64, Sent>,
     last: u64,
+    /// Creations of files without an answer, each with the interval that was open when it was sent.
+    creations: BTreeMap<Osn, (Ino, Interval)>,
     /// Writes without an announcement: no connection stands.
     waiting: Vec<Waiting>,
     /// Writes that may begin, and have not.
@@ -88,6 +96,7 @@ impl AnnouncementState {
             self.connection = connection;
             self.told = Interval::ZERO;
             self.known.forget_all();
+            self.creations.clear();
             for sent in std::mem::take(&mut self.sent).into_values() {
                 self.waiting.extend(sent.waiting);
             }
@@ -171,6 +180,7 @@ impl Announcements {
                 known: AnnouncedRegions::new(ENTRIES_MAX),
                 sent: BTreeMap::new(),
                 last: 0,
+                creations: BTreeMap::new(),
                 waiting: Vec::new(),
                 released: BTreeSet::new(),
             }),
@@ -272,6 +282,32 @@ impl Announcements {
     }
 }
 
+/// New files.
+impl Announcements {
+    /// A metadata operation has its number. It was not sent, and is not logged to be sent.
+    pub fn sends(&self, op: &MetaOp) {
+        if let MetaRequest::Create { ino, kind, .. } = &op.request
+            && *kind == NodeKind::File
+        {
+            let open = self.engine.store.barriers().open();
+            let mut state = self.state.lock();
+            // Otherwise the secondary may have no marks yet.
+            let is_told = state.told >= open && state.told > Interval::ZERO;
+            if state.mirrors && is_told && state.creations.len() < CREATIONS_MAX {
+                state.creations.insert(op.osn, (*ino, open));
+            }
+        }
+    }
+
+    /// The secondary has committed an operation: the caller reads from the connection that has begun last.
+    pub fn committed(&self, osn: Osn) {
+        let mut state = self.state.lock();
+        if let Some((ino, interval)) = state.creations.remove(&osn) {
+            state.known.add_new_file(interval, ino);
+        }
+    }
+}
+
 /// Intervals.
 impl Announcements {
     /// The nodes begin or end to mirror. The caller may hold the core's lock.
@@ -295,6 +331,7 @@ impl Announcements {
                 begins.append(&mut sent.waiting);
             }
             state.known.forget_all();
+            state.creations.clear();
             state.released.clear();
             begins
         };
@@ -374,4 +411,62 @@ fn runs_of(regions: &[(Ino, u64)]) -> Vec<(Ino, FileRegions)> {
     let ends = runs.filter_map(|run| Some((*run.first()?, run.len() as u64)));
     ends.map(|((ino, first), length)| (ino, FileRegions::of_region(first).with_ahead(length - 1)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_types::Timestamp;
+
+    use super::*;
+    use crate::open::tests::{Place, creation};
+
+    const OP: OpId = OpId(7);
+
+    /// A creation of a file with number 20 and of one with number 21 that the secondary never commits. `told`: the secondary has heard of
+    /// the open interval. `between`: after the creations were sent. Returns whether a write to each of them may begin.
+    fn created(kind: NodeKind, told: bool, between: impl FnOnce(&Announcements)) -> [bool; 2] {
+        let place = Place::in_sync();
+        let datastore = place.start().unwrap();
+        let session = datastore.primary().unwrap();
+        let announcements = &session.jobs.barriers.announcements;
+        let first = session.replication.first_osn;
+        let inos = [20, 21].map(|number| Ino::new(number).unwrap());
+        announcements.set_mirroring(true);
+        if told {
+            let open = datastore.store().barriers().open();
+            announcements.state.lock().told = open.next();
+        }
+        let mut osn = first;
+        for ino in inos {
+            osn.sequence += 1;
+            announcements.sends(&MetaOp {
+                osn,
+                time: Timestamp::default(),
+                request: creation(ino, &ino.to_string(), kind),
+            });
+        }
+        between(announcements);
+        osn.sequence -= 1;
+        announcements.committed(osn);
+        let may = inos.map(|ino| announcements.may_begin(OP, ino, 5 << 20, 4096));
+        datastore.stop();
+        datastore.close();
+        may
+    }
+
+    #[test]
+    fn a_write_to_a_new_file_that_the_secondary_has_needs_no_announcement() {
+        assert_eq!(created(NodeKind::File, true, |_| ()), [true, false]);
+        // A secondary that has not heard of the interval may have no marks.
+        assert_eq!(created(NodeKind::File, false, |_| ()), [false, false]);
+        assert_eq!(created(NodeKind::Directory, true, |_| ()), [false, false]);
+    }
+
+    #[test]
+    fn a_creation_over_an_earlier_connection_announces_nothing() {
+        let next = |announcements: &Announcements| {
+            assert!(announcements.state.lock().over(ConnectionId(99)));
+        };
+        assert_eq!(created(NodeKind::File, true, next), [false, false]);
+    }
 }

@@ -20,6 +20,7 @@ use lockstep_repl::state::Trigger;
 use lockstep_types::{Attr, Errno, Ino, MetaOp, MetaRequest, Osn};
 use parking_lot::Mutex;
 
+use super::announcements::Announcements;
 use super::berths::Berths;
 use super::lock_plan;
 use super::pending::{PendingMetadata, PendingOp, PendingOps};
@@ -51,6 +52,7 @@ pub(crate) struct MetaPipeline {
     pending: Arc<PendingOps>,
     references: Arc<References>,
     berths: Arc<Berths>,
+    announcements: Arc<Announcements>,
     /// Keeps metadata operations in one order.
     sequencer: Mutex<()>,
     /// Operations that the core has decided to apply, and that no thread has applied yet.
@@ -66,15 +68,16 @@ impl MetaPipeline {
         engine: Arc<Engine>,
         replication: Arc<Replication>,
         pending: Arc<PendingOps>,
-        references: Arc<References>,
         berths: Arc<Berths>,
+        announcements: Arc<Announcements>,
     ) -> Self {
         Self {
+            references: Arc::clone(&engine.references),
             engine,
             replication,
             pending,
-            references,
             berths,
+            announcements,
             sequencer: Mutex::new(()),
             committed: Mutex::default(),
             stuck: Mutex::default(),
@@ -239,6 +242,7 @@ impl MetaPipeline {
             return Ok(true);
         }
         store.validate(op)?;
+        self.announcements.sends(op);
         let intent = store.intents().log(op)?;
         self.send(op.clone(), intent.previous);
         Ok(false)

@@ -443,6 +443,9 @@ impl<'a, M: RolePeer> Connector<'a, M> {
                 self.note_acknowledged(outcome.is_ok());
                 if let Err(errno) = outcome {
                     notes.set_obstacle(&format!("the secondary could not follow: {errno}"));
+                } else {
+                    // Before a client can write there.
+                    session.jobs.barriers.announcements.committed(osn);
                 }
                 Event::MetaAcked(osn, outcome)
             }

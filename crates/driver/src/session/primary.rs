@@ -98,8 +98,8 @@ impl PrimarySession {
                     Arc::clone(&engine),
                     Arc::clone(&replication),
                     Arc::clone(&pending),
-                    Arc::clone(&engine.references),
                     Arc::clone(&berths),
+                    Arc::clone(&announcements),
                 )),
                 jobs: Arc::new(ResyncJobs::new(
                     Arc::clone(&engine),

@@ -10,10 +10,12 @@ use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 use serde::{Deserialize, Serialize};
 
+use super::changes::{changed_bytes, replicated_keys};
 use super::kept_marks::KeptMarks;
 use super::region_marks::RegionNotes;
 use super::resync_part::ChangedRecords;
 use super::table::MarkTable;
+use crate::namespace::plan::Plan;
 
 /// The words of a column in the header of its table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +81,20 @@ impl KeptColumn {
     pub fn note_files_from(&mut self, number: u64) {
         if self.kept.noted_from().is_none_or(|from| number < from) {
             self.kept.note_files_from(number);
+        }
+    }
+
+    /// Notes the keys of an operation, and the bytes that it changes. A new file is marked as a whole: its primary writes there without an
+    /// announcement (P26).
+    pub fn note_plan(&mut self, plan: &Plan) {
+        self.note_keys(replicated_keys(plan));
+        if let Some((ino, bytes)) = changed_bytes(plan) {
+            self.note_bytes(ino, &bytes);
+        }
+        if let Some(ino) = plan.new_file
+            && !is_active(Mutant::NewFileUnmarked)
+        {
+            self.note_bytes(ino, &(0..u64::MAX));
         }
     }
 

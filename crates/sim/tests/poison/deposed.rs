@@ -8,6 +8,7 @@ use lockstep_repl::state::State;
 use lockstep_sim::op::{Op, WriteOp};
 use lockstep_sim::scenario::{Fault, PRIMARY, SECONDARY, ScriptedCluster, Settings};
 use lockstep_sim::world::Side;
+use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::settings::{OnPowerLoss, Role};
 
@@ -15,7 +16,7 @@ use super::barriers::{
     PART, PARTS, SETTINGS, change, is_identical, until_barrier_after_change, with_base,
     with_base_of,
 };
-use super::program::{self, LATER};
+use super::program::{self, FIRST, LATER};
 use super::steps::{kill, run, until};
 
 /// Most bytes that are compared for a few changes: regions of 1 MiB, of the writes and of the announcements of two intervals.
@@ -139,8 +140,7 @@ fn a_word_of_the_old_primary_costs_no_comparison_of_everything() {
 const SOON: Duration = Duration::from_millis(10);
 
 /// A program begins a write of which no byte reaches the secondary.
-fn begin_unreceived(cluster: &mut ScriptedCluster, offset: u64) {
-    let ino = run(cluster, program::file).unwrap();
+fn begin_unreceived(cluster: &mut ScriptedCluster, ino: Ino, offset: u64) {
     let write = Op::Write(WriteOp {
         ino,
         mark: LATER,
@@ -161,8 +161,18 @@ fn is_identical_after_loss(
     offset: u64,
     mutant: Option<Mutant>,
 ) -> bool {
+    let ino = run(&mut cluster, program::file).unwrap();
+    is_identical_after_loss_in(cluster, ino, offset, mutant)
+}
+
+fn is_identical_after_loss_in(
+    mut cluster: ScriptedCluster,
+    ino: Ino,
+    offset: u64,
+    mutant: Option<Mutant>,
+) -> bool {
     activate(mutant);
-    begin_unreceived(&mut cluster, offset);
+    begin_unreceived(&mut cluster, ino, offset);
     cluster.cut_power_after_write_back(PRIMARY);
     activate(None);
     cluster.end_silence();
@@ -207,6 +217,48 @@ fn an_announced_region_is_compared_as_a_whole() {
     }
     let cluster = announced(COLD, Some(Mutant::AnnouncedUnmarked));
     assert!(!is_identical_after_loss(cluster, COLD + PART / 2, None));
+}
+
+/// Two nodes in sync with a new file, whose second region both have written. `mutant`: while the file is made.
+fn with_new_file(mutant: Option<Mutant>) -> (ScriptedCluster, Ino) {
+    let mut cluster = cold();
+    activate(mutant);
+    let made = run(&mut cluster, |mount| {
+        let ino = mount.next_ino()?;
+        mount.submit(&program::creation("new", ino))?;
+        let write = WriteOp {
+            ino,
+            mark: FIRST,
+            offset: PART,
+            length: 4096,
+            durable: false,
+        };
+        mount.submit(&Op::Write(write)).map(|_| ino)
+    });
+    activate(None);
+    let ino = made.unwrap();
+    (cluster, ino)
+}
+
+/// The first write to a region of a new file waits for no announcement: the secondary has marked the whole file with the creation.
+#[test]
+fn a_new_file_is_compared_as_a_whole() {
+    let (cluster, ino) = with_new_file(None);
+    assert!(is_identical_after_loss_in(cluster, ino, 0, None));
+    let (cluster, ino) = with_new_file(Some(Mutant::NewFileUnmarked));
+    assert!(!is_identical_after_loss_in(cluster, ino, 0, None));
+}
+
+/// In a later interval, a new file is one as any other.
+#[test]
+fn a_file_of_an_earlier_interval_is_announced() {
+    for mutant in [None, Some(Mutant::NewFileUnannouncedForever)] {
+        let (mut cluster, ino) = with_new_file(mutant);
+        activate(mutant);
+        until_barrier_after_change(&mut cluster, "four");
+        let is_identical = is_identical_after_loss_in(cluster, ino, 0, mutant);
+        assert_eq!(is_identical, mutant.is_none());
+    }
 }
 
 /// Both nodes serve alone, one after the other. The changes of the first one are to be lost. Returns the resync, and whether it has left a

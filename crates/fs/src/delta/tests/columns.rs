@@ -546,6 +546,25 @@ fn a_node_that_follows_keeps_its_coverage() {
     assert!(delta.barriers().known().contains(&base));
 }
 
+/// The primary writes to a new file without an announcement (P26).
+#[test]
+fn a_new_file_is_marked_as_a_whole() {
+    let (tables, delta) = mirroring(64);
+    let base = barrier(&delta, 1);
+    let plan = Plan {
+        new_file: Some(ino(5)),
+        ..Plan::default()
+    };
+    delta.note_operation(LAST, &plan).unwrap();
+    let told = delta.tell_marks(base, 0);
+    assert_eq!(told.bytes, [(5, 0, u64::MAX)]);
+    for delta in [tables.restarted(), delta] {
+        let since = Since::of(&delta, base);
+        assert!([0, 1, 999_999].iter().all(|part| since.has_part(5, *part)));
+        assert!(!since.has_part(6, 0));
+    }
+}
+
 #[test]
 fn a_damaged_header_costs_the_coverage() {
     let (tables, delta) = mirroring(8);

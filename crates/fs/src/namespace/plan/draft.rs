@@ -18,6 +18,7 @@ pub struct PlanDraft<'a> {
     inodes: BTreeMap<Ino, DraftInode>,
     others: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     content: Option<ContentEffect>,
+    new_file: Option<Ino>,
     answer: Option<Ino>,
     orphaned: Option<Ino>,
 }
@@ -38,6 +39,7 @@ impl<'a> PlanDraft<'a> {
             inodes: BTreeMap::new(),
             others: BTreeMap::new(),
             content: None,
+            new_file: None,
             answer: None,
             orphaned: None,
         }
@@ -71,6 +73,7 @@ impl<'a> PlanDraft<'a> {
             batch,
             content: self.content,
             inodes,
+            new_file: self.new_file,
             attr,
             orphaned: self.orphaned,
         }
@@ -118,8 +121,10 @@ impl<'a> PlanDraft<'a> {
             }
             .into());
         }
+        let is_file = matches!(inode.body, Body::File { .. });
         draft.inode = Some(inode);
         draft.changed = true;
+        self.new_file = is_file.then_some(ino);
         Ok(())
     }
 

@@ -31,6 +31,8 @@ pub struct Plan {
     pub content: Option<ContentEffect>,
     /// Inodes whose record is written, with the record: the entries of open files must take them over.
     pub inodes: Vec<(Ino, Option<Inode>)>,
+    /// A new regular file: none of its content is there yet.
+    pub new_file: Option<Ino>,
     /// Attributes of the one inode made, linked or changed.
     pub attr: Option<Attr>,
     /// An inode that lost its last name, or was freed.
