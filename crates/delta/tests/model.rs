@@ -116,28 +116,35 @@ fn a_new_file_needs_no_announcement() {
     };
     explore(creates(limits(1, 1, 1, 1)));
     explore(creates(limits(2, 1, 1, 0)));
-    let traces = Limits {
-        alone: MarksAlone::Traced,
-        ..creates(limits(1, 1, 1, 1))
-    };
-    explore(traces);
+    explore(traces(creates(limits(1, 1, 1, 1))));
     finds(Break::NewFileUnmarked, creates(limits(1, 1, 1, 0)));
     finds(Break::AnnouncedForOldInterval, creates(limits(1, 1, 1, 1)));
 }
 
-/// A node that serves alone begins a trace, and its marks are asked for when it comes back as the secondary (P29).
-#[test]
-fn a_node_that_serves_alone_has_a_trace() {
-    let traces = |limits| Limits {
+/// A node that serves alone begins a trace, and barriers run in its resync.
+fn traces(limits: Limits) -> Limits {
+    Limits {
         alone: MarksAlone::Traced,
         ..limits
-    };
-    explore(traces(limits(1, 1, 1, 1)));
-    let seen = explore(traces(limits(2, 1, 0, 1)));
-    sees(&seen, &[Sight::TracedBase]);
-    explore(traces(limits(2, 1, 1, 0)));
-    explore(traces(limits(2, 0, 1, 1)));
-    explore(traces(limits(3, 1, 0, 0)));
+    }
+}
+
+/// The source of a resync that loses its power goes on from the rest of its last barrier (P30).
+#[test]
+fn without_a_rule_of_barriers_in_a_resync_a_promise_is_broken() {
+    finds(Break::RestUndurable, traces(limits(2, 1, 0, 1)));
+    finds(
+        Break::ResyncForgetsFinishedEarly,
+        traces(limits(2, 1, 0, 1)),
+    );
+    finds(Break::ResyncUnannounced, traces(limits(2, 1, 0, 1)));
+    finds(Break::NamesOutliveResync, traces(limits(3, 1, 0, 1)));
+}
+
+/// More than each test run needs, with a trace and barriers in the resync: takeovers by force, and without the marks of the secondary.
+#[test]
+#[ignore = "explores for minutes: run after changes of the rules"]
+fn wide_bounds_with_a_trace() {
     let forced = Limits {
         hands: Hands::Force,
         ..traces(limits(2, 1, 0, 1))
@@ -148,6 +155,17 @@ fn a_node_that_serves_alone_has_a_trace() {
         ..traces(limits(2, 1, 0, 1))
     };
     explore(unasked);
+}
+
+/// A node that serves alone begins a trace, and its marks are asked for when it comes back as the secondary (P29).
+#[test]
+fn a_node_that_serves_alone_has_a_trace() {
+    explore(traces(limits(1, 1, 1, 1)));
+    let seen = explore(traces(limits(2, 1, 0, 1)));
+    sees(&seen, &[Sight::TracedBase, Sight::PowerInResync]);
+    explore(traces(limits(2, 1, 1, 0)));
+    explore(traces(limits(2, 0, 1, 1)));
+    explore(traces(limits(3, 1, 0, 0)));
     finds(Break::TraceLacksColumns, traces(limits(2, 1, 0, 0)));
     finds(Break::TraceWithPending, traces(limits(2, 0, 1, 0)));
     finds(Break::TraceOutlivesAlone, traces(limits(3, 1, 0, 0)));

@@ -113,8 +113,18 @@ impl World {
         }
     }
 
+    /// Before a node that does not mirror changes anything: its names go, if it was the source of a resync.
+    pub fn leave_names(&mut self, at: usize) {
+        let limits = self.limits;
+        let has_names = !self.nodes[at].is_nameless;
+        if limits.traces() && has_names && !self.breaks(Break::NamesOutliveResync) {
+            self.nodes[at].drop_names(limits);
+        }
+    }
+
     fn lose_link(&mut self) {
         self.link = Link::Down;
+        self.requests = 0;
         if !self.breaks(Break::AnnouncementsOutliveLink) {
             self.announced.forget_all();
         }
@@ -173,6 +183,7 @@ impl World {
             (value, write.interval, write.is_counted)
         };
         if let Some(value) = value {
+            self.leave_names(owner);
             let limits = self.limits;
             self.nodes[owner].mark_alone(bit(place), limits);
             self.nodes[owner].memory[place] = value;
@@ -185,6 +196,7 @@ impl World {
     pub fn write_alone(&mut self, at: usize, place: usize) {
         self.left.writes -= 1;
         let value = self.draw(0);
+        self.leave_names(at);
         let limits = self.limits;
         self.nodes[at].mark_alone(bit(place), limits);
         self.nodes[at].memory[place] = value;
@@ -226,6 +238,7 @@ impl World {
         if !self.nodes[at].role.leads || self.nodes[at].role.in_sync {
             return;
         }
+        self.leave_names(at);
         let forgets = self.breaks(Break::StartForgetsPaw);
         let node = &mut self.nodes[at];
         if !forgets {
@@ -255,9 +268,12 @@ impl World {
     }
 
     pub fn lose_power(&mut self, at: usize, kept: u8) {
+        let is_source = at == self.owner && self.link == Link::Resync;
         self.lose_node(at);
         let node = &self.nodes[at];
+        self.survived.resumed = is_source && !node.is_nameless && node.marks.durable != 0;
         self.is_excused |= node.is_nameless && node.trace.is_none();
+        self.is_excused |= at == self.owner && self.lacks_barrier;
         self.lost[at] = true;
         self.lost_since_sync[at] = true;
         let node = &mut self.nodes[at];
@@ -296,6 +312,10 @@ impl World {
             self.forget_clients();
             self.operation = None;
             self.nodes[at].waiting = 0;
+        }
+        if self.nodes[at].role.leads && !self.nodes[at].role.in_sync {
+            // Behind the read of the rest.
+            self.leave_names(at);
         }
     }
 

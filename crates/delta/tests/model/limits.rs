@@ -26,7 +26,8 @@ pub enum MarksAlone {
     Durable,
     /// In memory only. So the node has no name on stable storage. Barriers run in sync only.
     InMemory,
-    /// The same, until the node begins a trace. From then on its marks are on stable storage, up to the next resync.
+    /// The same, until the node begins a trace. From then on its marks are on stable storage, up to the next resync. In a resync, barriers
+    /// run once the namespace is across. The rest goes to stable storage with their names, and both count until the node serves alone.
     Traced,
 }
 
@@ -127,6 +128,10 @@ pub enum Break {
     TraceWithPending,
     /// A trace counts in the resync, too.
     TraceOutlivesAlone,
+    /// The name of a barrier in a resync counts when its source serves alone again.
+    NamesOutliveResync,
+    /// The source of a resync makes a write before the secondary has marked its region.
+    ResyncUnannounced,
     /// Operations wait for a barrier under way.
     BarrierHoldsClients,
 }

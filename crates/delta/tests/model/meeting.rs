@@ -60,7 +60,9 @@ impl World {
         } else {
             self.begin_resync();
         }
-        self.tell_interval();
+        if self.has_namespace() || !self.limits.traces() || self.link != Link::Resync {
+            self.tell_interval();
+        }
     }
 
     /// A primary that another one has replaced: its writes in flight stay in PAW, and its operation is rolled back.
@@ -128,6 +130,16 @@ impl World {
         let in_memory = self.breaks(Break::UnionInMemory);
         let writes = !self.limits.in_memory();
         let outlives = self.breaks(Break::TraceOutlivesAlone);
+        self.leave_names(leader);
+        if self.limits.traces() {
+            self.lacks_barrier = true;
+            self.has_new_marks = self.lost[leader];
+            // The primary has the marks that it has asked for.
+            let two = &mut self.nodes[other];
+            (two.marks.columns, two.marks.rest) = ([0; 2], 0);
+            two.barriers.forget_marks();
+            two.coverage = MarkCoverage::after_power_loss(None);
+        }
         let one = &mut self.nodes[leader];
         if !outlives {
             one.end_trace();
@@ -201,7 +213,7 @@ impl World {
         self.survived.traced |= is_base && is_traced;
         if difference == CopyDifference::Everything {
             // Without the marks of the secondary, more is refused.
-            let is_refused = self.limits.is_unasked;
+            let is_refused = self.limits.is_unasked || self.has_new_marks;
             if !both && !self.is_old_copy && !self.is_excused && !is_refused {
                 self.broken = Some(REFUSED);
             }
@@ -219,7 +231,9 @@ impl World {
         if self.link != Link::Resync {
             return;
         }
-        let rest = self.nodes[self.owner].marks.rest;
+        let requests = (0..PLACES).filter(|place| self.requests & bit(*place) != 0);
+        actions.extend(requests.map(Action::FinishRest));
+        let rest = self.nodes[self.owner].marks.rest & !self.requests;
         // A part is compared under its lock, and the record before them.
         let is_free = |place: &usize| rest & bit(*place) != 0 && !self.is_in_flight(*place);
         let places = if rest & bit(RECORD) != 0 {
@@ -228,7 +242,7 @@ impl World {
             0..PARTS
         };
         actions.extend(places.filter(is_free).map(Action::SendRest));
-        if rest == 0 {
+        if rest | self.requests == 0 {
             actions.push(Action::MarkIn);
         }
     }
@@ -236,6 +250,10 @@ impl World {
     /// A place is made equal: its mark moves from the rest to the interval, which only a barrier ends.
     pub fn send_rest(&mut self, place: usize) {
         let owner = self.owner;
+        if self.limits.traces() {
+            self.send_request(place);
+            return;
+        }
         if self.breaks(Break::ResyncForgetsFinishedEarly) {
             let other = self.other();
             self.nodes[other].memory[place] = self.nodes[owner].memory[place];
@@ -243,6 +261,32 @@ impl World {
             self.send_place(place);
         }
         self.nodes[owner].marks.rest &= !bit(place);
+    }
+
+    /// The secondary makes a place equal, and answers. It marks in the interval that it has open.
+    fn send_request(&mut self, place: usize) {
+        let (owner, other) = (self.owner, self.other());
+        self.requests |= bit(place);
+        let value = self.nodes[owner].memory[place];
+        self.read_turn();
+        let breaks = self.limits.breaks;
+        let node = &mut self.nodes[other];
+        node.mark(node.barriers.open(), bit(place), breaks);
+        node.memory[place] = value;
+    }
+
+    /// The primary reads the answer. The place moves from the rest to the interval that is open at this moment.
+    pub fn finish_rest(&mut self, place: usize) {
+        let breaks = self.limits.breaks;
+        self.requests &= !bit(place);
+        let node = &mut self.nodes[self.owner];
+        if breaks != Some(Break::ResyncForgetsFinishedEarly) {
+            node.mark(node.barriers.open(), bit(place), breaks);
+        }
+        node.marks.rest &= !bit(place);
+        if place == RECORD {
+            self.tell_interval();
+        }
     }
 
     pub fn mark_in(&mut self) {
@@ -304,11 +348,15 @@ impl World {
             Action::MarkOut(at) => self.mark_out(at),
             Action::FinishAlone(place) => self.finish_alone(place),
             Action::WriteDown(at) => self.write_down(at),
-            Action::BeginTrace(at) => self.nodes[at].begin_trace(self.limits.breaks),
+            Action::BeginTrace(at) => {
+                self.leave_names(at);
+                self.nodes[at].begin_trace(self.limits.breaks);
+            }
             Action::Connect => self.connect(),
             Action::Recover(place) => self.recover(place),
             Action::Recovered => self.recovered(),
             Action::SendRest(place) => self.send_rest(place),
+            Action::FinishRest(place) => self.finish_rest(place),
             Action::MarkIn => self.mark_in(),
             Action::MarkOther => self.mark_other(),
             Action::TakeOver(at) | Action::Force(at) => self.take_over(at),

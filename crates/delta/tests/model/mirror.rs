@@ -18,14 +18,20 @@ impl World {
         match self.link {
             Link::Synced => !held,
             // The namespace comes first.
-            Link::Resync => !held && self.nodes[self.owner].marks.rest & bit(RECORD) == 0,
+            Link::Resync => !held && self.has_namespace(),
             Link::Down | Link::Recovery(_) => false,
         }
     }
 
+    /// Whether the secondary has the namespace of the resync.
+    pub fn has_namespace(&self) -> bool {
+        self.nodes[self.owner].marks.rest & bit(RECORD) == 0
+    }
+
     /// The parts are alike: the first write goes to the first one.
     pub const fn may_write(&self, place: usize) -> bool {
-        self.left.writes > 0 && (place == 0 || self.left.writes < self.limits.writes)
+        let is_free = self.requests & bit(place) == 0;
+        is_free && self.left.writes > 0 && (place == 0 || self.left.writes < self.limits.writes)
     }
 
     pub fn is_barrier_under_way(&self) -> bool {
@@ -90,7 +96,9 @@ impl World {
         }
         let begins = match self.link {
             Link::Synced => !self.limits.in_memory() || self.nodes[self.other()].role.complete,
-            Link::Resync => !self.limits.in_memory(),
+            Link::Resync => {
+                !self.limits.in_memory() || self.limits.traces() && self.has_namespace()
+            }
             Link::Down | Link::Recovery(_) => false,
         };
         if !begins || self.is_barrier_under_way() || self.left.barriers == 0 {
@@ -198,8 +206,10 @@ impl World {
         self.left.writes -= 1;
         let value = self.draw(0);
         let interval = self.nodes[self.owner].barriers.open();
-        // The source of a resync has no name: nothing counts that it loses.
-        let is_nameless = self.limits.in_memory() && self.link == Link::Resync;
+        // Without barriers in a resync, its source has no name: nothing counts that it loses.
+        let is_nameless = self.limits.in_memory()
+            && self.link == Link::Resync
+            && (!self.limits.traces() || self.breaks(Break::ResyncUnannounced));
         let knows = self.knows(interval, place)
             || is_nameless
             || self.breaks(Break::WriteBeforeAnnouncement);
@@ -370,11 +380,14 @@ impl World {
         let keeps_rest = !self.breaks(Break::RestUndurable);
         let loses_rest = self.breaks(Break::ProgressUndurable);
         let leads = at == self.owner;
-        let is_in_memory = self.limits.in_memory();
+        let (is_in_memory, traces) = (self.limits.in_memory(), self.limits.traces());
         let node = &mut self.nodes[at];
         node.is_nameless = false;
         if leads && keeps_rest && !is_in_memory {
             node.marks.durable |= node.marks.rest;
+        }
+        if leads && keeps_rest && traces {
+            node.marks.durable = node.marks.rest;
         }
         if leads && loses_rest {
             node.marks.durable = 0;

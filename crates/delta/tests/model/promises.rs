@@ -74,6 +74,8 @@ pub enum Sight {
     DeposedBase,
     /// A base of a primary that has lost power and leads on.
     TracedBase,
+    /// The source of a resync loses power, and knows a barrier of that resync.
+    PowerInResync,
 }
 
 impl World {
@@ -89,6 +91,7 @@ impl World {
             (Sight::WaitsInBarrier, barrier && waits),
             (Sight::DeposedBase, self.survived.deposed),
             (Sight::TracedBase, self.survived.traced),
+            (Sight::PowerInResync, self.survived.resumed),
         ];
         let sights = sights.into_iter().filter(|(_, is_seen)| *is_seen);
         seen.extend(sights.map(|(sight, _)| sight));

@@ -69,7 +69,7 @@ pub struct Role {
 pub struct Marks {
     pub columns: [u8; 2],
     pub rest: u8,
-    /// `trace/durable`.
+    /// On stable storage: the trace, or the rest that goes with the names.
     pub durable: u8,
 }
 
@@ -165,6 +165,12 @@ pub struct World {
     pub told: Option<Interval>,
     pub writes: [Option<Write>; PARTS],
     pub operation: Option<Operation>,
+    /// Places that a resync has sent, and whose answer is not read. Each of them is locked.
+    pub requests: u8,
+    /// No barrier has been complete since the last resync began: the marks of the secondary begin there.
+    pub lacks_barrier: bool,
+    /// The source of that resync had lost its power before: neither node has marks of the time before, until a barrier is complete.
+    pub has_new_marks: bool,
     /// The last value, sync and barrier.
     pub drawn: [u8; 3],
     /// The nodes that have lost power since they reached the last barrier that was complete.
@@ -187,6 +193,8 @@ pub struct Survived {
     pub deposed: bool,
     /// By a trace.
     pub traced: bool,
+    /// By the rest of a resync: its source has just lost its power.
+    pub resumed: bool,
 }
 
 /// A step of the model.
@@ -219,6 +227,8 @@ pub enum Action {
     Recover(usize),
     Recovered,
     SendRest(usize),
+    /// The primary reads the answer: the place is equal.
+    FinishRest(usize),
     MarkIn,
     MarkOther,
     TakeOver(usize),
@@ -342,6 +352,7 @@ impl Node {
             self.names = BarrierNames::default();
             self.is_nameless = true;
             self.trace = None;
+            self.marks.durable = 0;
             if limits.breaks != Some(Break::AttemptOutlivesSync) {
                 self.barriers.end_attempt();
             }
@@ -381,6 +392,9 @@ impl World {
             told: None,
             writes: [None; PARTS],
             operation: None,
+            requests: 0,
+            lacks_barrier: false,
+            has_new_marks: false,
             drawn: [0; 3],
             lost: [false; 2],
             lost_since_sync: [false; 2],
@@ -485,6 +499,7 @@ impl World {
         }
         node.coverage.drop_through(through);
         if leads {
+            (self.lacks_barrier, self.has_new_marks) = (false, false);
             self.lost = self.lost_since_sync;
             if !self.breaks(Break::AnnouncedForOldInterval) {
                 self.announced.forget_through(through);
@@ -494,6 +509,9 @@ impl World {
 
     /// The rest of the primary is on stable storage, and the secondary needs none.
     fn end_rest(&mut self, at: usize) {
+        if self.limits.in_memory() {
+            return;
+        }
         let marks = &mut self.nodes[at].marks;
         if at != self.owner {
             marks.rest = 0;
