@@ -47,7 +47,9 @@ mod readers;
 mod region_marks;
 mod requests;
 mod rest;
+mod rest_copy;
 mod resync_part;
+mod resync_rest;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -177,7 +179,7 @@ impl DeltaTracker {
         let (file, left_trace) = tables.trace;
         let trace = Trace::open(file, left_trace.as_ref())?;
         let traced = Trace::base_of(left_trace.as_ref(), has_rest);
-        let delta = Delta::left(traced, left, &mut kept);
+        let delta = Delta::left(traced, left, tables.rest, &mut kept);
         if traced.is_some() {
             trace.note_begin_of_rest();
         }
@@ -253,6 +255,8 @@ impl DeltaTracker {
         let mut state = self.state();
         match std::mem::take(&mut state.delta) {
             Delta::Alone(alone) if alone.lead.led == led => state.delta = Delta::Alone(alone),
+            // Without this rest, no barrier is a base.
+            Delta::Alone(_) => self.end_in(&mut state, RestEnd::Lost),
             _ if has_lost_power => self.begin_after_power_loss(&mut state, led),
             Delta::Following(following) => {
                 self.end_in(&mut state, RestEnd::Contained);
@@ -266,7 +270,6 @@ impl DeltaTracker {
                 }
             }
             Delta::Off => self.end_in(&mut state, RestEnd::Contained),
-            Delta::Alone(_) => self.end_in(&mut state, RestEnd::Lost),
         }
     }
 
@@ -362,6 +365,7 @@ impl DeltaTracker {
     /// # Errors
     /// If the disk fails, or is full and cannot end a trace. Then the operation must not be applied.
     pub fn note_operation(&self, osn: Osn, plan: &Plan) -> Result<(), StoreError> {
+        self.intervals.before_change()?;
         let mut state = self.state();
         if self.intervals.is_stale() {
             self.intervals.settle();
@@ -437,6 +441,7 @@ impl ByteObserver for DeltaTracker {
     ) -> Result<(), StoreError> {
         let is_forgotten =
             matches!(change.edit, ByteEdit::Write { .. }) && is_active(Mutant::DeltaForgetsWrites);
+        self.intervals.before_change()?;
         let bytes = change.edit.range();
         let is_alone = self.note_change(change.ino, &bytes, !is_forgotten);
         self.trace.before_change(change.ino, &bytes, is_alone)

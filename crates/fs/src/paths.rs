@@ -28,6 +28,8 @@ pub const MARK_FILES: [&str; 2] = ["tables/marks.0", "tables/marks.1"];
 pub const BARRIER_FILE: &str = "tables/barrier";
 /// The places that a node which serves alone may have changed.
 pub const TRACE_FILE: &str = "tables/trace";
+/// The rest of the source of a resync, with the names of its last barrier: two copies, in turn.
+pub const REST_FILES: [&str; 2] = ["tables/rest.0", "tables/rest.1"];
 /// The list of the change readers.
 pub const READERS_FILE: &str = "tables/readers";
 /// The tables of the marks of the change readers: two for each.

@@ -256,6 +256,14 @@ mutants! {
     NewInodeBelowLimit,
     /// The source of a resync keeps its trace (P28).
     TraceOutlivesAlone,
+    /// The name of a barrier in a resync counts without the rest of its source (P30).
+    RestNotKept,
+    /// It counts before the rest is on stable storage (P30).
+    RestUnsyncedAtBarrier,
+    /// It counts when the source of the resync serves alone again (P30).
+    NamesOutliveResync,
+    /// The source of a resync makes a mirrored write beside its announcement (P30).
+    ResyncUnannounced,
     /// The keys of mirrored operations are not in the columns (P27).
     KeysNotInColumns,
     /// A change reader that confirms a point loses the marks of later changes, too (P34).

@@ -32,9 +32,10 @@ use lockstep_types::Ino;
 use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
-use super::barrier_file::{BarrierFile, LeftNames};
+use super::barrier_file::{BarrierFile, LeftNames, NameStanding};
 use super::kept_column::{ColumnWords, KeptColumn};
 use super::region_marks::RegionNotes;
+use super::rest_copy::CopiedRest;
 use super::resync_part::ChangedRecords;
 use super::table::MarkTable;
 use super::trace_file::TracedIntervals;
@@ -51,8 +52,8 @@ struct IntervalState {
     live_after: Option<Interval>,
     /// How often coverage was lost.
     losses: u64,
-    /// The names are hidden: this node has served alone since its last barrier, or is about to.
-    is_hidden: bool,
+    /// The names on stable storage. Hidden: this node has served alone since its last barrier, or is about to.
+    standing: NameStanding,
 }
 
 /// The marks that the last process has left beside the columns.
@@ -84,6 +85,10 @@ pub(crate) struct IntervalMarks {
     pending: PendingClears,
     /// Coverage was lost, and the headers do not say so yet.
     is_stale: AtomicBool,
+    /// The names must be hidden before the next change of this node.
+    must_hide: AtomicBool,
+    /// The copy of the rest for the names of the sync that runs.
+    copied: Mutex<CopiedRest>,
     /// The used part of the fuller table, in thousandths.
     fill: AtomicU32,
 }
@@ -132,8 +137,12 @@ impl IntervalState {
             coverage: live_after.map_or(MarkCoverage::after_power_loss(None), MarkCoverage::since),
             live_after,
             losses: 0,
-            is_hidden: false,
+            standing: NameStanding::Plain,
         }
+    }
+
+    fn is_hidden(&self) -> bool {
+        self.standing == NameStanding::Hidden
     }
 
     /// The words that the header of a column is to have.
@@ -191,11 +200,11 @@ impl IntervalMarks {
         let known = left.that_count(live_after.is_some());
         if known != left.names {
             // A name that is left there counts only with the coverage of a later process, which begins above that name.
-            let _left = names.lock().write(known).is_err();
+            let _left = names.lock().forget().is_err();
         }
         let marks = Self {
             state: Mutex::new(IntervalState {
-                is_hidden: left.are_hidden(),
+                standing: left.standing,
                 ..IntervalState::of(known, columns, live_after)
             }),
             tables: Mutex::new([first, second]),
@@ -206,6 +215,8 @@ impl IntervalMarks {
             mirroring: AtomicU64::new(0),
             pending: PendingClears::default(),
             is_stale: AtomicBool::new(false),
+            must_hide: AtomicBool::new(false),
+            copied: Mutex::default(),
             fill: AtomicU32::new(0),
         };
         if live_after.is_none() {
@@ -421,8 +432,11 @@ impl IntervalMarks {
             .store(state.live_after.is_some(), Ordering::Release);
         match event {
             BarrierEvent::MirroringBegun { .. } => self.set_mirroring(true),
-            BarrierEvent::FollowingBegun { .. } | BarrierEvent::MirroringEnded => {
+            BarrierEvent::MirroringEnded => self.set_mirroring(false),
+            BarrierEvent::FollowingBegun { .. } => {
                 self.set_mirroring(false);
+                // A secondary changes nothing alone.
+                self.must_hide.store(false, Ordering::Release);
             }
             _ => {}
         }
@@ -477,9 +491,32 @@ impl IntervalMarks {
         if self.machine(BarrierMachine::syncing) != Some(names) {
             return Ok(false);
         }
-        file.write(names)?;
-        self.state.lock().is_hidden = false;
+        let rest = std::mem::take(&mut *self.copied.lock()).0;
+        let rest = rest.filter(|_| !is_active(Mutant::RestNotKept));
+        let standing = file.write_reached(names, rest)?;
+        self.state.lock().standing = standing;
         Ok(true)
+    }
+
+    /// The names of the sync that begins get this copy of the rest.
+    pub fn keep_copy(&self, rest: CopiedRest) {
+        *self.copied.lock() = rest;
+    }
+
+    /// This node mirrors no more, and has been the source of a resync or may have been: the next change of its copy hides the names first.
+    /// Changes memory only.
+    pub fn serve_alone(&self) {
+        let is_left_out = is_active(Mutant::NamesOutliveResync);
+        self.must_hide.store(!is_left_out, Ordering::Release);
+    }
+
+    /// Hides the names, if that must be before a change.
+    pub fn before_change(&self) -> Result<(), StoreError> {
+        if !self.must_hide.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let hidden = self.hide_names();
+        hidden.inspect_err(|error| self.names.poison(error))
     }
 
     /// Notes that the last barrier is complete, before its marks are dropped ([`Self::drop_columns`]).
@@ -487,7 +524,7 @@ impl IntervalMarks {
         let file = self.names.lock();
         let (names, is_hidden) = {
             let mut state = self.state.lock();
-            (state.machine.take_complete(), state.is_hidden)
+            (state.machine.take_complete(), state.is_hidden())
         };
         match names {
             Some(names) if is_hidden => file.hide(names),
@@ -502,23 +539,25 @@ impl IntervalMarks {
         let names = {
             let mut state = self.state.lock();
             state.machine.end_attempt();
-            state.is_hidden = true;
+            state.standing = NameStanding::Hidden;
             state.machine.names()
         };
-        file.hide(names)
+        file.hide(names)?;
+        self.must_hide.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Whether this node has served alone since its last barrier, or is about to.
     pub fn are_hidden(&self) -> bool {
-        self.state.lock().is_hidden
+        self.state.lock().is_hidden()
     }
 
     /// The names count after a loss of power again: the source of a resync has the marks of all changes that this node has made alone.
     pub fn reveal_names(&self) -> Result<(), StoreError> {
         let file = self.names.lock();
         let names = self.machine(BarrierMachine::names);
-        file.write(names)?;
-        self.state.lock().is_hidden = false;
+        let standing = file.write_reached(names, None)?;
+        self.state.lock().standing = standing;
         Ok(())
     }
 
@@ -527,10 +566,11 @@ impl IntervalMarks {
         self.lose_coverage();
         self.settle();
         let file = self.names.lock();
-        file.write(BarrierNames::default())?;
+        file.forget()?;
         let mut state = self.state.lock();
         state.machine.forget_names();
-        state.is_hidden = false;
+        state.standing = NameStanding::Plain;
+        self.must_hide.store(false, Ordering::Release);
         Ok(())
     }
 }
@@ -540,12 +580,13 @@ impl IntervalMarks {
     /// The account of this node. `has_rest`: the delta has each change that the columns lack.
     pub(super) fn account(&self, has_rest: bool) -> MarkAccount {
         let state = self.state.lock();
-        let knows_changes = !state.is_hidden || state.live_after.is_some() || has_rest;
+        let knows_changes = !state.is_hidden() || state.live_after.is_some() || has_rest;
         let known = state.machine.known().filter(|_| knows_changes);
         MarkAccount {
             known: known.collect(),
             covered_after: state.live_after,
-            served_alone: state.is_hidden,
+            // The rest of the source of a resync is its own, too.
+            served_alone: state.standing != NameStanding::Plain,
         }
     }
 

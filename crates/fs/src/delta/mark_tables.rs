@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use lockstep_types::backing::Backing;
 
-use super::barrier_file::{BarrierFile, LeftNames};
+use super::barrier_file::{BarrierFile, LeftNames, NameStanding};
+use super::kept::DeltaWords;
+use super::rest_copy::RestCopy;
 use super::table::{MarkTable, MarkTableSizes};
 use super::trace_file::{LeftTrace, TraceFile};
 use crate::error::StoreError;
@@ -17,6 +19,8 @@ pub struct MarkTables {
     pub(super) columns: [MarkTable; 2],
     pub(super) names: (BarrierFile, LeftNames),
     pub(super) trace: (TraceFile, Option<LeftTrace>),
+    /// The rest of the source of a resync that has lost its power.
+    pub(super) rest: Option<RestCopy>,
 }
 
 impl MarkTables {
@@ -31,13 +35,26 @@ impl MarkTables {
     ) -> Result<Self, StoreError> {
         let open = |path, slots| MarkTable::open(backing.as_ref(), path, slots, last_use);
         let [first, second] = MARK_FILES;
+        let delta = open(DELTA_FILE, sizes.delta_slots)?;
+        let is_of_lost_run = last_use.last_boot.is_some_and(|last| last != last_use.boot);
+        let is_lost = is_of_lost_run || !delta.has_kept_words::<DeltaWords>();
+        let (file, mut names) = BarrierFile::open(Arc::clone(backing))?;
+        let rest = match names.standing {
+            NameStanding::WithRest(number) if is_lost => {
+                let rest = file.read_rest(number)?;
+                names.is_rest_lost = rest.is_none();
+                rest
+            }
+            _ => None,
+        };
         Ok(Self {
-            delta: open(DELTA_FILE, sizes.delta_slots)?,
+            delta,
+            rest,
             columns: [
                 open(first, sizes.column_slots)?,
                 open(second, sizes.column_slots)?,
             ],
-            names: BarrierFile::open(Arc::clone(backing))?,
+            names: (file, names),
             trace: TraceFile::open(Arc::clone(backing), sizes.column_slots, last_use)?,
         })
     }

@@ -168,6 +168,16 @@ impl ResyncPart {
         open.map_or_else(Vec::new, |open| open.iter().collect())
     }
 
+    /// The files with which a walk is not done.
+    pub fn open_files(&self) -> impl Iterator<Item = Ino> {
+        self.open.keys().copied()
+    }
+
+    /// Whether the times of any file may differ.
+    pub const fn has_all_times(&self) -> bool {
+        self.all_times
+    }
+
     /// Whether this record was sent, and may not have arrived.
     pub fn has_sent(&self, key: &Vec<u8>) -> bool {
         self.sent.keys.contains(key)

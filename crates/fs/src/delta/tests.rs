@@ -25,6 +25,7 @@ fn tables_of(delta: MarkTable) -> MarkTables {
         columns: [256, 256].map(MarkTable::in_memory),
         names: BarrierFile::open(Arc::clone(&backing)).unwrap(),
         trace: TraceFile::open(backing, 64, LastUse::of_test()).unwrap(),
+        rest: None,
     }
 }
 

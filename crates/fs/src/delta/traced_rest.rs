@@ -16,6 +16,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use super::changes::replicated_keys;
 use super::kept::{KeptDelta, LeftChanges};
 use super::kept_column::KeptColumn;
+use super::rest_copy::RestCopy;
 use super::resync_part::{ChangedRecords, ResyncPart};
 use super::trace::{Trace, TraceSubject};
 use super::trace_file::LeftTrace;
@@ -167,15 +168,17 @@ fn is_inode(key: &[u8]) -> bool {
 }
 
 impl Delta {
-    /// The delta that the last process has left: by the trace of use, or by the table.
+    /// The delta that the last process has left: by the trace of use, by the table, or by the copy of its rest.
     pub(super) fn left(
         traced: Option<&LeftTrace>,
         left: Option<LeftChanges>,
+        copy: Option<RestCopy>,
         kept: &mut KeptDelta,
     ) -> Self {
-        match (traced, left) {
-            (Some(traced), _) => Self::Alone(rest_of(traced, kept)),
-            (None, Some(left)) => Self::Alone(Alone {
+        match (traced, left, copy) {
+            (Some(traced), ..) => Self::Alone(rest_of(traced, kept)),
+            (None, None, Some(copy)) => Self::Alone(copy.into_rest(kept)),
+            (None, Some(left), _) => Self::Alone(Alone {
                 records: ChangedRecords {
                     keys: left.keys.into_iter().collect(),
                     all: left.all_records,
@@ -183,7 +186,7 @@ impl Delta {
                 resync: ResyncPart::left(left.rest, left.lacks_namespace, left.has_walked),
                 ..Alone::of(left.lead)
             }),
-            (None, None) => Self::Off,
+            (None, None, None) => Self::Off,
         }
     }
 }

@@ -89,15 +89,19 @@ impl BarrierAccess<'_> {
 /// Stable storage.
 impl BarrierAccess<'_> {
     /// Puts everything that was changed before the call on stable storage: content with its names, removals, the log, and a
-    /// checkpoint, which has sizes and times. Operations go on meanwhile.
+    /// checkpoint, which has sizes and times. Operations go on meanwhile. The names that are noted next get a copy of the rest of before,
+    /// which goes to stable storage with them (P30).
     ///
     /// # Errors
     /// If the disk fails, which poisons the store (P16), or is full.
     pub fn make_stable(self) -> Result<(), StoreError> {
-        if is_active(Mutant::BarrierBeforeSync) {
-            return Ok(());
+        // Before the sync: a change that the copy lacks is covered by that.
+        let rest = self.store.delta.copy_rest();
+        if !is_active(Mutant::BarrierBeforeSync) {
+            self.store.sync_everything_logged()?;
         }
-        self.store.sync_everything_logged()
+        self.marks.keep_copy(rest);
+        Ok(())
     }
 
     /// Notes the names of a sync that is over, on stable storage. Everything up to them is there ([`Self::make_stable`]). Returns
@@ -120,6 +124,11 @@ impl BarrierAccess<'_> {
             TraceAccess::of(self.store).end()?;
         }
         self.on_disk(IntervalMarks::hide_names)
+    }
+
+    /// This primary mirrors no more: its next change calls [`Self::hide_names`] first, in whichever thread. Changes memory only.
+    pub fn serve_alone(self) {
+        self.marks.serve_alone();
     }
 
     /// Takes [`Self::hide_names`] back: the source of a resync has asked for the marks of this node, and has them in its rest.

@@ -30,6 +30,7 @@ impl<'a> TraceAccess<'a> {
     pub fn begin(self) -> Result<bool, StoreError> {
         let disk = self.store.content.disk();
         disk.check_not_poisoned()?;
+        self.store.delta.barriers().before_change()?;
         let begun = self.store.metadata_log.begin_trace(self.store.tree());
         disk.poison_unless_full(begun)
     }

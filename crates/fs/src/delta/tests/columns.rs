@@ -74,6 +74,7 @@ impl Tables {
             columns: [table(1), table(2)],
             names: BarrierFile::open(self.disk.mount()).unwrap(),
             trace: TraceFile::open(self.disk.mount(), 64, last_use).unwrap(),
+            rest: None,
         })
         .unwrap()
     }
