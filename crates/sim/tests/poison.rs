@@ -26,6 +26,8 @@ mod put_back;
 mod restarted;
 #[path = "poison/resumed.rs"]
 mod resumed;
+#[path = "poison/resync_power.rs"]
+mod resync_power;
 #[path = "poison/steps.rs"]
 mod steps;
 #[path = "poison/store.rs"]

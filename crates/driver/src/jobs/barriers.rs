@@ -9,8 +9,9 @@
 //! connection is lost and it waits to be sent again. The machine counts all of them as one operation, which ends when
 //! [`Core::is_over_below`] says so. No operation does anything for a barrier, and none waits for one.
 //!
-//! No number counts the requests of a resync or of a recovery. No barrier begins before the nodes are in sync, and one under way ends
-//! with the sync, so no resync runs beside a barrier. A recovery may run beside one. Its ranges are those of writes in
+//! No number counts the requests of a resync or of a recovery. *A resync* needs none: a place leaves the rest with the answer of the
+//! secondary, for the interval that is open then (P30). Barriers run from the begin of its content on, when all writes that were admitted
+//! before are in the rest ([`Barriers::content_begun`]). *A recovery* may run beside a barrier. Its ranges are those of writes in
 //! flight, which hold the drain up; of writes that are over, whose bytes the other node gets once more; and of writes of the previous
 //! process, of which no barrier of this process is under way.
 //!
@@ -18,7 +19,8 @@
 //! - The core's lock is held for decisions in memory only. The worker holds no lock while it waits for the disk, but for the short
 //!   note of a name.
 //! - A word to the secondary goes over a connection only once the secondary has said over that connection that its copy is
-//!   complete. So a copy that has lost power notes no barrier before it is equal again.
+//!   complete, or once a resync over that connection has come to the content. So a copy that has lost power notes no barrier before the
+//!   primary has in its rest all that the copy lacks.
 //! - A name is noted and forgotten under one lock: a sync that was begun before brings no forgotten name back.
 //!
 //! Lock order: core, `state`, the machine of the store. `noting` is taken before the machine's lock, and never under the core's.
@@ -37,6 +39,7 @@ use lockstep_repl::message::Message;
 use lockstep_repl::state::State;
 use lockstep_sums::SummedBytes;
 use lockstep_types::Osn;
+use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
@@ -62,8 +65,10 @@ struct BarrierTurn {
 /// The state of the barriers of a session, in memory.
 #[derive(Default)]
 struct BarrierWork {
-    /// The nodes are in sync, or their connection was lost in sync.
+    /// The nodes are in sync, or their connection was lost in sync, or a resync has come to the content.
     mirrors: bool,
+    /// The connection over which a resync has come to the content.
+    resynced_on: Option<ConnectionId>,
     /// The operations that are not over yet.
     draining: Option<BarrierTurn>,
     /// The interval of the last turn since the nodes are in sync, and its moment on the host's clock.
@@ -128,22 +133,48 @@ impl Barriers {
     pub fn entered(self: &Arc<Self>, entered: State) {
         match entered {
             State::Synced => self.begin_mirroring(),
-            State::Paused | State::Frozen | State::CatchingUp => {}
+            State::Paused
+            | State::Frozen
+            | State::CatchingUp
+            | State::ResyncContent
+            | State::EnteringSync => {}
             _ => self.end_mirroring(),
         }
         match entered {
-            State::Synced => self.announcements.set_mirroring(true),
-            State::Paused | State::Frozen | State::CatchingUp | State::LeavingSync => {}
+            State::ResyncContent if is_active(Mutant::ResyncUnannounced) => {}
+            State::Synced | State::ResyncContent => self.announcements.set_mirroring(true),
+            State::Paused
+            | State::Frozen
+            | State::CatchingUp
+            | State::EnteringSync
+            | State::LeavingSync => {}
             // The names are hidden on stable storage, or the disk has failed.
             _ => self.announcements.set_mirroring(false),
         }
         if entered == State::OutOfSync {
             // Also of a resync that has lost its connection.
             self.engine.store.barriers().note_keys_in_columns(false);
+            self.engine.store.barriers().serve_alone();
         }
     }
 
-    /// The nodes are in sync. A barrier under way goes on over a lost connection.
+    /// A resync over this connection has come to the content, and each write that was admitted before is in the rest.
+    pub fn content_begun(self: &Arc<Self>, connection: ConnectionId) {
+        let core = self.replication.core.lock();
+        // No resync ends, as long as the core's lock is held.
+        if core.state() != State::ResyncContent || self.replication.peer.get(connection).is_none() {
+            return;
+        }
+        self.begin_mirroring();
+        self.state.lock().resynced_on = Some(connection);
+    }
+
+    /// Whether the secondary may hear of barriers over this connection.
+    fn may_tell(&self, connection: &ActiveConnection) -> bool {
+        connection.has_complete_peer() || self.state.lock().resynced_on == Some(connection.id)
+    }
+
+    /// The nodes are in sync, or a resync has come to the content. A barrier under way goes on over a lost connection.
     fn begin_mirroring(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.mirrors, true) {
@@ -183,7 +214,7 @@ impl Barriers {
             return;
         }
         let connection = self.replication.peer.current();
-        let Some(connection) = connection.filter(|found| found.has_complete_peer()) else {
+        let Some(connection) = connection.filter(|found| self.may_tell(found)) else {
             return;
         };
         self.announcements.go_on();
@@ -193,7 +224,11 @@ impl Barriers {
             let core = self.replication.core.lock();
             // No operation goes over another connection, as long as the core's lock is held.
             let is_standing = self.replication.peer.get(connection.id).is_some();
-            if core.state() != State::Synced || !is_standing {
+            let has_both = matches!(
+                core.state(),
+                State::Synced | State::ResyncContent | State::EnteringSync
+            );
+            if !has_both || !is_standing {
                 return;
             }
             let mut state = self.state.lock();
@@ -353,7 +388,7 @@ impl Barriers {
         if self.replication.state().is_secondary() {
             self.replication
                 .reply(&*connection.sender, message, Delivery::Post);
-        } else if connection.has_complete_peer() {
+        } else if self.may_tell(&connection) {
             self.replication.send(
                 connection.id,
                 message,

@@ -413,6 +413,7 @@ impl ResyncJobs {
     fn send_content(&self, peer: &RemotePeer) -> Result<Event, ResyncError> {
         // Writes that the core admitted before all were mirrored, and that have not begun.
         add_writes_to_delta(&self.engine.store, self.content.admitted_writes());
+        self.barriers.content_begun(peer.connection.id);
         let locks = self.core_locks(peer);
         let (store, base) = (&self.engine.store, Some(self.base_of(peer)));
         let view = store.tree();
@@ -454,7 +455,9 @@ impl ResyncJobs {
         } else {
             barriers.note_keys_in_columns(true);
             delta.keep_in_columns();
-            // From here on the secondary gets what this node may lose with its power (rule P28).
+            // From here on the secondary gets what this node may lose with its power (rule P28). A barrier in the content gives the
+            // names back (rule P30).
+            barriers.hide_names()?;
             TraceAccess::of(&self.engine.store).end()?;
         }
         Ok(start)

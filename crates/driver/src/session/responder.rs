@@ -7,6 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_fs::{OpError, Store, StoreError};
 use lockstep_repl::core::Event;
@@ -77,6 +78,8 @@ pub(crate) struct Responder {
     barriers: Arc<Barriers>,
     /// The greeting of the connection of the moment.
     greeted: Mutex<Greeted>,
+    /// A resync over that connection has given this copy the namespace.
+    has_namespace: AtomicBool,
 }
 
 impl Responder {
@@ -91,6 +94,7 @@ impl Responder {
             base,
             barriers,
             greeted: Mutex::default(),
+            has_namespace: AtomicBool::new(false),
         }
     }
 
@@ -99,6 +103,14 @@ impl Responder {
     pub fn begin(&self, is_durable: bool) {
         let words = self.replication.engine.role_file.words();
         *self.greeted.lock() = Greeted { words, is_durable };
+        self.has_namespace.store(false, Ordering::Release);
+    }
+
+    /// Whether this copy may reach a barrier: it is in sync, or a resync over the connection of the moment has given it the namespace. The
+    /// primary names in its rest what the copy lacks besides (rule P30).
+    pub fn may_reach_barrier(&self) -> bool {
+        self.replication.engine.role_file.state().is_in_sync()
+            || self.has_namespace.load(Ordering::Acquire)
     }
 
     fn happened(&self, trigger: Trigger) {
@@ -204,6 +216,7 @@ impl Responder {
             store.barriers().reveal_names()?;
         }
         store.delta().end();
+        self.has_namespace.store(false, Ordering::Release);
         let own = self.base.own_bytes();
         self.base.begin_resync(base.is_some());
         self.happened(Trigger::MarkedOutOfSync);
@@ -235,7 +248,9 @@ impl Responder {
         self.replication
             .engine
             .role_file
-            .note_base(generation, base)
+            .note_base(generation, base)?;
+        self.has_namespace.store(true, Ordering::Release);
+        Ok(())
     }
 
     fn mark_in_sync(&self, verifier: WriteVerifier) -> Result<Response, ResponseError> {

@@ -16,7 +16,7 @@ use lockstep_fs::paths::{block_sums_owner, content_owner, is_lost_found};
 const INVARIANT: &str = "leaks";
 
 /// The files of a usable store in use, besides content.
-const FILES: [&str; 18] = [
+const FILES: [&str; 20] = [
     "contact",
     "format.json",
     "log/intent.0",
@@ -32,6 +32,8 @@ const FILES: [&str; 18] = [
     "tables/marks.0",
     "tables/marks.1",
     "tables/paw",
+    "tables/rest.0",
+    "tables/rest.1",
     "tables/saw",
     "tables/sums",
     "tables/times",

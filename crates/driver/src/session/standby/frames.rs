@@ -119,9 +119,9 @@ impl StandbySession {
         self.answer(sender, pong);
     }
 
-    /// A copy that is not complete reaches no barrier: it may lack what the primary takes for done on both nodes.
+    /// Another copy may lack what the primary takes for done on both nodes.
     fn receive_barrier(&self, message: BarrierMessage) {
-        if self.engine.role_file.state().is_in_sync() {
+        if self.responder.may_reach_barrier() {
             self.barriers.receive(message);
         }
     }
