@@ -35,6 +35,8 @@ mod narrow;
 mod properties;
 #[path = "store/recovery.rs"]
 mod recovery;
+#[path = "store/resync_rest.rs"]
+mod resync_rest;
 #[path = "store/steps.rs"]
 mod steps;
 #[path = "store/trace.rs"]

@@ -178,6 +178,8 @@ impl Barriers {
     fn begin_mirroring(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.mirrors, true) {
+            // The word of a barrier that began in the resync goes again.
+            state.told_on = None;
             return;
         }
         (state.turned, state.has_base) = (None, false);
