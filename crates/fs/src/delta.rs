@@ -157,6 +157,8 @@ pub struct DeltaTracker {
     intervals: IntervalMarks,
     /// The rest on stable storage.
     trace: Trace,
+    /// The rest of this process has begun with the copy at a barrier, after a loss of power.
+    begins_with_copy: bool,
 }
 
 /// The delta, and the job of a resync that may take from it.
@@ -179,6 +181,7 @@ impl DeltaTracker {
         let (file, left_trace) = tables.trace;
         let trace = Trace::open(file, left_trace.as_ref())?;
         let traced = Trace::base_of(left_trace.as_ref(), has_rest);
+        let begins_with_copy = tables.rest.is_some();
         let delta = Delta::left(traced, left, tables.rest, &mut kept);
         if traced.is_some() {
             trace.note_begin_of_rest();
@@ -203,6 +206,7 @@ impl DeltaTracker {
             }),
             intervals,
             trace,
+            begins_with_copy,
         })
     }
 

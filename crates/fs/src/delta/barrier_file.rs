@@ -74,7 +74,7 @@ impl NameStanding {
 }
 
 /// The names of a file that was opened.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeftNames {
     /// The names, whether they count or not.
     pub names: BarrierNames,

@@ -42,6 +42,13 @@ impl DeltaTracker {
 }
 
 /// After a loss of power.
+impl DeltaTracker {
+    /// Whether the rest of this process has begun with a copy. The writes under way then are in it, or the other node has their marks.
+    pub(crate) const fn begins_with_copy(&self) -> bool {
+        self.begins_with_copy
+    }
+}
+
 impl RestCopy {
     /// The rest of a node that has lost its power.
     pub fn into_rest(self, kept: &mut KeptDelta) -> Alone {

@@ -53,9 +53,9 @@ impl<'a> TraceAccess<'a> {
         self.trace.is_active()
     }
 
-    /// Whether the rest of this process has begun with the trace, after a loss of power. The trace names the writes that were under way,
-    /// too.
+    /// Whether the rest of this process has begun on stable storage, after a loss of power: with the trace, which names the writes that were
+    /// under way, too, or with the copy at a barrier of a resync. Then the other node has marks of these writes.
     pub fn begins_rest(self) -> bool {
-        self.trace.begins_rest()
+        self.trace.begins_rest() || self.store.delta.begins_with_copy()
     }
 }

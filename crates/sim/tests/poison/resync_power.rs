@@ -158,6 +158,7 @@ fn a_resync_goes_on_after_each_loss_of_power() {
     let mut cluster = behind_barrier(true);
     lose_power(&mut cluster, PRIMARY, Kept::Nothing);
     cluster.start(PRIMARY);
+    until(&mut cluster, "serves", |cluster| cluster.serves(PRIMARY));
     slow_down(&mut cluster);
     until(&mut cluster, "more is compared", |cluster| {
         compared(cluster).is_some_and(|(done, _)| done >= 2 * PART)
