@@ -57,7 +57,7 @@ const SCRIPTED: [Mutant; 47] = [
     Mutant::ColumnsUnsyncedAlone,
     Mutant::NewInodeBelowLimit,
     Mutant::TraceOutlivesAlone,
-    Mutant::RestNotKept,
+    Mutant::RestLacksContent,
     Mutant::RestUnsyncedAtBarrier,
     Mutant::NamesOutliveResync,
     Mutant::ResyncUnannounced,

@@ -256,8 +256,8 @@ mutants! {
     NewInodeBelowLimit,
     /// The source of a resync keeps its trace (P28).
     TraceOutlivesAlone,
-    /// The name of a barrier in a resync counts without the rest of its source (P30).
-    RestNotKept,
+    /// The rest beside the name of a barrier in a resync lacks the content that is left (P30).
+    RestLacksContent,
     /// It counts before the rest is on stable storage (P30).
     RestUnsyncedAtBarrier,
     /// It counts when the source of the resync serves alone again (P30).

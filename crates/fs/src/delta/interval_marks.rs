@@ -492,7 +492,6 @@ impl IntervalMarks {
             return Ok(false);
         }
         let rest = std::mem::take(&mut *self.copied.lock()).0;
-        let rest = rest.filter(|_| !is_active(Mutant::RestNotKept));
         let standing = file.write_reached(names, rest)?;
         self.state.lock().standing = standing;
         Ok(true)

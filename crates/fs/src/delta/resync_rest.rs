@@ -4,6 +4,7 @@
 //! other node has marked, so such a copy needs a base by a barrier.
 
 use lockstep_types::Ino;
+use lockstep_types::mutants::{Mutant, is_active};
 
 use super::kept::KeptDelta;
 use super::rest_copy::{CopiedRest, RestCopy};
@@ -21,9 +22,11 @@ impl DeltaTracker {
         };
         let kept = &state.kept;
         let mut bytes = Vec::new();
-        kept.kept
-            .marks
-            .each(|ino, run| bytes.push((ino.get(), run.start, run.end)));
+        if !is_active(Mutant::RestLacksContent) {
+            kept.kept
+                .marks
+                .each(|ino, run| bytes.push((ino.get(), run.start, run.end)));
+        }
         let mut records = alone.resync.with_sent(&alone.records);
         // A file that is not done may differ in its size and times.
         records

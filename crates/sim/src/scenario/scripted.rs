@@ -128,6 +128,13 @@ impl ScriptedCluster {
         self.stop(side, Stop::Power);
     }
 
+    /// Cuts the power of a node that is running. The disk keeps these of the unsynced changes.
+    pub fn cut_power_with(&mut self, side: Side, survivors: Survivors, seed: u64) {
+        let planned = &mut self.nodes.of_mut(side).planned;
+        planned.loss = Some((survivors, seed));
+        self.stop(side, Stop::Power);
+    }
+
     /// Promotes a node while the other one is down. Returns whether the node agrees.
     pub fn promote(&mut self, side: Side) -> Result<bool, String> {
         self.injector.operator.promote(side, false)
