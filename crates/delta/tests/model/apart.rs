@@ -3,7 +3,9 @@
 use lockstep_delta::{BarrierEvent, BarrierMachine, Interval, MarkCoverage};
 
 use crate::limits::{Break, Hands, Limits};
-use crate::world::{Action, Here, Link, Marks, PARTS, PLACES, RECORD, Saved, There, World, bit};
+use crate::world::{
+    Action, Here, Link, Marks, PARTS, PLACES, RECORD, Resynced, Saved, There, World, bit,
+};
 
 impl World {
     pub fn apart_actions(&self, actions: &mut Vec<Action>) {
@@ -271,9 +273,9 @@ impl World {
         let is_source = at == self.owner && self.link == Link::Resync;
         self.lose_node(at);
         let node = &self.nodes[at];
-        self.survived.resumed = is_source && !node.is_nameless && node.marks.durable != 0;
+        self.has_resumed = is_source && !node.is_nameless && node.marks.durable != 0;
         self.is_excused |= node.is_nameless && node.trace.is_none();
-        self.is_excused |= at == self.owner && self.lacks_barrier;
+        self.is_excused |= at == self.owner && self.resynced != Resynced::HasBarrier;
         self.lost[at] = true;
         self.lost_since_sync[at] = true;
         let node = &mut self.nodes[at];

@@ -24,7 +24,7 @@ impl World {
         self.relabel_values();
         self.relabel_syncs();
         self.drop_idle_knowledge();
-        self.survived = Survived::default();
+        (self.survived, self.has_resumed) = (Survived::default(), false);
         self
     }
 

@@ -6,7 +6,7 @@ use lockstep_delta::{
 use lockstep_types::id::SyncId;
 
 use crate::limits::Break;
-use crate::world::{ALL, Action, Link, PARTS, PLACES, RECORD, World, bit};
+use crate::world::{ALL, Action, Link, PARTS, PLACES, RECORD, Resynced, World, bit};
 
 /// The promises of docs/protocol/delta.md that a step may break.
 pub const UNNAMED: &str = "a difference between the copies is named";
@@ -132,8 +132,11 @@ impl World {
         let outlives = self.breaks(Break::TraceOutlivesAlone);
         self.leave_names(leader);
         if self.limits.traces() {
-            self.lacks_barrier = true;
-            self.has_new_marks = self.lost[leader];
+            self.resynced = if self.lost[leader] {
+                Resynced::LacksMarks
+            } else {
+                Resynced::LacksBarrier
+            };
             // The primary has the marks that it has asked for.
             let two = &mut self.nodes[other];
             (two.marks.columns, two.marks.rest) = ([0; 2], 0);
@@ -213,7 +216,7 @@ impl World {
         self.survived.traced |= is_base && is_traced;
         if difference == CopyDifference::Everything {
             // Without the marks of the secondary, more is refused.
-            let is_refused = self.limits.is_unasked || self.has_new_marks;
+            let is_refused = self.limits.is_unasked || self.resynced == Resynced::LacksMarks;
             if !both && !self.is_old_copy && !self.is_excused && !is_refused {
                 self.broken = Some(REFUSED);
             }

@@ -91,7 +91,7 @@ impl World {
             (Sight::WaitsInBarrier, barrier && waits),
             (Sight::DeposedBase, self.survived.deposed),
             (Sight::TracedBase, self.survived.traced),
-            (Sight::PowerInResync, self.survived.resumed),
+            (Sight::PowerInResync, self.has_resumed),
         ];
         let sights = sights.into_iter().filter(|(_, is_seen)| *is_seen);
         seen.extend(sights.map(|(sight, _)| sight));

@@ -167,10 +167,7 @@ pub struct World {
     pub operation: Option<Operation>,
     /// Places that a resync has sent, and whose answer is not read. Each of them is locked.
     pub requests: u8,
-    /// No barrier has been complete since the last resync began: the marks of the secondary begin there.
-    pub lacks_barrier: bool,
-    /// The source of that resync had lost its power before: neither node has marks of the time before, until a barrier is complete.
-    pub has_new_marks: bool,
+    pub resynced: Resynced,
     /// The last value, sync and barrier.
     pub drawn: [u8; 3],
     /// The nodes that have lost power since they reached the last barrier that was complete.
@@ -182,6 +179,8 @@ pub struct World {
     pub is_excused: bool,
     pub broken: Option<&'static str>,
     pub survived: Survived,
+    /// The source of a resync has just lost its power, and has a rest on stable storage.
+    pub has_resumed: bool,
 }
 
 /// A difference was found without comparing everything.
@@ -193,8 +192,17 @@ pub struct Survived {
     pub deposed: bool,
     /// By a trace.
     pub traced: bool,
-    /// By the rest of a resync: its source has just lost its power.
-    pub resumed: bool,
+}
+
+/// The barriers since the last resync began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Resynced {
+    /// One has been complete.
+    HasBarrier,
+    /// None. The marks of the secondary begin with the resync.
+    LacksBarrier,
+    /// None, and the source of the resync had lost its power before: so neither node has marks of the time before.
+    LacksMarks,
 }
 
 /// A step of the model.
@@ -393,8 +401,7 @@ impl World {
             writes: [None; PARTS],
             operation: None,
             requests: 0,
-            lacks_barrier: false,
-            has_new_marks: false,
+            resynced: Resynced::HasBarrier,
             drawn: [0; 3],
             lost: [false; 2],
             lost_since_sync: [false; 2],
@@ -402,6 +409,7 @@ impl World {
             is_excused: false,
             broken: None,
             survived: Survived::default(),
+            has_resumed: false,
         };
         world.begin_mirroring();
         world.tell_interval();
@@ -499,7 +507,7 @@ impl World {
         }
         node.coverage.drop_through(through);
         if leads {
-            (self.lacks_barrier, self.has_new_marks) = (false, false);
+            self.resynced = Resynced::HasBarrier;
             self.lost = self.lost_since_sync;
             if !self.breaks(Break::AnnouncedForOldInterval) {
                 self.announced.forget_through(through);
