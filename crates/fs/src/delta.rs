@@ -49,7 +49,6 @@ mod requests;
 mod rest;
 mod rest_copy;
 mod resync_part;
-mod resync_rest;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -157,8 +156,6 @@ pub struct DeltaTracker {
     intervals: IntervalMarks,
     /// The rest on stable storage.
     trace: Trace,
-    /// The rest of this process has begun with the copy at a barrier, after a loss of power.
-    begins_with_copy: bool,
 }
 
 /// The delta, and the job of a resync that may take from it.
@@ -181,7 +178,9 @@ impl DeltaTracker {
         let (file, left_trace) = tables.trace;
         let trace = Trace::open(file, left_trace.as_ref())?;
         let traced = Trace::base_of(left_trace.as_ref(), has_rest);
-        let begins_with_copy = tables.rest.is_some();
+        if tables.rest.is_some() {
+            trace.note_rest_of_copy();
+        }
         let delta = Delta::left(traced, left, tables.rest, &mut kept);
         if traced.is_some() {
             trace.note_begin_of_rest();
@@ -206,7 +205,6 @@ impl DeltaTracker {
             }),
             intervals,
             trace,
-            begins_with_copy,
         })
     }
 

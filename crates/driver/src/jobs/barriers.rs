@@ -153,7 +153,6 @@ impl Barriers {
         }
         if entered == State::OutOfSync {
             // Also of a resync that has lost its connection.
-            self.engine.store.barriers().note_keys_in_columns(false);
             self.engine.store.barriers().serve_alone();
         }
     }

@@ -453,7 +453,6 @@ impl ResyncJobs {
         if start == ResyncStart::Everything {
             self.barriers.forget()?;
         } else {
-            barriers.note_keys_in_columns(true);
             delta.keep_in_columns();
             // From here on the secondary gets what this node may lose with its power (rule P28). A barrier in the content gives the
             // names back (rule P30).

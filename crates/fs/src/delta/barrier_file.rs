@@ -43,7 +43,7 @@ struct BarrierNote {
     standing: u64,
 }
 
-/// What the names on stable storage are worth after a loss of power.
+/// The worth of the names on stable storage after a loss of power.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum NameStanding {
     /// They count.

@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 use super::barrier_file::{BarrierFile, LeftNames, NameStanding};
 use super::kept_column::{ColumnWords, KeptColumn};
 use super::region_marks::RegionNotes;
-use super::rest_copy::CopiedRest;
+use super::rest_copy::NextNames;
 use super::resync_part::ChangedRecords;
 use super::table::MarkTable;
 use super::trace_file::TracedIntervals;
@@ -85,10 +85,7 @@ pub(crate) struct IntervalMarks {
     pending: PendingClears,
     /// Coverage was lost, and the headers do not say so yet.
     is_stale: AtomicBool,
-    /// The names must be hidden before the next change of this node.
-    must_hide: AtomicBool,
-    /// The copy of the rest for the names of the sync that runs.
-    copied: Mutex<CopiedRest>,
+    pub next_names: NextNames,
     /// The used part of the fuller table, in thousandths.
     fill: AtomicU32,
 }
@@ -215,8 +212,7 @@ impl IntervalMarks {
             mirroring: AtomicU64::new(0),
             pending: PendingClears::default(),
             is_stale: AtomicBool::new(false),
-            must_hide: AtomicBool::new(false),
-            copied: Mutex::default(),
+            next_names: NextNames::default(),
             fill: AtomicU32::new(0),
         };
         if live_after.is_none() {
@@ -436,7 +432,7 @@ impl IntervalMarks {
             BarrierEvent::FollowingBegun { .. } => {
                 self.set_mirroring(false);
                 // A secondary changes nothing alone.
-                self.must_hide.store(false, Ordering::Release);
+                self.next_names.set_hiding(false);
             }
             _ => {}
         }
@@ -491,27 +487,20 @@ impl IntervalMarks {
         if self.machine(BarrierMachine::syncing) != Some(names) {
             return Ok(false);
         }
-        let rest = std::mem::take(&mut *self.copied.lock()).0;
-        let standing = file.write_reached(names, rest)?;
+        let standing = file.write_reached(names, self.next_names.take_copy())?;
         self.state.lock().standing = standing;
         Ok(true)
     }
 
-    /// The names of the sync that begins get this copy of the rest.
-    pub fn keep_copy(&self, rest: CopiedRest) {
-        *self.copied.lock() = rest;
-    }
-
-    /// This node mirrors no more, and has been the source of a resync or may have been: the next change of its copy hides the names first.
-    /// Changes memory only.
+    /// This primary mirrors no more, and may have been the source of a resync: its next change hides the names first. Changes memory only.
     pub fn serve_alone(&self) {
-        let is_left_out = is_active(Mutant::NamesOutliveResync);
-        self.must_hide.store(!is_left_out, Ordering::Release);
+        self.set_mirroring(false);
+        self.next_names.set_hiding(true);
     }
 
     /// Hides the names, if that must be before a change.
     pub fn before_change(&self) -> Result<(), StoreError> {
-        if !self.must_hide.load(Ordering::Acquire) {
+        if !self.next_names.must_hide() {
             return Ok(());
         }
         let hidden = self.hide_names();
@@ -542,7 +531,7 @@ impl IntervalMarks {
             state.machine.names()
         };
         file.hide(names)?;
-        self.must_hide.store(false, Ordering::Release);
+        self.next_names.set_hiding(false);
         Ok(())
     }
 
@@ -569,7 +558,7 @@ impl IntervalMarks {
         let mut state = self.state.lock();
         state.machine.forget_names();
         state.standing = NameStanding::Plain;
-        self.must_hide.store(false, Ordering::Release);
+        self.next_names.set_hiding(false);
         Ok(())
     }
 }

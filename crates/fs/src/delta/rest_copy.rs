@@ -7,10 +7,12 @@
 //! Invariant: a file that cannot be read, or that has another number, is no copy. Then the names that need the copy count no more.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_types::Hash128;
 use lockstep_types::backing::{Backing, BackingFile};
 use lockstep_types::mutants::{Mutant, is_active};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::kept::Lead;
@@ -118,9 +120,39 @@ fn body_of(content: &[u8]) -> Option<&[u8]> {
     (*rest.first_chunk()? == Hash128::of(body).0).then_some(body)
 }
 
-/// A copy of a rest, for the names of a barrier.
+/// A copy of a rest, for the names of a barrier; `None` of a node without a rest.
 #[derive(Default)]
 pub struct CopiedRest(pub(super) Option<RestCopy>);
+
+/// The next change of the names, in memory.
+#[derive(Default)]
+pub(crate) struct NextNames {
+    /// The names must be hidden before the next change of this node.
+    must_hide: AtomicBool,
+    /// The copy of the rest for the names that are noted next.
+    copied: Mutex<CopiedRest>,
+}
+
+impl NextNames {
+    /// The names of the sync that has ended get this copy of the rest.
+    pub fn keep_copy(&self, rest: CopiedRest) {
+        *self.copied.lock() = rest;
+    }
+
+    pub(super) fn take_copy(&self) -> Option<RestCopy> {
+        std::mem::take(&mut *self.copied.lock()).0
+    }
+
+    pub(super) fn set_hiding(&self, must_hide: bool) {
+        let is_left_out = is_active(Mutant::NamesOutliveResync);
+        self.must_hide
+            .store(must_hide && !is_left_out, Ordering::Release);
+    }
+
+    pub(super) fn must_hide(&self) -> bool {
+        self.must_hide.load(Ordering::Acquire)
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -93,6 +93,8 @@ pub struct Trace {
     epoch: Mutex<u32>,
     /// The rest of this process has begun with the trace.
     begins_rest: AtomicBool,
+    /// It has begun with the copy at a barrier of a resync.
+    has_rest_of_copy: AtomicBool,
 }
 
 /// Begin and end.
@@ -111,6 +113,7 @@ impl Trace {
             is_active: AtomicBool::new(false),
             epoch: Mutex::new(0),
             begins_rest: AtomicBool::new(false),
+            has_rest_of_copy: AtomicBool::new(false),
         };
         if let Some(left) = left {
             trace.go_on(left);
@@ -148,9 +151,15 @@ impl Trace {
         self.begins_rest.store(true, Ordering::Release);
     }
 
-    /// Whether the rest of this process has begun with the trace, which has not ended since.
+    /// The rest of this process has begun with the copy at a barrier of a resync (rule P30).
+    pub(super) fn note_rest_of_copy(&self) {
+        self.has_rest_of_copy.store(true, Ordering::Release);
+    }
+
+    /// Whether the rest of this process has begun with the trace, which has not ended since, or with a copy.
     pub fn begins_rest(&self) -> bool {
-        self.is_active() && self.begins_rest.load(Ordering::Acquire)
+        self.has_rest_of_copy.load(Ordering::Acquire)
+            || self.is_active() && self.begins_rest.load(Ordering::Acquire)
     }
 
     /// Ends a trace that says nothing about the other copy any more.

@@ -1,12 +1,13 @@
 //! The trace of a node that serves alone, and its rest: how a trace begins with the rest and the columns, and how the rest of a node that
-//! has lost its power begins with the trace (rule P28).
+//! has lost its power begins with the trace (rule P28). And the rest of the source of a resync: its copy at a barrier, and the rest that begins
+//! with that copy (rule P30).
 //!
 //! Invariants:
 //! - A trace begins only while each change of this node goes into its rest, and into no column that the other node may ask for: the node
 //!   is alone and does not mirror. No operation is pending that the other node may have done.
 //! - Changes are noted in the trace before the marks from before are copied. A thread that has not seen the trace has made its mark
 //!   in the rest before, and so the copy has that mark.
-//! - The rest of a trace counts for no copy by its generation: this node may have lost mirrored changes, which the trace names, and
+//! - The rest of a trace or of a copy counts for no copy of the other node by its generation: this node may have lost mirrored changes, which the trace names, and
 //!   such a copy needs a base by a barrier.
 
 use lockstep_delta::BarrierMachine;
@@ -16,7 +17,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use super::changes::replicated_keys;
 use super::kept::{KeptDelta, LeftChanges};
 use super::kept_column::KeptColumn;
-use super::rest_copy::RestCopy;
+use super::rest_copy::{CopiedRest, RestCopy};
 use super::resync_part::{ChangedRecords, ResyncPart};
 use super::trace::{Trace, TraceSubject};
 use super::trace_file::LeftTrace;
@@ -220,5 +221,62 @@ impl Trace {
     /// The interval after which the trace that was left has all marks; `None` if it is of no use: the tables of before have their words.
     pub(super) fn base_of(left: Option<&LeftTrace>, has_tables: bool) -> Option<&LeftTrace> {
         left.filter(|left| left.is_of_lost_run || !has_tables)
+    }
+}
+
+/// The copy of this moment.
+impl DeltaTracker {
+    /// A copy of the rest; `None` without a rest.
+    pub(crate) fn copy_rest(&self) -> CopiedRest {
+        let state = self.state();
+        let Delta::Alone(alone) = &state.delta else {
+            return CopiedRest(None);
+        };
+        let kept = &state.kept;
+        let mut bytes = Vec::new();
+        if !is_active(Mutant::RestLacksContent) {
+            kept.kept
+                .marks
+                .each(|ino, run| bytes.push((ino.get(), run.start, run.end)));
+        }
+        let mut records = alone.resync.with_sent(&alone.records);
+        // A file that is not done may differ in its size and times.
+        records
+            .keys
+            .extend(alone.resync.open_files().map(keys::inode));
+        records.all |= alone.resync.has_all_times();
+        records.limit();
+        CopiedRest(Some(RestCopy {
+            lead: alone.lead,
+            files_from: kept.files_from(),
+            all_records: records.all,
+            bytes,
+            keys: records.keys.into_iter().collect(),
+        }))
+    }
+}
+
+/// After a loss of power.
+impl RestCopy {
+    /// The rest of a node that has lost its power.
+    pub fn into_rest(self, kept: &mut KeptDelta) -> Alone {
+        kept.begin();
+        let mut alone = Alone::of(self.lead);
+        for (ino, start, end) in self.bytes {
+            if let Some(ino) = Ino::new(ino) {
+                kept.kept.note_bytes(ino, &(start..end));
+            }
+        }
+        if let Some(number) = self.files_from {
+            kept.kept.note_files_from(number);
+        }
+        alone.note_keys(kept, self.keys.iter());
+        if self.all_records {
+            kept.kept.note_all_records();
+            alone.records = ChangedRecords::any();
+        }
+        alone.resync.begin_without_namespace();
+        kept.begun_without_namespace(self.lead);
+        alone
     }
 }

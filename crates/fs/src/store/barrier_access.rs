@@ -45,12 +45,6 @@ impl BarrierAccess<'_> {
         self.marks.restarted();
     }
 
-    /// Whether every change is noted in the open column from now on, also by a node that has a rest. Mirroring begins and ends
-    /// this, too.
-    pub fn note_keys_in_columns(self, notes: bool) {
-        self.marks.set_mirroring(notes);
-    }
-
     /// The interval of a new operation.
     pub fn open(self) -> Interval {
         self.marks.machine(BarrierMachine::open)
@@ -100,7 +94,7 @@ impl BarrierAccess<'_> {
         if !is_active(Mutant::BarrierBeforeSync) {
             self.store.sync_everything_logged()?;
         }
-        self.marks.keep_copy(rest);
+        self.marks.next_names.keep_copy(rest);
         Ok(())
     }
 
@@ -126,7 +120,8 @@ impl BarrierAccess<'_> {
         self.on_disk(IntervalMarks::hide_names)
     }
 
-    /// This primary mirrors no more: its next change calls [`Self::hide_names`] first, in whichever thread. Changes memory only.
+    /// This primary mirrors no more: a change of a node with a rest is in no column from now on. The next change hides the names first, on
+    /// the thread of the change ([`Self::hide_names`]). Changes memory only.
     pub fn serve_alone(self) {
         self.marks.serve_alone();
     }

@@ -56,6 +56,6 @@ impl<'a> TraceAccess<'a> {
     /// Whether the rest of this process has begun on stable storage, after a loss of power: with the trace, which names the writes that were
     /// under way, too, or with the copy at a barrier of a resync. Then the other node has marks of these writes.
     pub fn begins_rest(self) -> bool {
-        self.trace.begins_rest() || self.store.delta.begins_with_copy()
+        self.trace.begins_rest()
     }
 }

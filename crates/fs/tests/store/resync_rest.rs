@@ -1,5 +1,5 @@
 //! The rest of the source of a resync, after a loss of power at each call: the barriers whose names count then have a rest that names each
-//! place in which the copies differ (rule P30). The other copy has what the resync has brought, and marks of what was mirrored.
+//! place in which the copies differ (rule P30). The other copy has the parts that the resync has brought, and marks of mirrored changes.
 
 use lockstep_delta::{
     BarrierEffect, BarrierEvent, BarrierMessage, BarrierName, Interval, MarkAccount, MarkPage,
@@ -106,7 +106,6 @@ fn work(store: &Store, ino: Ino, seen: &mut Seen) -> Result<(), OpError> {
     for part in CHANGED {
         write(store, ino, part, NEW)?;
     }
-    barriers.note_keys_in_columns(true);
     delta.keep_in_columns();
     TraceAccess::of(store).end()?;
     let image = delta.begin_image(false);
@@ -130,7 +129,6 @@ fn work(store: &Store, ino: Ino, seen: &mut Seen) -> Result<(), OpError> {
     })?;
     barrier(store, 3, seen, |_| Ok(()))?;
     barriers.handle(BarrierEvent::MirroringEnded);
-    barriers.note_keys_in_columns(false);
     barriers.serve_alone();
     seen.is_alone = true;
     write(store, ino, ALONE, NEW)
@@ -158,7 +156,7 @@ fn names(page: &MarkPage, ino: Ino, part: u64) -> bool {
     page.files_from.is_some_and(|from| ino.get() >= from) || page.bytes.iter().any(covers)
 }
 
-/// What the store knows after a loss of power.
+/// The knowledge of the store after a loss of power.
 enum Found {
     /// It has no base.
     Nothing,

@@ -437,7 +437,7 @@ fn a_trace_that_has_ended_is_none_after_a_loss_of_power() {
     let pair = Pair::new();
     let (disk, store) = pair.primary();
     assert!(leave(&store).unwrap());
-    store.barriers().note_keys_in_columns(true);
+    store.delta().keep_in_columns();
     TraceAccess::of(&store).end().unwrap();
     assert!(
         !TraceAccess::of(&store).begin().unwrap(),
@@ -447,7 +447,7 @@ fn a_trace_that_has_ended_is_none_after_a_loss_of_power() {
     let lost = open_in(&left, BootId::from_bytes([2; 16]));
     assert_eq!(lost.delta().base_with(&account(pair.base)), None);
     // The resync has lost its connection.
-    store.barriers().note_keys_in_columns(false);
+    store.barriers().serve_alone();
     assert!(TraceAccess::of(&store).begin().unwrap());
     change(&pair, &store, 2000).unwrap();
     let left = disk.after_power_loss(Survivors::Nothing, 1);

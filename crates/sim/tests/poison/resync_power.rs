@@ -78,25 +78,27 @@ fn until_in_sync(cluster: &mut ScriptedCluster) -> u64 {
     last.get()
 }
 
-/// What stays of the unsynced changes.
+/// The unsynced changes that stay.
 #[derive(Clone, Copy, Debug)]
-enum Kept {
+enum Survival {
     Nothing,
     Everything,
     /// Some of them.
     Mixed(u64),
 }
 
-fn lose_power(cluster: &mut ScriptedCluster, side: Side, kept: Kept) {
+fn lose_power(cluster: &mut ScriptedCluster, side: Side, kept: Survival) {
     match kept {
-        Kept::Nothing => cluster.cut_power(side),
-        Kept::Everything => cluster.cut_power_after_write_back(side),
-        Kept::Mixed(seed) => cluster.cut_power_with(side, Survivors::Mixed { percent: 50 }, seed),
+        Survival::Nothing => cluster.cut_power(side),
+        Survival::Everything => cluster.cut_power_after_write_back(side),
+        Survival::Mixed(seed) => {
+            cluster.cut_power_with(side, Survivors::Mixed { percent: 50 }, seed)
+        }
     }
 }
 
 /// The source loses its power. Returns the bytes that are compared then, and whether the copies are equal.
-fn resync_after_loss(cluster: &mut ScriptedCluster, kept: Kept) -> (u64, bool) {
+fn resync_after_loss(cluster: &mut ScriptedCluster, kept: Survival) -> (u64, bool) {
     lose_power(cluster, PRIMARY, kept);
     activate(None);
     cluster.end_silence();
@@ -115,7 +117,7 @@ fn expect_rest((compared, is_identical): (u64, bool)) {
 #[test]
 fn a_source_that_lost_power_compares_the_rest() {
     for whole in [true, false] {
-        for kept in [Kept::Nothing, Kept::Everything] {
+        for kept in [Survival::Nothing, Survival::Everything] {
             let mut cluster = behind_barrier(whole);
             let loss = resync_after_loss(&mut cluster, kept);
             expect_rest(loss);
@@ -132,7 +134,7 @@ fn change_both(cluster: &mut ScriptedCluster) {
 #[test]
 fn what_was_mirrored_in_the_resync_is_compared_too() {
     for whole in [true, false] {
-        for kept in [Kept::Nothing, Kept::Everything] {
+        for kept in [Survival::Nothing, Survival::Everything] {
             let mut cluster = before_resync(whole);
             slow_down(&mut cluster);
             until_state(&mut cluster, State::ResyncContent);
@@ -169,7 +171,7 @@ fn a_secondary_that_lost_power_in_the_resync_gets_the_rest() {
 #[test]
 fn a_resync_goes_on_after_each_loss_of_power() {
     let mut cluster = behind_barrier(true);
-    lose_power(&mut cluster, PRIMARY, Kept::Nothing);
+    lose_power(&mut cluster, PRIMARY, Survival::Nothing);
     cluster.start(PRIMARY);
     until(&mut cluster, "serves", |cluster| cluster.serves(PRIMARY));
     slow_down(&mut cluster);
@@ -177,7 +179,7 @@ fn a_resync_goes_on_after_each_loss_of_power() {
         compared(cluster).is_some_and(|(done, _)| done >= 2 * PART)
     });
     until_barrier(&mut cluster);
-    let (compared, is_identical) = resync_after_loss(&mut cluster, Kept::Nothing);
+    let (compared, is_identical) = resync_after_loss(&mut cluster, Survival::Nothing);
     assert!(is_identical);
     let rest = PARTS * PART - BEFORE - 2 * PART + AGAIN_MAX;
     assert!(compared <= rest, "{compared} of {rest}");
@@ -189,7 +191,7 @@ fn a_source_that_lost_power_after_the_resync_gets_what_it_has_lost() {
     for state in [State::EnteringSync, State::Synced] {
         let mut cluster = behind_barrier(true);
         until_state(&mut cluster, state);
-        let (_, is_identical) = resync_after_loss(&mut cluster, Kept::Nothing);
+        let (_, is_identical) = resync_after_loss(&mut cluster, Survival::Nothing);
         assert!(is_identical, "{state:?}");
     }
 }
@@ -207,7 +209,7 @@ fn alone_after_barrier(mutant: Option<Mutant>, delay: Duration) -> bool {
     });
     assert_eq!(written, Ok(()));
     cluster.start(SECONDARY);
-    resync_after_loss(&mut cluster, Kept::Everything).1
+    resync_after_loss(&mut cluster, Survival::Everything).1
 }
 
 #[test]
@@ -239,7 +241,7 @@ fn unreceived_write(mutant: Option<Mutant>, seed: u64) -> bool {
     cluster.apply_fault(Fault::Mute(Role::Primary)).unwrap();
     cluster.leave(1, write, Duration::ZERO).unwrap();
     cluster.run_for(SOON).unwrap();
-    resync_after_loss(&mut cluster, Kept::Mixed(seed)).1
+    resync_after_loss(&mut cluster, Survival::Mixed(seed)).1
 }
 
 #[test]
@@ -254,11 +256,11 @@ fn a_write_in_a_resync_waits_for_its_announcement() {
 fn the_rest_is_on_stable_storage_before_the_name_of_a_barrier() {
     activate(Some(Mutant::RestLacksContent));
     let mut cluster = behind_barrier(true);
-    let (_, is_identical) = resync_after_loss(&mut cluster, Kept::Nothing);
+    let (_, is_identical) = resync_after_loss(&mut cluster, Survival::Nothing);
     assert!(!is_identical);
     activate(Some(Mutant::RestUnsyncedAtBarrier));
     let mut cluster = behind_barrier(true);
-    let (compared, is_identical) = resync_after_loss(&mut cluster, Kept::Nothing);
+    let (compared, is_identical) = resync_after_loss(&mut cluster, Survival::Nothing);
     // The names do not count without the rest, so everything is compared.
     assert!(is_identical);
     assert!(compared >= PARTS * PART, "{compared}");
