@@ -492,12 +492,6 @@ impl IntervalMarks {
         Ok(true)
     }
 
-    /// This primary mirrors no more, and may have been the source of a resync: its next change hides the names first. Changes memory only.
-    pub fn serve_alone(&self) {
-        self.set_mirroring(false);
-        self.next_names.set_hiding(true);
-    }
-
     /// Hides the names, if that must be before a change.
     pub fn before_change(&self) -> Result<(), StoreError> {
         if !self.next_names.must_hide() {

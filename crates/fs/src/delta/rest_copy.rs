@@ -143,7 +143,8 @@ impl NextNames {
         std::mem::take(&mut *self.copied.lock()).0
     }
 
-    pub(super) fn set_hiding(&self, must_hide: bool) {
+    /// Whether the next change hides the names first.
+    pub fn set_hiding(&self, must_hide: bool) {
         let is_left_out = is_active(Mutant::NamesOutliveResync);
         self.must_hide
             .store(must_hide && !is_left_out, Ordering::Release);

@@ -357,7 +357,7 @@ const CALLS: [&str; 5] = [
 ];
 
 /// The files of the product that may make such calls, and their objects.
-const CALLERS: [(&str, &str); 14] = [
+const CALLERS: [(&str, &str); 15] = [
     ("backing", "below the store"),
     ("content/before_change.rs", "the one place"),
     ("content/freed.rs", "a copy of freed content"),
@@ -368,6 +368,7 @@ const CALLERS: [(&str, &str); 14] = [
     ("content/open_file.rs", "the cut of a failed write"),
     ("content/reservation.rs", "a reservation, for the one place"),
     ("delta/barrier_file.rs", "the names of barriers"),
+    ("delta/rest_copy.rs", "the rest of the source of a resync"),
     (
         "delta/trace_file.rs",
         "the trace of a node that serves alone",

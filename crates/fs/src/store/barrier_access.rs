@@ -123,7 +123,8 @@ impl BarrierAccess<'_> {
     /// This primary mirrors no more: a change of a node with a rest is in no column from now on. The next change hides the names first, on
     /// the thread of the change ([`Self::hide_names`]). Changes memory only.
     pub fn serve_alone(self) {
-        self.marks.serve_alone();
+        self.marks.set_mirroring(false);
+        self.marks.next_names.set_hiding(true);
     }
 
     /// Takes [`Self::hide_names`] back: the source of a resync has asked for the marks of this node, and has them in its rest.
