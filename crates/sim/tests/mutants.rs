@@ -185,7 +185,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         }
         // A write without locks also collides with the end of its file. The resync also cannot send
         // a file whose content and record have different lengths.
-        Mutant::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS, IN_TIME],
+        Mutant::NoRangeLock => &[TABLES, IDENTICAL, SURVIVES, READS, FOLLOWS, IN_TIME, PROVED],
         Mutant::AdmitBeforeRanges => &[TABLES, IDENTICAL, SURVIVES, READS, DURABLE],
         // A name of a synced operation may be missing on the secondary after its loss of power.
         Mutant::RepeatMetadata | Mutant::MetadataOutOfOrder => {
@@ -310,25 +310,25 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::LeadAfterPowerLoss => 810,
         Mutant::HandOverBusy => 1_030,
         Mutant::KeepLoserComplete => 7_480,
-        Mutant::RejoinFromAnyCopy => 70,
-        Mutant::CachesOutliveLease => 650,
+        Mutant::RejoinFromAnyCopy => 170,
+        Mutant::CachesOutliveLease => 1_320,
         Mutant::RunOvertaken => 8_510,
         Mutant::IgnorePeerRoom => 1_830,
-        Mutant::SendWithoutRoom => 750,
+        Mutant::SendWithoutRoom => 1_150,
         Mutant::MetadataOutOfOrder => 2_750,
         Mutant::NoSawEntry => 1_010,
-        Mutant::AdmitBeforeRanges => 1_740,
+        Mutant::AdmitBeforeRanges => 1_880,
         Mutant::RangesBeforeMetadata => 10_090,
         Mutant::KeepNameOfSync => 2_760,
         Mutant::HideFailure => 390,
         Mutant::RepeatMetadata => 170,
-        Mutant::DeltaForgetsUnapplied => 33_980,
+        Mutant::DeltaForgetsUnapplied => 47_400,
         Mutant::KeepVerifierOfDemoted | Mutant::MarksUnasked => 4_540,
         Mutant::PromoteWithOldVerifier => 440,
-        Mutant::ForgetInDoubt => 470,
-        Mutant::ShowNamesInDoubt => 12_140,
+        Mutant::ForgetInDoubt => 600,
+        Mutant::ShowNamesInDoubt => 13_110,
         Mutant::ForgetNames => 610,
-        Mutant::IgnorePawInRecovery => 300,
+        Mutant::IgnorePawInRecovery => 640,
         Mutant::KeepInDoubt => 1_220,
         Mutant::DemoteInSameGeneration => 4_539,
         Mutant::SyncHereOnly | Mutant::NoRemoteSync => 210,
@@ -336,6 +336,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::NoContentSync => 605,
         Mutant::FullTableForgets => 270,
         Mutant::NoResend => 205,
+        Mutant::KeepWithoutLimit => 100,
         _ => 1,
     }
 }
