@@ -92,7 +92,7 @@ fn lose_power(cluster: &mut ScriptedCluster, side: Side, kept: Survival) {
         Survival::Nothing => cluster.cut_power(side),
         Survival::Everything => cluster.cut_power_after_write_back(side),
         Survival::Mixed(seed) => {
-            cluster.cut_power_with(side, Survivors::Mixed { percent: 50 }, seed)
+            cluster.cut_power_with(side, Survivors::Mixed { percent: 50 }, seed);
         }
     }
 }
