@@ -323,8 +323,12 @@ fn operations_text(store: &DatastoreStatus) -> String {
 fn barrier_text(store: &DatastoreStatus) -> Option<String> {
     let since = Duration::from_millis(store.sync.barrier_since_ms?);
     let since = duration(since);
+    let rest = match store.resync {
+        Some(_) => ", and what was left of this one then",
+        None => "",
+    };
     Some(format!(
-        "{since} ago; if one server loses its power, a resync compares what was written since"
+        "{since} ago; if one server loses its power, a resync compares what was written since{rest}"
     ))
 }
 

@@ -16,9 +16,9 @@ use super::nodes::{FreeLocks, LocalPeer, Node};
 use super::void_sums::{make_void, take_secret};
 
 /// Bytes of the long file. The file ends within a block.
-const LONG: u64 = (32 << 20) + 100;
+const LONG: u64 = (8 << 20) + 100;
 /// Bytes between changes.
-const STEP: u64 = 512 << 10;
+const STEP: u64 = 128 << 10;
 
 /// A secondary that notes the requests for content.
 struct NotingPeer<'a> {
@@ -84,7 +84,7 @@ fn many_changed_parts_cost_one_request() {
         }
         let (compared, written) = requests(&nodes);
         assert_equal(&nodes[0], &nodes[1]);
-        // 16 parts lie within 8 MiB. The last part, of which the file has 100 bytes and a new block, is in a request of its own.
+        // 16 parts lie within 2 MiB. The last part, of which the file has 100 bytes and a new block, is in a request of its own.
         assert_eq!(compared, [256, 256, 256, 256, 3], "{void:?}");
         let whole = (16, 16 * 4096);
         assert_eq!(written, [whole, whole, whole, whole, (1, 4096)]);
@@ -118,7 +118,7 @@ fn holes_and_zeros_among_the_parts_go_over() {
     primary.write(long, 4 * STEP, &[0; 3 * 4096]);
     primary.meta(MetaRequest::Truncate {
         ino: long,
-        size: 5 * STEP + 5000,
+        size: 40 * STEP + 5000,
         drop_set_id: false,
     });
     let (compared, _) = requests(&nodes);

@@ -62,6 +62,10 @@ fn the_cost_of_a_loss_of_power_is_shown() {
     let text = store_text(&with_base);
     let expected = "barrier     12.0 s ago; if one server loses its power, a resync compares what was written since\n";
     assert!(text.contains(expected), "{text}");
+    with_base.resync = Some(resync_text::tests::quarter());
+    let text = store_text(&with_base);
+    let expected = "compares what was written since, and what was left of this one then\n";
+    assert!(text.contains(expected), "{text}");
 }
 
 #[test]
