@@ -49,9 +49,13 @@ fn with_base(settings: Settings, chance: &mut Chance, servers: [&Server; 2]) -> 
     fs::write(pair.mount().join(LARGE_NAME), content(chance.any(), LARGE)).unwrap();
     pair.secondary.start();
     pair.await_in_sync();
-    await_that("a barrier", || {
-        let status = pair.primary.status();
-        status.is_some_and(|status| status.sync.barrier_since_ms.is_some())
+    // The resync has had barriers, too.
+    await_that("a barrier since the nodes are in sync", || {
+        let sync = pair.primary.status().map(|status| status.sync);
+        sync.is_some_and(|sync| {
+            sync.barrier_since_ms
+                .is_some_and(|since| since < sync.since_ms)
+        })
     });
     pair
 }
