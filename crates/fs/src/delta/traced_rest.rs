@@ -239,6 +239,8 @@ impl DeltaTracker {
                 .marks
                 .each(|ino, run| bytes.push((ino.get(), run.start, run.end)));
         }
+        // The marks are in no order, and the same rest makes the same file.
+        bytes.sort_unstable();
         let mut records = alone.resync.with_sent(&alone.records);
         // A file that is not done may differ in its size and times.
         records
