@@ -24,7 +24,7 @@ const TWO_HUNDREDTH: NonZeroUsize = NonZeroUsize::new(200).unwrap();
 const ONE_IN: NonZeroUsize = NonZeroUsize::new(800).unwrap();
 /// One in this many first faults, and one in this many of the faults that follow each of them.
 const ONE_IN_OF_TWO: [NonZeroUsize; 2] = [
-    NonZeroUsize::new(2048).unwrap(),
+    NonZeroUsize::new(1024).unwrap(),
     NonZeroUsize::new(512).unwrap(),
 ];
 
