@@ -91,6 +91,11 @@ fn lose_power(cluster: &mut ScriptedCluster) -> u64 {
 /// Starts the secondary, and waits until the nodes are in sync. Returns the bytes that the resync compares.
 fn resync(cluster: &mut ScriptedCluster) -> u64 {
     cluster.start(SECONDARY);
+    compared_until_in_sync(cluster)
+}
+
+/// Runs the world until the nodes are in sync. Returns the bytes that the last resync compares.
+pub fn compared_until_in_sync(cluster: &mut ScriptedCluster) -> u64 {
     let last = Cell::new(0);
     until(cluster, "in sync", |cluster| {
         // At first the numbers are those of the resync before.

@@ -140,7 +140,7 @@ fn a_word_of_the_old_primary_costs_no_comparison_of_everything() {
 const SOON: Duration = Duration::from_millis(10);
 
 /// A program begins a write of which no byte reaches the secondary.
-fn begin_unreceived(cluster: &mut ScriptedCluster, ino: Ino, offset: u64) {
+pub fn begin_unreceived(cluster: &mut ScriptedCluster, ino: Ino, offset: u64) {
     let write = Op::Write(WriteOp {
         ino,
         mark: LATER,

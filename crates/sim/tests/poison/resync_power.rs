@@ -1,20 +1,18 @@
 //! The source of a resync loses its power in the middle of the content (rule P30 of docs/protocol/delta.md): after a barrier of the resync,
 //! the next one looks at the rest only, and then a comparison of everything finds nothing.
 
-use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use lockstep_driver::config::{DatastoreConfig, ResyncLimits};
 use lockstep_repl::state::State;
 use lockstep_sim::disk::Survivors;
-use lockstep_sim::op::{Op, WriteOp};
-use lockstep_sim::scenario::{Fault, PRIMARY, SECONDARY, ScriptedCluster};
+use lockstep_sim::scenario::{PRIMARY, SECONDARY, ScriptedCluster};
 use lockstep_sim::world::Side;
 use lockstep_types::mutants::{Mutant, activate};
-use lockstep_types::settings::Role;
 
-use super::barriers::{PART, PARTS, change, until_state};
+use super::barriers::{PART, PARTS, change, compared_until_in_sync, until_state};
+use super::deposed::begin_unreceived;
 use super::program::{self, LATER};
 use super::resumed::{before_resync, compared};
 use super::steps::{has_left_difference, kill, run, status, until};
@@ -25,9 +23,6 @@ const AGAIN_MAX: u64 = 4 * PART;
 const BEFORE: u64 = 6 * PART;
 /// A region that the resync has finished before the barrier: it goes from the first one on.
 const FINISHED: u64 = 2 * PART;
-/// Within this time a write is made where it may be made.
-const SOON: Duration = Duration::from_millis(10);
-
 /// The resync takes some seconds.
 fn slow_down(cluster: &mut ScriptedCluster) {
     set_limit(cluster, NonZeroU64::new(PART));
@@ -65,19 +60,6 @@ fn behind_barrier(whole: bool) -> ScriptedCluster {
     cluster
 }
 
-/// Runs the world until the nodes are in sync. Returns the bytes that the last resync compares.
-fn until_in_sync(cluster: &mut ScriptedCluster) -> u64 {
-    let last = Cell::new(0);
-    until(cluster, "in sync", |cluster| {
-        // At first the numbers are those of the resync before.
-        if let Some((_, total)) = compared(cluster) {
-            last.set(total);
-        }
-        cluster.is_in_sync()
-    });
-    last.get()
-}
-
 /// The unsynced changes that stay.
 #[derive(Clone, Copy, Debug)]
 enum Survival {
@@ -103,7 +85,7 @@ fn resync_after_loss(cluster: &mut ScriptedCluster, kept: Survival) -> (u64, boo
     activate(None);
     cluster.end_silence();
     cluster.start(PRIMARY);
-    let compared = until_in_sync(cluster);
+    let compared = compared_until_in_sync(cluster);
     (compared, !has_left_difference(cluster))
 }
 
@@ -161,7 +143,7 @@ fn a_secondary_that_lost_power_in_the_resync_gets_the_rest() {
         cluster.start(SECONDARY);
         until_state(&mut cluster, State::ResyncContent);
         let left = compared(&cluster).map_or(0, |(done, total)| total - done);
-        until_in_sync(&mut cluster);
+        compared_until_in_sync(&mut cluster);
         set_limit(&mut cluster, None);
         expect_rest((left, !has_left_difference(&mut cluster)));
     }
@@ -230,17 +212,7 @@ fn unreceived_write(mutant: Option<Mutant>, seed: u64) -> bool {
     activate(mutant);
     let mut cluster = behind_barrier(true);
     let ino = run(&mut cluster, program::file).unwrap();
-    let write = Op::Write(WriteOp {
-        ino,
-        mark: LATER,
-        offset: FINISHED,
-        length: 4096,
-        durable: false,
-    });
-    cluster.lose_frames();
-    cluster.apply_fault(Fault::Mute(Role::Primary)).unwrap();
-    cluster.leave(1, write, Duration::ZERO).unwrap();
-    cluster.run_for(SOON).unwrap();
+    begin_unreceived(&mut cluster, ino, FINISHED);
     resync_after_loss(&mut cluster, Survival::Mixed(seed)).1
 }
 
