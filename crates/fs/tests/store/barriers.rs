@@ -6,17 +6,12 @@ use lockstep_delta::{
     Interval, MarkAccount,
 };
 use lockstep_fs::{OpError, Store, StoreError, StoreView};
-use lockstep_lossy::disk::{Disk, DiskOptions, Survivors, Verdict};
+use lockstep_lossy::disk::{Disk, Survivors, Verdict};
 use lockstep_types::{BootId, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind};
 
-use crate::harness::{Node, new_disk, open, open_in, osn_and_time, read_all};
+use crate::harness::{AMPLE, Node, new_disk, open, open_in, osn_and_time, read_all};
 
 const PART: u64 = 64 << 10;
-/// A disk that is full no more.
-const AMPLE: DiskOptions = DiskOptions {
-    capacity_bytes: 1 << 40,
-    capacity_files: 1 << 20,
-};
 
 fn name(text: &str) -> FileName {
     FileName::new(text.as_bytes()).unwrap()

@@ -6,17 +6,12 @@ use std::ops::ControlFlow;
 use lockstep_fs::store::{ChangedRecords, DeltaWalk};
 use lockstep_fs::{OpError, Store, StoreView, keys};
 use lockstep_lossy::disk::{Disk, Verdict};
-use lockstep_types::{AllocateMode, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn};
+use lockstep_types::{AllocateMode, FileName, Ino, MetaOp, MetaRequest, NodeKind};
 
-use crate::harness::{Node, new_disk, open, osn_and_time};
+use crate::harness::{BASE, LAST, Node, new_disk, open, osn_and_time};
 
 const PART: u64 = 64 << 10;
 const FILE_BYTES: u64 = 40 * PART;
-const BASE: Generation = Generation::FIRST;
-const LAST: Osn = Osn {
-    generation: BASE,
-    sequence: u64::MAX,
-};
 
 /// A client of a store that may stop at any moment.
 struct Client<'a> {

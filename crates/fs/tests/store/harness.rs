@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use lockstep_fs::store::{Access, Applied, MarkTableSizes, OpenOptions, make_delta_table};
 use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_intentlog::LogOptions;
-use lockstep_lossy::disk::{Disk, Survivors};
+use lockstep_lossy::disk::{Disk, DiskOptions, Survivors};
 use lockstep_model::{Body, Model, Names};
 use lockstep_types::{
     Attr, BootId, DatastoreUuid, Errno, Generation, Ino, MetaOp, MetaRequest, Osn, Timestamp,
@@ -16,6 +16,25 @@ use crate::steps::{Change, Known, Step};
 
 pub const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
 pub const BOOT: BootId = BootId::from_bytes([1; 16]);
+
+/// The generation in which both copies were equal.
+pub const BASE: Generation = Generation::FIRST;
+/// After every operation of that generation.
+pub const LAST: Osn = Osn {
+    generation: BASE,
+    sequence: u64::MAX,
+};
+/// A disk that is full no more.
+pub const AMPLE: DiskOptions = DiskOptions {
+    capacity_bytes: 1 << 40,
+    capacity_files: 1 << 20,
+};
+/// Each kind of loss of power.
+pub const SURVIVORS: [Survivors; 3] = [
+    Survivors::Nothing,
+    Survivors::Everything,
+    Survivors::Mixed { percent: 40 },
+];
 
 /// Options for a small log, which is cut often.
 pub fn log_options() -> LogOptions {

@@ -6,23 +6,13 @@ use lockstep_delta::{
 };
 use lockstep_fs::store::{TraceAccess, WalkProgress};
 use lockstep_fs::{OpError, Store};
-use lockstep_lossy::disk::{Disk, DiskOptions, Survivors, Verdict};
-use lockstep_types::{BootId, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn};
+use lockstep_lossy::disk::{Disk, Survivors, Verdict};
+use lockstep_types::{BootId, FileName, Ino, MetaOp, MetaRequest, NodeKind};
 
-use crate::harness::{new_disk, open, open_in, osn_and_time};
+use crate::harness::{AMPLE, BASE, LAST, SURVIVORS, new_disk, open, open_in, osn_and_time};
 
 const PART: u64 = 64 << 10;
 const FILE_PARTS: u64 = 30;
-const BASE: Generation = Generation::FIRST;
-const LAST: Osn = Osn {
-    generation: BASE,
-    sequence: u64::MAX,
-};
-/// A disk that is full no more.
-const AMPLE: DiskOptions = DiskOptions {
-    capacity_bytes: 1 << 40,
-    capacity_files: 1 << 20,
-};
 const OLD: u8 = 1;
 const NEW: u8 = 2;
 /// Written alone before the resync. The last one is never made equal.
@@ -31,11 +21,6 @@ const CHANGED: [u64; 3] = [0, 5, 9];
 const MIRRORED: u64 = 20;
 /// Written after the resync has lost its connection.
 const ALONE: u64 = 12;
-const SURVIVORS: [Survivors; 3] = [
-    Survivors::Nothing,
-    Survivors::Everything,
-    Survivors::Mixed { percent: 40 },
-];
 
 /// How far the work has got, as the other node knows.
 #[derive(Default)]

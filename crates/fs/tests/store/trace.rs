@@ -8,25 +8,13 @@ use lockstep_delta::{
 };
 use lockstep_fs::store::{ChangedRecords, DeltaWalk, TraceAccess};
 use lockstep_fs::{OpError, Store, StoreError, StoreView, keys};
-use lockstep_lossy::disk::{CallClass, Disk, DiskOptions, Survivors, Verdict};
-use lockstep_types::{
-    AllocateMode, BootId, Errno, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn,
-};
+use lockstep_lossy::disk::{CallClass, Disk, Survivors, Verdict};
+use lockstep_types::{AllocateMode, BootId, Errno, FileName, Ino, MetaOp, MetaRequest, NodeKind};
 
-use crate::harness::{new_disk, open, open_in, osn_and_time};
+use crate::harness::{AMPLE, BASE, LAST, SURVIVORS, new_disk, open, open_in, osn_and_time};
 
 const PART: u64 = 64 << 10;
 const FILE_PARTS: u64 = 40;
-const BASE: Generation = Generation::FIRST;
-const LAST: Osn = Osn {
-    generation: BASE,
-    sequence: u64::MAX,
-};
-/// A disk that is full no more.
-const AMPLE: DiskOptions = DiskOptions {
-    capacity_bytes: 1 << 40,
-    capacity_files: 1 << 20,
-};
 
 /// The account of the other node, which knows the barrier and has no marks.
 fn account(base: BarrierName) -> MarkAccount {
@@ -290,12 +278,6 @@ fn names_part(ino: Ino, part: u64, walk: &DeltaWalk) -> bool {
     let next = file.and_then(|file| file.next(part * PART));
     names_file(ino, walk) || next.is_some_and(|run| run.start == part * PART)
 }
-
-const SURVIVORS: [Survivors; 3] = [
-    Survivors::Nothing,
-    Survivors::Everything,
-    Survivors::Mixed { percent: 40 },
-];
 
 /// Loses power at each call in this way, from the begin alone on. Returns the number of losses, and of those with a base.
 fn lose_power_at_each_call(pair: &Pair, verdict: Verdict) -> (u64, u64) {
