@@ -48,7 +48,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, Ino};
 use smallvec::smallvec;
 
-use self::changes::{ContentChanges, bytes_of_runs, uniform_runs, wait_for_room};
+use self::changes::{ContentChanges, all_uniform_runs, bytes_of_runs, uniform_runs, wait_for_room};
 use self::jobs::{
     ChangedPart, ContentJob, JobCost, JobStep, PIECE_COST, REQUESTS_MAX, TIMES_COST, TimesBatch,
     cost_of,
@@ -64,7 +64,7 @@ use crate::pieces::{self, Piece};
 use crate::progress::JobProgress;
 use crate::source::ResyncSource;
 use crate::summed_content::SummedContent;
-use crate::suspect::Suspect;
+use crate::suspect::{LaterFiles, Suspect};
 use crate::touched::TouchedPlaces;
 
 /// Makes the content of all regular files equal: all of it, or the part that the delta has since `base`. Every operation must
@@ -94,14 +94,6 @@ pub fn send_again(
     let walk = FileWalk::of_some(source, files)?;
     ContentSender::new(source, peer, locks, &progress, walk).run()?;
     Ok(progress.bytes_sent.get())
-}
-
-/// The files of which more is to be sent.
-#[derive(Default)]
-struct LaterFiles {
-    suspects: VecDeque<Suspect>,
-    /// Files with reserved space, which is sent once their content is equal.
-    reserved: VecDeque<Ino>,
 }
 
 /// The state of a transfer of the content.
@@ -206,6 +198,18 @@ impl<'a> ContentSender<'a> {
             claim.wait()?;
         }
         Ok(claim)
+    }
+
+    /// Takes the lock of a piece, when its job may begin.
+    fn claim_piece(
+        &mut self,
+        ino: Ino,
+        piece: &Piece,
+        cost: JobCost,
+    ) -> Result<Box<dyn LockClaim + 'a>, ResyncError> {
+        self.take_turn()?;
+        self.make_room(cost)?;
+        self.claim(pieces::read_lock(ino, piece))
     }
 
     fn finish_all(&mut self) -> Result<(), ResyncError> {
@@ -447,9 +451,7 @@ impl<'a> ContentSender<'a> {
             bytes: ahead.span.length,
             ..PIECE_COST
         };
-        self.take_turn()?;
-        self.make_room(cost)?;
-        let claim = self.claim(pieces::read_lock(ino, &ahead.span))?;
+        let claim = self.claim_piece(ino, &ahead.span, cost)?;
         let (pieces, size) = ahead.pieces(self.content.view, ino)?;
         let Some(last) = pieces.last().copied() else {
             return Ok(None);
@@ -511,9 +513,7 @@ impl<'a> ContentSender<'a> {
             return Ok(None);
         };
         let cost = cost_of(suspect, &guess);
-        self.take_turn()?;
-        self.make_room(cost)?;
-        let claim = self.claim(pieces::read_lock(ino, &guess))?;
+        let claim = self.claim_piece(ino, &guess, cost)?;
         let Some((piece, size, data)) = pieces::read(self.content.view, ino, run.start, &guess)?
         else {
             return Ok(None);
@@ -547,8 +547,7 @@ impl<'a> ContentSender<'a> {
             let runs = if suspect.goes_whole() {
                 std::iter::once(0..blocks).collect()
             } else {
-                let all = bits::pack(std::iter::repeat_n(true, blocks));
-                uniform_runs(&all, &data)
+                all_uniform_runs(&data)
             };
             return self.write_runs(part, data, &runs);
         }

@@ -401,7 +401,8 @@ fn compare_blocks(
             .compared(ino, offset + blocks.len() as u64);
     }
     if purpose == ComparePurpose::Resync {
-        adopt_equal(store, ino, offset, (&blocks, &differing));
+        let (view, sums) = (&store.tree(), store.sums());
+        SummedContent { view, sums }.adopt_equal(ino, offset, (&blocks, &differing));
     }
     Ok(Response::Differing(bits::pack(differing)))
 }
@@ -413,7 +414,10 @@ fn compare_sums(
     secret: u64,
     (runs, theirs): (&[(u64, u32)], &[u64]),
 ) -> Result<Response, AnswerError> {
-    check_runs(runs, theirs.len())?;
+    check_count(theirs.len(), BLOCKS_MAX, "blocks")?;
+    if check_ranges(runs, BLOCK_BYTES)? != theirs.len() as u64 {
+        return Err(AnswerError::OtherSums);
+    }
     let ours = SummedContent {
         view: &store.tree(),
         sums: store.sums(),
@@ -435,32 +439,6 @@ fn compare_sums(
         all.extend(differing);
     }
     Ok(Response::Differing(bits::pack(all)))
-}
-
-/// Refuses runs that are not those of `sums` blocks.
-fn check_runs(runs: &[(u64, u32)], sums: usize) -> Result<(), AnswerError> {
-    check_count(runs.len(), RANGES_MAX, "runs")?;
-    check_count(sums, BLOCKS_MAX, "blocks")?;
-    for &(offset, blocks) in runs {
-        check_block(offset)?;
-        check_range(offset, u64::from(blocks) * BLOCK_BYTES as u64)?;
-    }
-    let blocks = runs.iter().map(|(_, blocks)| u64::from(*blocks));
-    if blocks.sum::<u64>() == sums as u64 {
-        Ok(())
-    } else {
-        Err(AnswerError::OtherSums)
-    }
-}
-
-/// Makes void sums of the blocks that are equal.
-fn adopt_equal(store: &Store, ino: Ino, offset: u64, (blocks, differing): (&[u8], &[bool])) {
-    let equal = bits::pack(differing.iter().map(|differs| !differs));
-    for run in bits::runs(&equal, differing.len()) {
-        let bytes = blocks.get(run.start * BLOCK_BYTES..run.end * BLOCK_BYTES);
-        let offset = offset + (run.start * BLOCK_BYTES) as u64;
-        adopt(store, ino, offset, bytes.unwrap_or_default());
-    }
 }
 
 /// Marks the blocks from `offset` on that lie in holes as different: they may take space on the primary.
@@ -495,7 +473,10 @@ fn write_blocks(
     ranges: &[(u64, u32)],
     payload: &[u8],
 ) -> Result<Response, AnswerError> {
-    check_ranges(ranges, payload)?;
+    check_count(payload.len(), WRITE_BYTES_MAX, "bytes")?;
+    if check_ranges(ranges, 1)? != payload.len() as u64 {
+        return Err(AnswerError::OtherPayload);
+    }
     if drops_pieces() {
         return Ok(Response::Done);
     }
@@ -514,20 +495,17 @@ fn write_blocks(
     Ok(Response::Done)
 }
 
-/// Refuses ranges whose bytes are not those of the payload, before anything changes.
-fn check_ranges(ranges: &[(u64, u32)], payload: &[u8]) -> Result<(), AnswerError> {
+/// Refuses ranges that begin within a block, or that no file can have. Each has a number of units of so many bytes. Returns the number of
+/// units of all ranges.
+fn check_ranges(ranges: &[(u64, u32)], unit: usize) -> Result<u64, AnswerError> {
     check_count(ranges.len(), RANGES_MAX, "ranges")?;
-    check_count(payload.len(), WRITE_BYTES_MAX, "bytes")?;
-    for &(offset, length) in ranges {
+    let mut units = 0;
+    for &(offset, count) in ranges {
         check_block(offset)?;
-        check_range(offset, length.into())?;
+        check_range(offset, u64::from(count) * unit as u64)?;
+        units += u64::from(count);
     }
-    let lengths = ranges.iter().map(|(_, length)| u64::from(*length));
-    if lengths.sum::<u64>() == payload.len() as u64 {
-        Ok(())
-    } else {
-        Err(AnswerError::OtherPayload)
-    }
+    Ok(units)
 }
 
 /// Refuses bytes that do not begin with a block.

@@ -42,15 +42,9 @@ impl ToldSums {
     /// Makes void sums of the blocks that are equal on both nodes.
     pub fn adopt_equal(&self, ours: SummedContent<'_>, ino: Ino, differing: &[bool]) {
         for (first, bytes) in &self.read {
-            let blocks = bytes.len().div_ceil(BLOCK_BYTES);
-            let differing = differing.iter().skip(*first).take(blocks);
-            let equal = bits::pack(differing.map(|differs| !differs));
-            for run in bits::runs(&equal, blocks) {
-                let end = (run.end * BLOCK_BYTES).min(bytes.len());
-                let equal = bytes.get(run.start * BLOCK_BYTES..end);
-                let offset = self.offset + ((first + run.start) * BLOCK_BYTES) as u64;
-                ours.adopt(ino, offset, equal.unwrap_or_default());
-            }
+            let offset = self.offset + (first * BLOCK_BYTES) as u64;
+            let differing = differing.get(*first..).unwrap_or_default();
+            ours.adopt_equal(ino, offset, (bytes, differing));
         }
     }
 }
@@ -117,6 +111,17 @@ impl SummedContent<'_> {
         let inside = usize::try_from(left).unwrap_or(usize::MAX);
         let inside = bytes.get(..inside).unwrap_or(bytes);
         let _void_if_failed = self.sums.adopt(ino, offset, inside);
+    }
+
+    /// The same for the blocks of some bytes that are equal on both nodes.
+    pub fn adopt_equal(self, ino: Ino, offset: u64, (bytes, differing): (&[u8], &[bool])) {
+        let blocks = bytes.len().div_ceil(BLOCK_BYTES);
+        let equal = bits::pack(differing.iter().take(blocks).map(|differs| !differs));
+        for run in bits::runs(&equal, blocks) {
+            let start = run.start * BLOCK_BYTES;
+            let equal = bytes.get(start..(run.end * BLOCK_BYTES).min(bytes.len()));
+            self.adopt(ino, offset + start as u64, equal.unwrap_or_default());
+        }
     }
 
     /// The same for all of a short file.

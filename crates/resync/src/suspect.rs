@@ -1,5 +1,6 @@
-//! A file whose content may differ, with how far a resync has got in the file.
+//! The files whose content may differ, with how far a resync has got in each of them.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use lockstep_fs::store::ChangedRegions;
@@ -22,6 +23,14 @@ pub(crate) struct Suspect {
     pub next: u64,
     /// The bytes that may differ; `None`: all.
     pub changed: Option<ChangedRegions>,
+}
+
+/// The files of which more is to be sent.
+#[derive(Default)]
+pub(crate) struct LaterFiles {
+    pub suspects: VecDeque<Suspect>,
+    /// Files with reserved space, which is sent once their content is equal.
+    pub reserved: VecDeque<Ino>,
 }
 
 impl Suspect {

@@ -62,12 +62,7 @@ impl RestCopy {
             rest: self,
         };
         let body = postcard::to_allocvec(&note).unwrap_or_default();
-        let bytes = [
-            &(body.len() as u64).to_le_bytes()[..],
-            &body,
-            &Hash128::of(&body).0,
-        ]
-        .concat();
+        let bytes = with_hash(&body);
         let written = backing.open_or_create(path).and_then(|file| {
             file.set_len(0)?;
             file.write_at(0, &bytes)?;
@@ -111,6 +106,16 @@ fn read_all(file: &dyn BackingFile) -> io::Result<Vec<u8>> {
     let count = file.read_at(0, &mut content)?;
     content.truncate(count);
     Ok(content)
+}
+
+/// The content of a file with this body.
+fn with_hash(body: &[u8]) -> Vec<u8> {
+    [
+        &(body.len() as u64).to_le_bytes()[..],
+        body,
+        &Hash128::of(body).0,
+    ]
+    .concat()
 }
 
 fn body_of(content: &[u8]) -> Option<&[u8]> {
@@ -159,18 +164,9 @@ impl NextNames {
 mod tests {
     use super::*;
 
-    fn sealed(body: &[u8]) -> Vec<u8> {
-        [
-            &(body.len() as u64).to_le_bytes()[..],
-            body,
-            &Hash128::of(body).0,
-        ]
-        .concat()
-    }
-
     #[test]
     fn a_file_that_is_cut_or_changed_has_no_body() {
-        let whole = sealed(b"places");
+        let whole = with_hash(b"places");
         assert_eq!(body_of(&whole), Some(&b"places"[..]));
         for length in 0..whole.len() {
             assert_eq!(body_of(&whole[..length]), None, "{length} bytes");

@@ -170,6 +170,12 @@ pub(super) fn uniform_runs(differing: &[u8], data: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
+/// The same of all blocks.
+pub(super) fn all_uniform_runs(data: &[u8]) -> Vec<Range<usize>> {
+    let every = bits::pack(std::iter::repeat_n(true, data.len().div_ceil(BLOCK_BYTES)));
+    uniform_runs(&every, data)
+}
+
 /// The parts of a run, each of which fits into one request. Zeros go as their length: they are one part.
 fn parts(FileBytes { offset, bytes }: FileBytes<'_>) -> impl Iterator<Item = FileBytes<'_>> {
     let part = if is_zero(bytes) {

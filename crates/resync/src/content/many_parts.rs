@@ -13,7 +13,7 @@ use lockstep_sums::SumKey;
 use lockstep_types::Ino;
 use lockstep_types::limits::BLOCK_BYTES;
 
-use super::changes::{FileBytes, bytes_of_runs, uniform_runs};
+use super::changes::{FileBytes, all_uniform_runs, bytes_of_runs};
 use crate::api::ResyncError;
 use crate::bits;
 use crate::limits::BYTES_LOCKED_MAX;
@@ -138,9 +138,7 @@ impl ToldPiece {
 /// Runs of bytes, each of which is cut into runs with zeros only and runs without a block of zeros.
 pub(super) fn uniform_bytes(all: &[(u64, Vec<u8>)]) -> impl Iterator<Item = FileBytes<'_>> {
     all.iter().flat_map(|(offset, bytes)| {
-        let blocks = bytes.len().div_ceil(BLOCK_BYTES);
-        let every = bits::pack(std::iter::repeat_n(true, blocks));
-        let runs = uniform_runs(&every, bytes);
+        let runs = all_uniform_runs(bytes);
         let cut: Vec<FileBytes<'_>> =
             bytes_of_runs((*offset, bytes), bytes.len() as u64, &runs).collect();
         cut
