@@ -72,12 +72,13 @@ impl LockTable {
     }
 
     /// Asks for `locks` in the name of `op`. Returns whether `op` holds the locks now; if not, a later
-    /// [`LockTable::release`] reports the grant. No key may occur twice in `locks`.
+    /// [`LockTable::release`] reports the grant. A key may occur several times in `locks`, with modes that do not conflict.
     pub fn acquire(&mut self, op: OpId, locks: &LockSet) -> bool {
-        self.arrivals += 1;
-        let ticket = self.arrivals;
+        let ticket = self.arrivals + 1;
         let conflict = self.conflict_before(ticket, locks);
         for &(key, mode) in locks {
+            self.arrivals += 1;
+            let ticket = self.arrivals;
             let claims = self.keys.entry(key).or_default();
             claims.add(KeyClaim { op, mode, ticket });
         }
@@ -244,12 +245,18 @@ mod tests {
             1 => Just(LockMode::Exclusive),
             2 => Just(LockMode::Shared),
             10 => range.clone().prop_map(LockMode::Read),
-            10 => range.prop_map(LockMode::Write),
+            10 => range.clone().prop_map(LockMode::Write),
         ];
-        prop::collection::btree_map(1..3u64, mode, 1..3).prop_map(|locks| {
-            let of_file = |(number, mode)| (LockKey::File(ino(number)), mode);
-            locks.into_iter().map(of_file).collect()
-        })
+        let of_file = |(number, mode)| (LockKey::File(ino(number)), mode);
+        let of_many = prop::collection::btree_map(1..3u64, mode, 1..3);
+        let parts_of_one = (1..3u64, prop::collection::vec(range, 2..20));
+        prop_oneof![
+            9 => of_many.prop_map(move |locks| locks.into_iter().map(of_file).collect()),
+            1 => parts_of_one.prop_map(move |(number, parts)| {
+                let parts = parts.into_iter().map(LockMode::Read);
+                parts.map(|mode| of_file((number, mode))).collect()
+            }),
+        ]
     }
 
     /// Each waiting operation is behind one other, so a release looks at one operation, however many wait.

@@ -17,7 +17,7 @@ pub(super) type Ticket = u64;
 /// Most claims that are looked through one by one.
 const FEW: usize = 16;
 
-/// The claim of one operation on one key.
+/// A claim of one operation on one key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyClaim {
     pub op: OpId,
@@ -54,7 +54,7 @@ impl KeyClaims {
         }
     }
 
-    /// Removes the claim of an operation.
+    /// Removes the claims of an operation.
     pub fn remove(&mut self, op: OpId) {
         match self {
             Self::Few(claims) => claims.retain(|claim| claim.op != op),
@@ -88,7 +88,7 @@ impl KeyClaims {
 /// Many claims on one key.
 #[derive(Debug, Default)]
 pub(super) struct ClaimIndex {
-    tickets: HashMap<OpId, Ticket>,
+    tickets: HashMap<OpId, SmallVec<[Ticket; 1]>>,
     claims: BTreeMap<Ticket, (OpId, LockMode)>,
     exclusive: BTreeMap<Ticket, OpId>,
     reads: RangeIndex,
@@ -98,7 +98,7 @@ pub(super) struct ClaimIndex {
 impl ClaimIndex {
     fn add(&mut self, claim: KeyClaim) {
         let KeyClaim { op, mode, ticket } = claim;
-        self.tickets.insert(op, ticket);
+        self.tickets.entry(op).or_default().push(ticket);
         self.claims.insert(ticket, (op, mode));
         match mode {
             LockMode::Exclusive => drop(self.exclusive.insert(ticket, op)),
@@ -109,14 +109,13 @@ impl ClaimIndex {
     }
 
     fn remove(&mut self, op: OpId) {
-        let Some(ticket) = self.tickets.remove(&op) else {
-            return;
-        };
-        match self.claims.remove(&ticket) {
-            Some((_, LockMode::Exclusive)) => drop(self.exclusive.remove(&ticket)),
-            Some((_, LockMode::Read(range))) => self.reads.remove(range, ticket),
-            Some((_, LockMode::Write(range))) => self.writes.remove(range, ticket),
-            Some((_, LockMode::Shared)) | None => {}
+        for ticket in self.tickets.remove(&op).unwrap_or_default() {
+            match self.claims.remove(&ticket) {
+                Some((_, LockMode::Exclusive)) => drop(self.exclusive.remove(&ticket)),
+                Some((_, LockMode::Read(range))) => self.reads.remove(range, ticket),
+                Some((_, LockMode::Write(range))) => self.writes.remove(range, ticket),
+                Some((_, LockMode::Shared)) | None => {}
+            }
         }
     }
 
