@@ -200,16 +200,15 @@ impl<'a> ContentSender<'a> {
         Ok(claim)
     }
 
-    /// Takes the lock of a piece, when its job may begin.
-    fn claim_piece(
+    /// Takes the locks of a job, when it may begin.
+    fn claim_for(
         &mut self,
-        ino: Ino,
-        piece: &Piece,
+        locks: LockSet,
         cost: JobCost,
     ) -> Result<Box<dyn LockClaim + 'a>, ResyncError> {
         self.take_turn()?;
         self.make_room(cost)?;
-        self.claim(pieces::read_lock(ino, piece))
+        self.claim(locks)
     }
 
     fn finish_all(&mut self) -> Result<(), ResyncError> {
@@ -448,10 +447,10 @@ impl<'a> ContentSender<'a> {
             return Ok(None);
         };
         let cost = JobCost {
-            bytes: ahead.span.length,
+            bytes: ahead.bytes(),
             ..PIECE_COST
         };
-        let claim = self.claim_piece(ino, &ahead.span, cost)?;
+        let claim = self.claim_for(ahead.locks(ino), cost)?;
         let (pieces, size) = ahead.pieces(self.content.view, ino)?;
         let Some(last) = pieces.last().copied() else {
             return Ok(None);
@@ -513,7 +512,7 @@ impl<'a> ContentSender<'a> {
             return Ok(None);
         };
         let cost = cost_of(suspect, &guess);
-        let claim = self.claim_piece(ino, &guess, cost)?;
+        let claim = self.claim_for(pieces::read_locks(ino, [guess.range()]), cost)?;
         let Some((piece, size, data)) = pieces::read(self.content.view, ino, run.start, &guess)?
         else {
             return Ok(None);

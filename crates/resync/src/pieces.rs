@@ -5,11 +5,12 @@
 //! piece are treated as data. The hashes cover whole blocks, and zeros fill up the last block of the file. The locks
 //! cover whole blocks, too, so no other bytes can follow in the last block.
 
+use std::ops::Range;
+
 use lockstep_fs::{OpError, StoreView};
-use lockstep_repl::lock::{BlockRange, LockKey, LockMode};
+use lockstep_repl::lock::{BlockRange, LockKey, LockMode, LockSet};
 use lockstep_types::limits::{BLOCK_BYTES, WRITE_BYTES_MAX};
 use lockstep_types::{Hash128, Ino};
-use smallvec::smallvec;
 
 use crate::api::ResyncError;
 use crate::limits::HASHED_FILE_BYTES_MAX;
@@ -32,6 +33,11 @@ impl Piece {
     /// First byte beyond the piece.
     pub const fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
+    }
+
+    /// The bytes of the piece.
+    pub const fn range(&self) -> Range<u64> {
+        self.offset..self.end()
     }
 }
 
@@ -82,10 +88,13 @@ pub fn read(
     Ok(Some((piece, size, data)))
 }
 
-/// The lock under which a piece does not change.
-pub fn read_lock(ino: Ino, piece: &Piece) -> lockstep_repl::core::LockSet {
-    let range = BlockRange::new(piece.offset, piece.length);
-    smallvec![(LockKey::File(ino), LockMode::Read(range))]
+/// The locks under which these parts of a file do not change.
+pub fn read_locks(ino: Ino, parts: impl IntoIterator<Item = Range<u64>>) -> LockSet {
+    let of_part = |part: Range<u64>| BlockRange::new(part.start, part.end - part.start);
+    let ranges = parts.into_iter().map(of_part);
+    ranges
+        .map(|range| (LockKey::File(ino), LockMode::Read(range)))
+        .collect()
 }
 
 /// Reads a data piece into `buffer` as whole blocks; empties `buffer` for a hole.

@@ -49,18 +49,15 @@ impl Suspect {
         Some(run).filter(|run| !run.is_empty())
     }
 
-    /// The next runs of bytes that may differ: not more than `bytes_max` bytes, and at most `span_max` from the first byte to the last
-    /// one. Empty when the rest is equal.
-    pub fn next_runs(&self, bytes_max: u64, span_max: u64) -> Vec<Range<u64>> {
+    /// The next runs of bytes that may differ: not more than `bytes_max` bytes, in at most `runs_max` runs. Empty when the rest is equal.
+    pub fn next_runs(&self, bytes_max: u64, runs_max: usize) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
-        let (mut bytes, mut at, mut end) = (0, self.next, u64::MAX);
+        let (mut bytes, mut at) = (0, self.next);
         while bytes < bytes_max
-            && let Some(run) = self.changed_from(at).filter(|run| run.start < end)
+            && runs.len() < runs_max
+            && let Some(run) = self.changed_from(at)
         {
-            if runs.is_empty() {
-                end = run.start.saturating_add(span_max);
-            }
-            let run = run.start..run.end.min(end).min(run.start + (bytes_max - bytes));
+            let run = run.start..run.end.min(run.start + (bytes_max - bytes));
             bytes += run.end - run.start;
             at = run.end;
             runs.push(run);

@@ -44,7 +44,7 @@ impl<'a> Comparer<'a> {
                 self.finish(ino, &mut under_way, UNDER_WAY_MAX)?;
                 locks.wait_for_turn();
             }
-            let mut claim = locks.claim(pieces::read_lock(ino, &guess))?;
+            let mut claim = locks.claim(pieces::read_locks(ino, [guess.range()]))?;
             if !claim.is_held() {
                 let finished = self.finish(ino, &mut under_way, UNDER_WAY_MAX);
                 // The pieces end first: a claim can be given back only once it is granted.
@@ -79,7 +79,7 @@ impl<'a> Comparer<'a> {
             return false;
         };
         if piece.hole {
-            deep.checked.check_hole(ino, &(piece.offset..piece.end()));
+            deep.checked.check_hole(ino, &piece.range());
         }
         let word = deep.checked.take();
         self.report.note_void(word.void_blocks);
@@ -146,7 +146,7 @@ impl<'a> Comparer<'a> {
 
     /// Both nodes look again at a piece, once it is no longer locked.
     fn suspect(&mut self, piece: &Piece) {
-        let range = piece.offset..piece.end();
+        let range = piece.range();
         if self.suspects.ranges.last() != Some(&range) {
             self.suspects.ranges.push(range);
         }

@@ -2,12 +2,12 @@
 //! short parts, and most of a changed part is equal. Blocks with kept sums are not read on either node. Bytes are read where
 //! a sum is void, and where the copies differ.
 //!
-//! The caller holds a lock from the first to the last part until the secondary has answered. Writes of clients wait for it: so
-//! the bytes from the first part to the last one are bounded, too.
+//! The caller holds a lock of each part until the secondary has answered. Writes of clients between the parts wait for nothing.
 
 use std::ops::Range;
 
 use lockstep_fs::{OpError, StoreView};
+use lockstep_repl::core::LockSet;
 use lockstep_repl::message::Request;
 use lockstep_sums::SumKey;
 use lockstep_types::Ino;
@@ -16,34 +16,34 @@ use lockstep_types::limits::BLOCK_BYTES;
 use super::changes::{FileBytes, all_uniform_runs, bytes_of_runs};
 use crate::api::ResyncError;
 use crate::bits;
-use crate::limits::BYTES_LOCKED_MAX;
+use crate::limits::RANGES_MAX;
 use crate::pieces::{self, PIECE_BYTES, Piece};
 use crate::summed_content::{SummedContent, ToldSums};
 use crate::suspect::Suspect;
 
 /// Most bytes of the parts of one request.
 const BYTES_MAX: u64 = PIECE_BYTES;
-/// Most bytes from the first part to the last one: half of the bytes that a resync locks at a time.
-const SPAN_BYTES_MAX: u64 = BYTES_LOCKED_MAX / 2;
 
 /// The bytes of a file that may differ, and that one request may compare. Never empty.
 pub(super) struct PartsAhead {
     runs: Vec<Range<u64>>,
-    /// From the first byte to the last one.
-    pub(super) span: Piece,
 }
 
 impl PartsAhead {
     /// Those that come next; `None` when the rest of the file is equal.
     pub(super) fn of(suspect: &Suspect) -> Option<Self> {
-        let runs = suspect.next_runs(BYTES_MAX, SPAN_BYTES_MAX);
-        let (offset, end) = (runs.first()?.start, runs.last()?.end);
-        let span = Piece {
-            offset,
-            length: end - offset,
-            hole: false,
-        };
-        Some(Self { runs, span })
+        let runs = suspect.next_runs(BYTES_MAX, RANGES_MAX);
+        (!runs.is_empty()).then_some(Self { runs })
+    }
+
+    /// Number of bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.end - run.start).sum()
+    }
+
+    /// The locks under which the parts do not change.
+    pub(super) fn locks(&self, ino: Ino) -> LockSet {
+        pieces::read_locks(ino, self.runs.iter().cloned())
     }
 
     /// The present pieces, and the size of the file. A hole is the only piece, or none. No piece: the file is gone, or ends before.

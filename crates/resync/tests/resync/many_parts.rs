@@ -3,22 +3,26 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use lockstep_fs::StoreView;
+use lockstep_repl::core::{LockSet, OpId};
+use lockstep_repl::lock::{BlockRange, LockKey, LockMode, LockTable};
 use lockstep_repl::message::{Request, Response};
-use lockstep_resync::{Peer, PeerError};
+use lockstep_resync::{LockClaim, Locks, Peer, PeerError, ResyncError};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Generation, Ino, MetaOp, MetaRequest};
+use smallvec::smallvec;
 
 use super::converge::{assert_equal, resync};
 use super::delta::rejoin;
 use super::nodes::{FreeLocks, LocalPeer, Node};
 use super::void_sums::{make_void, take_secret};
 
-/// Bytes of the long file. The file ends within a block.
-const LONG: u64 = (8 << 20) + 100;
 /// Bytes between changes.
-const STEP: u64 = 128 << 10;
+const STEP: u64 = 256 << 10;
+/// Bytes of the long file. The file ends within a block.
+const LONG: u64 = 64 * STEP + 100;
 
 /// A secondary that notes the requests for content.
 struct NotingPeer<'a> {
@@ -84,7 +88,8 @@ fn many_changed_parts_cost_one_request() {
         }
         let (compared, written) = requests(&nodes);
         assert_equal(&nodes[0], &nodes[1]);
-        // 16 parts lie within 2 MiB. The last part, of which the file has 100 bytes and a new block, is in a request of its own.
+        // 16 parts have 1 MiB, however far apart they are. The last part, of which the file has 100 bytes and a new block, is in a
+        // request of its own.
         assert_eq!(compared, [256, 256, 256, 256, 3], "{void:?}");
         let whole = (16, 16 * 4096);
         assert_eq!(written, [whole, whole, whole, whole, (1, 4096)]);
@@ -94,6 +99,68 @@ fn many_changed_parts_cost_one_request() {
             assert_eq!(file.void_blocks > 0, is_void, "{void:?}");
         }
     }
+}
+
+/// Notes the locks of each request.
+#[derive(Default)]
+struct NotingLocks(Mutex<Vec<LockSet>>);
+
+impl Locks for NotingLocks {
+    fn with_locks(
+        &self,
+        locks: LockSet,
+        body: &mut dyn FnMut() -> Result<(), ResyncError>,
+    ) -> Result<(), ResyncError> {
+        FreeLocks.with_locks(locks, body)
+    }
+
+    fn claim(&self, locks: LockSet) -> Result<Box<dyn LockClaim + '_>, ResyncError> {
+        self.0.lock().unwrap().push(locks.clone());
+        FreeLocks.claim(locks)
+    }
+
+    fn pause(&self, time: Duration) {
+        FreeLocks.pause(time);
+    }
+}
+
+/// The parts that wait for these locks, and whether a write between two parts does.
+fn waiting(ino: Ino, locks: &LockSet) -> (usize, bool) {
+    let mut table = LockTable::default();
+    table.acquire(OpId(0), locks);
+    let waits = |offset| {
+        let write = LockMode::Write(BlockRange::new(offset, 4096));
+        !table.would_grant(&smallvec![(LockKey::File(ino), write)])
+    };
+    let steps = (0..LONG).step_by(usize::try_from(STEP).unwrap());
+    let parts = steps.clone().filter(|at| waits(at + 8192)).count();
+    (parts, steps.into_iter().any(|at| waits(at + (64 << 10))))
+}
+
+#[test]
+fn writes_wait_for_the_parts_alone() {
+    let (nodes, long) = parted();
+    for at in (0..LONG).step_by(usize::try_from(STEP).unwrap()) {
+        nodes[0].write(long, at + 8192, &[7; 4096]);
+    }
+    let (peer, locks) = (LocalPeer::new(&nodes[1]), NotingLocks::default());
+    rejoin(&nodes[0], &nodes[1], &peer, &locks).unwrap();
+    let claimed = locks.0.into_inner().unwrap();
+    let of_parts = claimed.iter().filter(|locks| {
+        let is_read = |(_, mode): &(LockKey, LockMode)| matches!(mode, LockMode::Read(_));
+        locks.iter().all(is_read)
+    });
+    let waiting: Vec<_> = of_parts.map(|locks| waiting(long, locks)).collect();
+    assert_eq!(
+        waiting,
+        [
+            (16, false),
+            (16, false),
+            (16, false),
+            (16, false),
+            (1, false)
+        ]
+    );
 }
 
 /// A part of the primary that became a hole, one that got zeros, and one that the file lost at its end.
