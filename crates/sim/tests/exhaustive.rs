@@ -117,17 +117,21 @@ fn the_same_worlds_give_the_same_report() {
     assert_eq!(run(choice.clone()), run(choice));
 }
 
-/// Mutants, each with the workload whose worlds show it. No world shows an answer before the peer's: the first write to a region is made
-/// when the secondary has nearly got the write (P26).
-const FOUND: [(Mutant, &str); 2] = [
+/// Mutants, each with the workload whose worlds show it. A second write to a region shows an answer before the peer's. The first write
+/// waits until the secondary has nearly got it (P26).
+const FOUND: [(Mutant, &str); 3] = [
     (Mutant::NoPawEntry, "write to a new file (durability Posix)"),
     (Mutant::NoLocalSync, "durably overwrite (durability Posix)"),
+    (
+        Mutant::AnswerBeforePeer,
+        "overwrite a block, then overwrite across blocks, then sync (durability Posix)",
+    ),
 ];
 
 #[test]
 fn mutants_are_found() {
     for (mutant, name) in FOUND {
-        let all = exhaustive::singles();
+        let all = exhaustive::all();
         let number = all.iter().position(|workload| workload.to_string() == name);
         let campaign = Campaign::new(WorldSelection {
             mutant: Some(mutant),
