@@ -477,9 +477,7 @@ impl<'a> ContentSender<'a> {
     }
 
     fn compare_sums(&self, part: ChangedPart, key: &SumKey) -> Result<JobStep<'a>, ResyncError> {
-        let pieces = part.pieces.iter();
-        let told = pieces.map(|piece| ToldPiece::of(self.content, key, part.ino, *piece));
-        let told: Vec<ToldPiece> = told.collect::<Result<_, _>>()?;
+        let told = ToldPiece::all(self.content, key, part.ino, &part.pieces)?;
         self.locks.note_read(ToldPiece::bytes_read(&told));
         let question = ToldPiece::question(part.ino, key.probe(), &told);
         let answer = self.peer.begin(question, &[]);

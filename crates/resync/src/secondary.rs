@@ -427,9 +427,14 @@ fn compare_sums(
         return Ok(Response::Differing(bits::pack(all)));
     };
     let (mut all, mut theirs) = (Vec::with_capacity(theirs.len()), theirs.iter());
-    for &(offset, blocks) in runs {
+    let kept = runs.iter().map(|&(offset, blocks)| {
         let length = usize::try_from(blocks).unwrap_or(usize::MAX) * BLOCK_BYTES;
-        let told = ours.tell(&key, ino, offset, length)?;
+        (offset, length, ours.keeps(ino, offset, length))
+    });
+    // The disk hears of all runs before the first one is read.
+    let kept: Vec<_> = kept.collect();
+    for (offset, length, kept) in kept {
+        let told = ours.tell(&key, ino, kept)?;
         let of_run = told.sums.iter().zip(theirs.by_ref());
         let mut differing: Vec<bool> = of_run.map(|(ours, sum)| ours.get() != *sum).collect();
         note_holes(store, ino, offset, &mut differing)?;

@@ -8,6 +8,8 @@
 //!   are wrong: a flipped bit would get a sum on the secondary.
 //! - A sum that is not void stays as it is.
 
+use std::ops::Range;
+
 use lockstep_fs::store::{KeptSum, SumsAccess};
 use lockstep_fs::{OpError, StoreView};
 use lockstep_sums::{BlockSum, SumKey};
@@ -24,13 +26,34 @@ pub(crate) struct SummedContent<'a> {
     pub sums: SumsAccess<'a>,
 }
 
+/// The sums that a node keeps of blocks of a file that follow each other. A void one is `None`.
+pub(crate) struct KeptSums {
+    offset: u64,
+    /// Bytes of the blocks. The last one may be shorter than a block.
+    length: usize,
+    kept: Vec<Option<BlockSum>>,
+}
+
+impl KeptSums {
+    /// The bytes of each run of blocks with void sums.
+    fn void_bytes(&self) -> impl Iterator<Item = Range<u64>> {
+        let void = bits::pack(self.kept.iter().map(Option::is_none));
+        let (offset, length) = (self.offset, self.length);
+        let runs = bits::runs(&void, self.kept.len());
+        runs.into_iter().map(move |run| {
+            let end = (run.end * BLOCK_BYTES).min(length);
+            offset + (run.start * BLOCK_BYTES) as u64..offset + end as u64
+        })
+    }
+}
+
 /// The sums of blocks of a file that follow each other, as the node tells them to the other one.
 pub(crate) struct ToldSums {
     offset: u64,
     /// The sums that the node keeps, and for a void one the sum of the bytes.
     pub sums: Vec<BlockSum>,
-    /// The bytes of each run of void blocks, with the number of its first block.
-    read: Vec<(usize, Vec<u8>)>,
+    /// The bytes of each run of void blocks, with the offset of its first block.
+    read: Vec<(u64, Vec<u8>)>,
 }
 
 impl ToldSums {
@@ -41,41 +64,62 @@ impl ToldSums {
 
     /// Makes void sums of the blocks that are equal on both nodes.
     pub fn adopt_equal(&self, ours: SummedContent<'_>, ino: Ino, differing: &[bool]) {
-        for (first, bytes) in &self.read {
-            let offset = self.offset + (first * BLOCK_BYTES) as u64;
-            let differing = differing.get(*first..).unwrap_or_default();
-            ours.adopt_equal(ino, offset, (bytes, differing));
+        for (offset, bytes) in &self.read {
+            let first = (offset - self.offset) / BLOCK_BYTES as u64;
+            let first = usize::try_from(first).unwrap_or(usize::MAX);
+            let differing = differing.get(first..).unwrap_or_default();
+            ours.adopt_equal(ino, *offset, (bytes, differing));
         }
     }
 }
 
 impl SummedContent<'_> {
-    /// The sums of the blocks of `length` bytes from the begin of a block on. Reads the blocks whose sums are void, and no other ones.
-    pub fn tell(
-        self,
-        key: &SumKey,
-        ino: Ino,
-        offset: u64,
-        length: usize,
-    ) -> Result<ToldSums, OpError> {
+    /// The kept sums of the blocks of `length` bytes from the begin of a block on. The disk may begin to read the blocks whose sums are
+    /// void.
+    pub fn keeps(self, ino: Ino, offset: u64, length: usize) -> KeptSums {
         let count = length.div_ceil(BLOCK_BYTES);
-        let kept = self
-            .sums
-            .blocks(ino, offset / BLOCK_BYTES as u64, count as u64);
+        let first = offset / BLOCK_BYTES as u64;
+        let kept = self.sums.blocks(ino, first, count as u64);
         // Sums that cannot be read say nothing.
         let kept = kept.unwrap_or_else(|_| vec![None; count]);
-        let void = bits::pack(kept.iter().map(Option::is_none));
-        let mut sums: Vec<BlockSum> = kept.into_iter().map(Option::unwrap_or_default).collect();
+        let kept = KeptSums {
+            offset,
+            length,
+            kept,
+        };
+        self.will_read(ino, kept.void_bytes());
+        kept
+    }
+
+    /// The disk may begin to read these bytes of a file.
+    pub fn will_read(self, ino: Ino, ranges: impl Iterator<Item = Range<u64>>) {
+        let mut ranges = ranges.peekable();
+        if ranges.peek().is_none() {
+            return;
+        }
+        if let Ok(Some(content)) = self.view.content(ino) {
+            ranges.for_each(|range| content.will_read(range));
+        }
+    }
+
+    /// The sums that this node tells the other one. Reads the blocks whose sums are void, and no other ones.
+    pub fn tell(self, key: &SumKey, ino: Ino, kept: KeptSums) -> Result<ToldSums, OpError> {
         let mut read = Vec::new();
-        for run in bits::runs(&void, count) {
-            let start = run.start * BLOCK_BYTES;
-            let mut bytes = vec![0; (run.end * BLOCK_BYTES).min(length) - start];
-            self.view.read_raw(ino, offset + start as u64, &mut bytes)?;
-            let made = bytes.chunks(BLOCK_BYTES).map(|block| key.block(block));
-            for (sum, made) in sums.iter_mut().skip(run.start).zip(made) {
+        for bytes in kept.void_bytes() {
+            let length = usize::try_from(bytes.end - bytes.start).unwrap_or(0);
+            let mut void = vec![0; length];
+            self.view.read_raw(ino, bytes.start, &mut void)?;
+            read.push((bytes.start, void));
+        }
+        let KeptSums { offset, kept, .. } = kept;
+        let mut sums: Vec<BlockSum> = kept.into_iter().map(Option::unwrap_or_default).collect();
+        for (start, void) in &read {
+            let made = void.chunks(BLOCK_BYTES).map(|block| key.block(block));
+            let first =
+                usize::try_from((start - offset) / BLOCK_BYTES as u64).unwrap_or(usize::MAX);
+            for (sum, made) in sums.iter_mut().skip(first).zip(made) {
                 *sum = made;
             }
-            read.push((run.start, bytes));
         }
         Ok(ToldSums { offset, sums, read })
     }

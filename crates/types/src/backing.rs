@@ -119,6 +119,11 @@ pub trait BackingFile: Send + Sync {
         self.read_at(offset, into)
     }
 
+    /// Says that a range is to be read soon: a disk may begin to read it. Nothing but time depends on that.
+    fn will_read(&self, range: Range<u64>) {
+        let _ = range;
+    }
+
     /// Writes all of `data` at `offset`, growing the file as needed.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 

@@ -481,6 +481,10 @@ impl BackingFile for FencedFile {
         self.below.read_disk(offset, into)
     }
 
+    fn will_read(&self, range: Range<u64>) {
+        self.below.will_read(range);
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.change("write", || self.below.write_at(offset, data))
     }

@@ -78,16 +78,24 @@ pub(super) struct ToldPiece {
 }
 
 impl ToldPiece {
-    /// A piece of a file, which its lock keeps as it is.
-    pub(super) fn of(
+    /// Pieces of a file, which its locks keep as they are.
+    pub(super) fn all(
         ours: SummedContent<'_>,
         key: &SumKey,
         ino: Ino,
-        piece: Piece,
-    ) -> Result<Self, OpError> {
-        let length = usize::try_from(piece.length).unwrap_or(usize::MAX);
-        let told = ours.tell(key, ino, piece.offset, length)?;
-        Ok(Self { piece, told })
+        pieces: &[Piece],
+    ) -> Result<Vec<Self>, OpError> {
+        let kept = pieces.iter().map(|piece| {
+            let length = usize::try_from(piece.length).unwrap_or(usize::MAX);
+            (*piece, ours.keeps(ino, piece.offset, length))
+        });
+        // The disk hears of all pieces before the first one is read.
+        let kept: Vec<_> = kept.collect();
+        let told = kept.into_iter().map(|(piece, kept)| {
+            let told = ours.tell(key, ino, kept)?;
+            Ok(Self { piece, told })
+        });
+        told.collect()
     }
 
     /// Number of bytes read.
@@ -115,7 +123,7 @@ impl ToldPiece {
         pieces: &[Self],
         answer: &[u8],
     ) -> Result<Vec<(u64, Vec<u8>)>, ResyncError> {
-        let (mut bytes, mut first) = (Vec::new(), 0);
+        let (mut ranges, mut first) = (Vec::new(), 0);
         for ToldPiece { piece, told } in pieces {
             let blocks = told.sums.len();
             let differing = (first..first + blocks).map(|number| bits::get(answer, number));
@@ -123,15 +131,19 @@ impl ToldPiece {
             first += blocks;
             told.adopt_equal(ours, ino, &differing);
             for run in bits::runs(&bits::pack(differing), blocks) {
-                let offset = piece.offset + (run.start * BLOCK_BYTES) as u64;
+                let start = piece.offset + (run.start * BLOCK_BYTES) as u64;
                 let end = piece.offset + (run.end * BLOCK_BYTES) as u64;
-                let length = end.min(piece.end()) - offset;
-                let mut read = vec![0; usize::try_from(length).unwrap_or(0)];
-                ours.view.read_raw(ino, offset, &mut read)?;
-                bytes.push((offset, read));
+                ranges.push(start..end.min(piece.end()));
             }
         }
-        Ok(bytes)
+        ours.will_read(ino, ranges.iter().cloned());
+        let bytes = ranges.into_iter().map(|range| {
+            let length = usize::try_from(range.end - range.start).unwrap_or(0);
+            let mut read = vec![0; length];
+            ours.view.read_raw(ino, range.start, &mut read)?;
+            Ok((range.start, read))
+        });
+        bytes.collect()
     }
 }
 

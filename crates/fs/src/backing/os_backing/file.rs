@@ -126,6 +126,10 @@ impl BackingFile for OsFile {
             .map_err(|error| self.fail("read from the disk", error))
     }
 
+    fn will_read(&self, range: Range<u64>) {
+        super::reads::begin(&self.fd, &range);
+    }
+
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.write_all(offset, data)
             .map_err(|error| self.fail("write", error))

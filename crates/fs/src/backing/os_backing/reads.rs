@@ -4,6 +4,8 @@
 //! present content.
 
 use std::io;
+use std::num::NonZero;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{Advice, Mode, OFlags};
@@ -32,6 +34,13 @@ pub(super) fn read_disk(fd: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Resul
     }
 }
 
+/// Has the kernel begin to read a range into memory. A kernel that does not want to reads it later.
+pub(super) fn begin(fd: &OwnedFd, range: &Range<u64>) {
+    if let Some(length) = NonZero::new(range.end.saturating_sub(range.start)) {
+        let _ = rustix::fs::fadvise(fd, range.start, Some(length), Advice::WillNeed);
+    }
+}
+
 fn read_aligned(direct: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     let before = usize::try_from(offset % ALIGNMENT as u64).unwrap_or(0);
     let length = (before + into.len()).next_multiple_of(ALIGNMENT);
@@ -49,7 +58,7 @@ fn read_aligned(direct: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Result<us
 }
 
 fn read_forgotten(fd: &OwnedFd, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-    let length = std::num::NonZero::new(into.len() as u64);
+    let length = NonZero::new(into.len() as u64);
     // Bytes that the kernel keeps in memory are read from there.
     let _ = rustix::fs::fadvise(fd, offset, length, Advice::DontNeed);
     Ok(read(fd, offset, into)?)
