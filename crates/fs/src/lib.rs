@@ -2,7 +2,7 @@
 //!
 //! The store stands on the disk below as a trait, and knows nothing of peers or mounts. Start with [`store`].
 //!
-//! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; `store_disk`, `sums`,
+//! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; [`snapshot_list`], `store_disk`, `sums`,
 //! `under_way` and `namespace`; [`view`] (reading); `content`, `lost_found`, `delta`, `tree` and `metadata_log` (the state); [`store`]
 //! (the operations); [`export`]. No module uses one further up.
 
@@ -21,6 +21,7 @@ mod lost_found;
 mod metadata_log;
 mod namespace;
 pub mod paths;
+pub mod snapshot_list;
 pub mod store;
 mod store_disk;
 mod sums;

@@ -1,11 +1,13 @@
 //! Keys of the namespace in the key-value store: a table letter, then big-endian numbers, so that
 //! the order of keys is the order of scans. `docs/on-disk.md` lists them.
 //!
-//! Tables `i d c x o` are the namespace, the same on both nodes. Tables `g m` are this node's own.
+//! Tables `i d c x o` are the namespace, the same on both nodes. Tables `g m` are this node's own. So are, for now, those of
+//! snapshots, `e h p v`: the key of the kept value of a record begins with the key of the record, so both are in one order. (A
+//! name has no zero byte, and the bytes of a [`SnapshotId`] begin with zeros.)
 
 use std::ops::Bound;
 
-use lockstep_types::Ino;
+use lockstep_types::{Ino, SnapshotId};
 
 /// Inode records, by inode.
 pub const INODES: u8 = b'i';
@@ -19,6 +21,14 @@ pub const XATTRS: u8 = b'x';
 pub const ORPHANS: u8 = b'o';
 /// Freed inodes whose content is still to be removed from this node's disk.
 pub const GARBAGE: u8 = b'g';
+/// Snapshots, by the moment that they show.
+pub const SNAPSHOTS: u8 = b'p';
+/// Values of records that snapshots see, by record and the newest snapshot that sees the value.
+pub const HISTORY: u8 = b'h';
+/// Blocks of files that snapshots see, by inode, chunk and the newest snapshot that sees the blocks.
+pub const KEPT_BLOCKS: u8 = b'v';
+/// The keys of kept values, by the newest snapshot that sees the value.
+pub const KEPT_INDEX: u8 = b'e';
 /// This node's bookkeeping.
 pub const LOCAL: u8 = b'm';
 
@@ -70,6 +80,36 @@ pub fn orphan(ino: Ino) -> Vec<u8> {
 /// Key of a garbage mark.
 pub fn garbage(ino: Ino) -> Vec<u8> {
     by_ino(GARBAGE, ino, &[])
+}
+
+/// Key of a snapshot.
+pub fn snapshot(id: SnapshotId) -> Vec<u8> {
+    [&[SNAPSHOTS], &id.to_bytes()[..]].concat()
+}
+
+/// Key of the value of record `key` that snapshots up to `id` see.
+pub fn history(key: &[u8], id: SnapshotId) -> Vec<u8> {
+    [&[HISTORY], key, &id.to_bytes()[..]].concat()
+}
+
+/// Key of the blocks of a chunk that snapshots up to `id` see.
+pub fn kept_blocks(ino: Ino, chunk: u64, id: SnapshotId) -> Vec<u8> {
+    by_ino(
+        KEPT_BLOCKS,
+        ino,
+        &[&chunk.to_be_bytes()[..], &id.to_bytes()].concat(),
+    )
+}
+
+/// Key in the index of a kept value, which is that of `kept` itself with its table.
+pub fn kept_index(id: SnapshotId, kept: &[u8]) -> Vec<u8> {
+    [&[KEPT_INDEX], &id.to_bytes()[..], kept].concat()
+}
+
+/// The snapshot at the end of a key.
+pub fn snapshot_of(key: &[u8]) -> Option<SnapshotId> {
+    let (_, id) = key.split_last_chunk::<{ SnapshotId::BYTES }>()?;
+    SnapshotId::from_bytes(id)
 }
 
 /// Whether the key is one of a replicated table.

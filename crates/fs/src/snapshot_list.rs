@@ -1,0 +1,175 @@
+//! The snapshots of a store, in memory: which there are, and in which order.
+//!
+//! Only the list. [`Namespace`](crate::namespace::Namespace) has the durable records, and changes the list with them.
+//!
+//! Invariant: a snapshot that is being deleted is in the list and not alive. No reader sees the snapshot any more, and nothing
+//! is kept for it; some of its kept values are still there.
+//!
+//! Locks: one inside, held for no call.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lockstep_types::{Generation, SnapshotId, Timestamp};
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+
+/// Why a snapshot was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SnapshotKind {
+    /// By an operator.
+    User,
+    /// By the schedule of the datastore.
+    Scheduled,
+    /// By this node, of its own copy, before a resync changes that copy.
+    Fallback {
+        /// Whether the copy was one of a running node: after a loss of power it is only what the disk had.
+        is_exact: bool,
+    },
+    /// Formerly a fallback: the copy of this node when it was deposed as the primary of this generation.
+    Lost(Generation),
+}
+
+/// What a store notes of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotRecord {
+    /// The name, unique among the snapshots of a store that are alive.
+    pub name: String,
+    /// When the snapshot was made, by the clock of the node that has made it.
+    pub time: Timestamp,
+    /// Why the snapshot was made.
+    pub kind: SnapshotKind,
+    /// Every inode of the snapshot has a number below this.
+    pub inos_below: u64,
+    /// Its kept values are being removed.
+    pub is_deleted: bool,
+}
+
+/// Snapshots by the moment that they show.
+type Records = BTreeMap<SnapshotId, Arc<SnapshotRecord>>;
+
+/// See the head of this file.
+#[derive(Default)]
+pub struct SnapshotList {
+    /// Whether any snapshot is alive, for writes, which ask at each call.
+    keeps: AtomicBool,
+    records: RwLock<Arc<Records>>,
+}
+
+impl SnapshotList {
+    /// The list of these records.
+    pub fn new(records: Records) -> Self {
+        let list = Self::default();
+        list.replace(records);
+        list
+    }
+
+    /// Whether any snapshot is alive. Costs one load.
+    pub fn keeps(&self) -> bool {
+        self.keeps.load(Ordering::Acquire)
+    }
+
+    /// The newest snapshot that is alive, for which the old value of a change is kept.
+    pub fn newest(&self) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
+        if !self.keeps() {
+            return None;
+        }
+        let records = self.all();
+        records.iter().rev().find_map(alive)
+    }
+
+    /// The newest snapshot alive that is older than `id`.
+    pub fn older(&self, id: SnapshotId) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
+        self.all().range(..id).rev().find_map(alive)
+    }
+
+    /// The oldest snapshot alive that is newer than `id`.
+    pub fn newer(&self, id: SnapshotId) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
+        let from = (std::ops::Bound::Excluded(id), std::ops::Bound::Unbounded);
+        self.all().range(from).find_map(alive)
+    }
+
+    /// The record of a snapshot that is alive.
+    pub fn get(&self, id: SnapshotId) -> Option<Arc<SnapshotRecord>> {
+        let record = self.all().get(&id).map(Arc::clone);
+        record.filter(|record| !record.is_deleted)
+    }
+
+    /// Whether a snapshot is alive.
+    pub fn is_alive(&self, id: SnapshotId) -> bool {
+        self.get(id).is_some()
+    }
+
+    /// All snapshots, also those that are being deleted, as of this moment.
+    pub fn all(&self) -> Arc<Records> {
+        Arc::clone(&self.records.read())
+    }
+
+    /// Puts a record into the list, or takes one out.
+    pub fn set(&self, id: SnapshotId, record: Option<SnapshotRecord>) {
+        let mut records = Records::clone(&self.all());
+        match record {
+            Some(record) => records.insert(id, Arc::new(record)),
+            None => records.remove(&id),
+        };
+        self.replace(records);
+    }
+
+    fn replace(&self, records: Records) {
+        let keeps = records.iter().any(|record| alive(record).is_some());
+        *self.records.write() = Arc::new(records);
+        self.keeps.store(keeps, Ordering::Release);
+    }
+}
+
+fn alive(
+    (id, record): (&SnapshotId, &Arc<SnapshotRecord>),
+) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
+    (!record.is_deleted).then(|| (*id, Arc::clone(record)))
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_types::Osn;
+
+    use super::*;
+
+    fn id(sequence: u64) -> SnapshotId {
+        SnapshotId::of_operation(Osn {
+            sequence,
+            ..Osn::ZERO
+        })
+    }
+
+    fn record(name: &str, is_deleted: bool) -> SnapshotRecord {
+        SnapshotRecord {
+            name: name.to_owned(),
+            time: Timestamp::default(),
+            kind: SnapshotKind::User,
+            inos_below: 2,
+            is_deleted,
+        }
+    }
+
+    #[test]
+    fn a_snapshot_that_is_being_deleted_is_not_alive() {
+        let list = SnapshotList::default();
+        assert!(!list.keeps() && list.newest().is_none());
+        for (sequence, name) in [(3, "a"), (5, "b"), (9, "c")] {
+            list.set(id(sequence), Some(record(name, false)));
+        }
+        let ids = |found: Option<(SnapshotId, Arc<SnapshotRecord>)>| found.map(|(id, _)| id);
+        assert_eq!(ids(list.newest()), Some(id(9)));
+        assert_eq!(ids(list.older(id(9))), Some(id(5)));
+        assert_eq!(ids(list.newer(id(3))), Some(id(5)));
+        list.set(id(5), Some(record("b", true)));
+        assert_eq!(ids(list.older(id(9))), Some(id(3)));
+        assert_eq!(ids(list.newer(id(3))), Some(id(9)));
+        assert!(list.get(id(5)).is_none() && list.all().contains_key(&id(5)));
+        for sequence in [3, 9] {
+            list.set(id(sequence), None);
+        }
+        assert!(!list.keeps() && list.newest().is_none());
+    }
+}
