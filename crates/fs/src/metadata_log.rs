@@ -247,7 +247,7 @@ impl MetadataLog {
         };
         let (attr, orphaned) = (plan.attr, plan.orphaned);
         let followed = applying.changed.is_followed().then(|| keys_of(&plan));
-        tree.install(plan, &op.request);
+        tree.install(plan, &op.request)?;
         if let Some(keys) = followed {
             applying.changed.note(keys);
         }

@@ -8,36 +8,42 @@
 //! is behind ([`crate::tree`] puts the unflushed size and times over it). No method here makes anything durable but
 //! [`Namespace::flush`], which a checkpoint calls.
 //!
-//! Locks: those inside the memtable. No lock is held between two calls.
+//! Every batch of changes goes through [`Namespace::apply`]: with it goes what the newest snapshot sees ([`history`]).
+//!
+//! Locks: those of the history, and those inside the memtable. No lock is held between two calls.
 
 pub mod acl;
+mod history;
 mod ino_numbers;
 pub mod keys;
 pub mod plan;
 pub mod record;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use lockstep_types::Ino;
 use lockstep_types::backing::Backing;
+use lockstep_types::{Ino, SnapshotId};
 
+use self::history::History;
 use self::ino_numbers::InoNumbers;
 pub use self::ino_numbers::InoRanges;
 use self::keys::KeyRange;
-use self::record::{Checkpoint, Inode};
+use self::record::{Checkpoint, Inode, RecordChange};
 use crate::error::StoreError;
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::{RedbKv, RedbOptions};
 use crate::kv::{Each, KvError};
 use crate::paths::NAMESPACE_FILE;
+use crate::snapshot_list::{SnapshotList, SnapshotRecord};
 
-/// A record to write (`Some`) or to delete (`None`), under its key.
-pub type RecordChange = (Vec<u8>, Option<Vec<u8>>);
+pub use self::history::{BlockJudge, Deletion, RecordsAt};
 
 /// All records of one store, the newest in memory.
 pub struct Namespace {
     records: Memtable<RedbKv>,
     numbers: InoNumbers,
+    history: History,
 }
 
 impl Namespace {
@@ -46,8 +52,12 @@ impl Namespace {
         let kv = RedbKv::open(backing, NAMESPACE_FILE, RedbOptions::default())?;
         let records = Memtable::new(kv);
         let checkpoint = read_checkpoint(&records)?;
-        let numbers = InoNumbers::new(checkpoint.ino_limit);
-        Ok((Self { records, numbers }, checkpoint))
+        let namespace = Self {
+            numbers: InoNumbers::new(checkpoint.ino_limit),
+            history: History::load(&records)?,
+            records,
+        };
+        Ok((namespace, checkpoint))
     }
 
     /// The counter of inode numbers.
@@ -100,14 +110,21 @@ impl Namespace {
     ) -> Result<(), StoreError> {
         if let Some(mut inode) = self.inode(ino)? {
             change(&mut inode);
-            self.apply([(keys::inode(ino), Some(record::encode(&inode)))]);
+            self.apply([(keys::inode(ino), Some(record::encode(&inode)))])?;
         }
         Ok(())
     }
 
-    /// Makes a batch of changes visible to all readers at once. They are not durable.
-    pub fn apply(&self, batch: impl IntoIterator<Item = RecordChange>) {
-        self.records.apply(batch);
+    /// Makes a batch of changes visible to all readers at once, with the old values that snapshots see. They are not durable.
+    ///
+    /// # Errors An old value could not be read: nothing has changed. Without a snapshot there is no error.
+    pub fn apply(&self, batch: impl IntoIterator<Item = RecordChange>) -> Result<(), StoreError> {
+        if !self.history.keeps() {
+            self.records.apply(batch);
+            return Ok(());
+        }
+        self.history
+            .apply(&self.records, batch.into_iter().collect())
     }
 
     /// Memory that records take until a checkpoint, in bytes, roughly.
@@ -123,6 +140,71 @@ impl Namespace {
     /// Writes the frozen records to the disk and makes them durable.
     pub fn flush(&self) -> Result<(), KvError> {
         self.records.flush()
+    }
+}
+
+/// Snapshots. None of these changes is durable before a checkpoint.
+impl Namespace {
+    /// The snapshots of this store.
+    pub const fn snapshots(&self) -> &Arc<SnapshotList> {
+        self.history.snapshots()
+    }
+
+    /// Makes a snapshot of this moment, newer than every snapshot that this store has or had; a local one may have the number of one
+    /// that is deleted to the end.
+    ///
+    /// The caller has folded every unflushed size and time into its record, and lets no other change of records begin meanwhile: a change
+    /// that began before keeps nothing for the new snapshot.
+    pub fn create_snapshot(&self, id: SnapshotId, snapshot: SnapshotRecord) {
+        self.history.set(&self.records, id, snapshot);
+    }
+
+    /// Gives a snapshot that is alive another record; not another moment, or another `inos_below`.
+    pub fn change_snapshot(&self, id: SnapshotId, snapshot: SnapshotRecord) {
+        self.history.set(&self.records, id, snapshot);
+    }
+
+    /// Flags a snapshot as deleted: no reader sees the snapshot any more. Returns the deletion, also of a snapshot that has the flag; `None` if there
+    /// is no such snapshot.
+    pub fn delete_snapshot(&self, id: SnapshotId) -> Option<Deletion> {
+        let snapshot = Arc::clone(self.snapshots().all().get(&id)?);
+        if !snapshot.is_deleted {
+            let is_deleted = true;
+            let snapshot = SnapshotRecord::clone(&snapshot);
+            let flagged = SnapshotRecord {
+                is_deleted,
+                ..snapshot
+            };
+            self.history.set(&self.records, id, flagged);
+        }
+        Some(Deletion::new(id))
+    }
+
+    /// Removes kept values of a deleted snapshot that no other snapshot sees: judges at most `max` of them, in one batch or several. Returns
+    /// whether all were judged.
+    pub fn delete_step(
+        &self,
+        deletion: &mut Deletion,
+        max: usize,
+        blocks: &mut BlockJudge<'_>,
+    ) -> Result<bool, StoreError> {
+        self.history
+            .delete_step(&self.records, deletion, max, blocks)?;
+        Ok(deletion.is_over())
+    }
+
+    /// Removes the record of a deleted snapshot, once [`Self::delete_step`] has judged everything. Until then nothing changes, and the
+    /// answer is `false`.
+    pub fn end_deletion(&self, deletion: &Deletion) -> bool {
+        if deletion.is_over() {
+            self.history.forget(&self.records, deletion.id());
+        }
+        deletion.is_over()
+    }
+
+    /// The records as of a snapshot; `None` if it is not alive.
+    pub fn at(&self, id: SnapshotId) -> Option<RecordsAt<'_>> {
+        self.history.at(&self.records, id)
     }
 }
 

@@ -90,6 +90,13 @@ impl SnapshotList {
         self.all().range(from).find_map(alive)
     }
 
+    /// Every inode of a snapshot up to `id` that is alive has a number below this.
+    pub fn inos_below(&self, id: SnapshotId) -> u64 {
+        let records = self.all();
+        let alive = records.range(..=id).filter_map(alive);
+        alive.map(|(_, it)| it.inos_below).max().unwrap_or(0)
+    }
+
     /// The record of a snapshot that is alive.
     pub fn get(&self, id: SnapshotId) -> Option<Arc<SnapshotRecord>> {
         let record = self.all().get(&id).map(Arc::clone);

@@ -78,7 +78,11 @@ impl<'a> Tree<'a> {
     }
 
     /// Makes the records of a plan visible, and tells the files in use of them.
-    pub(crate) fn install(self, plan: Plan, request: &MetaRequest) {
+    ///
+    /// # Errors A value that a snapshot sees could not be read: no record has changed. The log says by now that the operation is
+    /// committed, and its content may have changed. No later operation may be planned on the records without it, and no answer may be given:
+    /// so the disk is poisoned. The next opening applies the operation from the log.
+    pub(crate) fn install(self, plan: Plan, request: &MetaRequest) -> Result<(), StoreError> {
         let freed = matches!(
             request,
             MetaRequest::Reap { .. } | MetaRequest::ReapAll { .. }
@@ -86,29 +90,32 @@ impl<'a> Tree<'a> {
         if let Some(ino) = request.made() {
             self.namespace.numbers().skip(ino);
         }
-        self.namespace.apply(plan.batch);
+        self.disk()
+            .poison_on_error(self.namespace.apply(plan.batch))?;
         for (ino, inode) in plan.inodes {
             match inode.map(|inode| (inode.body, inode.bits.flags)) {
                 Some((Body::File { size }, flags)) => {
                     self.content.record_written(ino, size, flags);
                 }
                 None if freed => {
-                    self.mark_freed(ino);
+                    self.mark_freed(ino)?;
                     self.content.forget_file(ino);
                 }
                 _ => {}
             }
         }
+        Ok(())
     }
 
     /// Marks the content of a freed inode if observers need that content.
-    fn mark_freed(self, ino: Ino) {
+    fn mark_freed(self, ino: Ino) -> Result<(), StoreError> {
         let observers = self.content.observers();
         let marks = observers.freed(ino, ChangeOrigin::Operation);
         if !marks.is_empty() {
-            self.namespace
-                .apply([(keys::garbage(ino), Some(marks.encode()))]);
+            let mark = (keys::garbage(ino), Some(marks.encode()));
+            self.namespace.apply([mark])?;
         }
+        Ok(())
     }
 
     /// Notes all content without an inode for removal.

@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 const SCHEDULES_MAX: usize = 8_000;
 /// Mutants that random schedules have too seldom, or cannot have: no disk changes by itself in them, and seldom is a copy put back
 /// where roles change. A script finds each: `tests/role_scripts.rs`, `tests/held_threads.rs`, and `doubts.rs`, `healed.rs`,
-/// `put_back.rs`, `restarted.rs`, `touched.rs`, `deposed.rs` and `resync_power.rs` in `poison`; `sums.rs`, `healed.rs` and
-/// `numbers.rs` in `store_on_disk` find those of sums, of a repair and of numbers, `tests/barrier_marks.rs` those of the marks of mirrored
+/// `put_back.rs`, `restarted.rs`, `touched.rs`, `deposed.rs` and `resync_power.rs` in `poison`; `sums.rs`, `healed.rs`,
+/// `numbers.rs` and `history.rs` in `store_on_disk` find those of sums, of a repair, of numbers and of kept values, `tests/barrier_marks.rs` those of the marks of mirrored
 /// intervals, and `tests/change_readers.rs` those of change readers.
-const SCRIPTED: [Mutant; 47] = [
+const SCRIPTED: [Mutant; 51] = [
     Mutant::RejoinWithoutPaw,
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,
@@ -70,6 +70,10 @@ const SCRIPTED: [Mutant; 47] = [
     Mutant::ReaderForgetsKeys,
     Mutant::ReaderForgetsImage,
     Mutant::ReaderTrustsAnyPoint,
+    Mutant::DeleteTakesNeighbours,
+    Mutant::DeleteRelabels,
+    Mutant::HistoryMissesFold,
+    Mutant::AbsentLeavesHistory,
 ];
 
 /// A block differs and is not in PAW or SAW.

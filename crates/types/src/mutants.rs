@@ -276,6 +276,14 @@ mutants! {
     ReaderForgetsImage,
     /// A change reader may name the point of another node, or of an older copy (P34).
     ReaderTrustsAnyPoint,
+    /// The deletion of a snapshot takes kept values that an older snapshot sees.
+    DeleteTakesNeighbours,
+    /// The deletion of a snapshot gives what stays of it the label of the older snapshot.
+    DeleteRelabels,
+    /// A checkpoint takes sizes and times into the records without regard to snapshots.
+    HistoryMissesFold,
+    /// The kept "absent" of a record outlives the record.
+    AbsentLeavesHistory,
 }
 
 #[cfg(feature = "mutants")]

@@ -121,7 +121,7 @@ impl ContentRemoval {
                 }
                 Ok(None) => self
                     .remove(disk, dirty, *ino)
-                    .map(|()| namespace.apply([(keys::garbage(*ino), None)])),
+                    .and_then(|()| namespace.apply([(keys::garbage(*ino), None)])),
                 Err(error) => Err(error),
             };
             if let Err(error) = removed {
@@ -148,8 +148,7 @@ impl ContentRemoval {
             self.note_freed(preserved.keys().copied());
             return Err(error);
         }
-        namespace.apply(preserved.keys().map(|ino| (keys::garbage(*ino), None)));
-        Ok(())
+        namespace.apply(preserved.keys().map(|ino| (keys::garbage(*ino), None)))
     }
 
     fn remove(&self, disk: &StoreDisk, dirty: &DirtySet, ino: Ino) -> Result<(), StoreError> {
@@ -222,7 +221,7 @@ impl ContentRemoval {
                 // A mark that exists may say that the content is needed.
                 let is_lost = namespace.inode(ino)?.is_none();
                 if is_lost && namespace.get(&keys::garbage(ino))?.is_none() {
-                    namespace.apply([(keys::garbage(ino), Some(Vec::new()))]);
+                    namespace.apply([(keys::garbage(ino), Some(Vec::new()))])?;
                     self.note_freed([ino]);
                 }
             }

@@ -98,7 +98,9 @@ impl CheckpointRun<'_> {
             boot,
         };
         batch.push((keys::CHECKPOINT.to_vec(), Some(record::encode(&checkpoint))));
-        self.tree.namespace.apply(batch);
+        // Nothing is frozen and no log is cut unless the old values of the folded records are kept. On an error the sizes and times stay where
+        // they are, and the next checkpoint takes them again.
+        self.tree.namespace.apply(batch)?;
         self.tree.namespace.freeze();
         Ok((folded, keep_from))
     }

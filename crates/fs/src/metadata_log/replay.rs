@@ -172,7 +172,7 @@ impl Replayer<'_> {
         if let (Some(effect), Outcome::Unknown) = (plan.content, outcome) {
             self.repeat(effect)?;
         }
-        self.tree.install(plan, &op.request);
+        self.tree.install(plan, &op.request)?;
         self.applying.applied = self.applying.applied.max(op.osn);
         Ok(())
     }

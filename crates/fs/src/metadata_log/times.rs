@@ -65,8 +65,10 @@ impl MetadataLog {
         inode.mtime = new.mtime;
         inode.ctime = new.ctime;
         tree.content.fit_length(ino, new.size)?;
-        tree.namespace
-            .apply([(keys::inode(ino), Some(record::encode(&inode)))]);
+        let record = (keys::inode(ino), Some(record::encode(&inode)));
+        // The log has the times, and the content the length. As in [`Tree::install`].
+        tree.disk()
+            .poison_on_error(tree.namespace.apply([record]))?;
         let last_write: Option<LastWrite> = new.last_write.map(|osn| (osn, new.mtime));
         tree.content.replace_times(file, new.size, last_write);
         Ok(())

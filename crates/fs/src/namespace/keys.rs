@@ -101,7 +101,7 @@ pub fn kept_blocks(ino: Ino, chunk: u64, id: SnapshotId) -> Vec<u8> {
     )
 }
 
-/// Key in the index of a kept value, which is that of `kept` itself with its table.
+/// Key in the index of the kept value under the whole key `kept`.
 pub fn kept_index(id: SnapshotId, kept: &[u8]) -> Vec<u8> {
     [&[KEPT_INDEX], &id.to_bytes()[..], kept].concat()
 }
@@ -163,6 +163,119 @@ impl KeyRange {
         self.from = Bound::Excluded(key.to_vec());
         self
     }
+
+    /// The part of this range up to `key`, and with `key`, which is the key of a record.
+    #[must_use]
+    pub fn through(mut self, key: &[u8]) -> Self {
+        self.to = behind(key);
+        self
+    }
+
+    /// The part of this range from `key` on.
+    #[must_use]
+    pub fn starting_at(mut self, key: &[u8]) -> Self {
+        self.from = Bound::Included(key.to_vec());
+        self
+    }
+
+    /// A range without keys.
+    pub const fn none() -> Self {
+        Self {
+            from: Bound::Unbounded,
+            to: Vec::new(),
+        }
+    }
+
+    /// The part of this range before `key`; all of it if the range ends before.
+    #[must_use]
+    pub fn cut_at(self, key: &[u8]) -> Self {
+        if self.to.as_slice() > key {
+            self.before(key)
+        } else {
+            self
+        }
+    }
+
+    /// The key at which the range starts, or after which it starts.
+    fn start(&self) -> &[u8] {
+        match &self.from {
+            Bound::Included(key) | Bound::Excluded(key) => key,
+            Bound::Unbounded => &[],
+        }
+    }
+
+    /// The table that all keys of this range are of.
+    pub fn table(&self) -> Option<u8> {
+        let table = *self.start().first()?;
+        let is_whole = self.to.first() == Some(&table) || self.to == [table.checked_add(1)?];
+        is_whole.then_some(table)
+    }
+
+    /// The inode that all keys of this range are of.
+    pub fn ino(&self) -> Option<Ino> {
+        let ino = ino_of(self.start())?;
+        let all = of_ino(self.table()?, ino);
+        (self.to <= all.to).then_some(ino)
+    }
+
+    /// Whether no key lies in this range.
+    pub fn is_empty(&self) -> bool {
+        match &self.from {
+            Bound::Included(from) => *from >= self.to,
+            Bound::Excluded(from) => behind(from) >= self.to,
+            Bound::Unbounded => self.to.is_empty(),
+        }
+    }
+
+    /// The kept values of the records in this range, which is of replicated tables.
+    #[must_use]
+    pub fn of_history(&self) -> Self {
+        let of = |key: &[u8]| [&[HISTORY], key].concat();
+        Self {
+            from: Bound::Included(match &self.from {
+                Bound::Included(key) => of(key),
+                Bound::Excluded(key) => of(&behind(key)),
+                Bound::Unbounded => vec![HISTORY],
+            }),
+            to: of(&self.to),
+        }
+    }
+}
+
+/// A bound behind `key` and all kept values of `key`, and before each longer key of a record. The bytes of a [`SnapshotId`]
+/// begin with zero (no generation reaches 2⁵⁶), and no name has a zero byte.
+fn behind(key: &[u8]) -> Vec<u8> {
+    [key, &[1]].concat()
+}
+
+/// The kept values of one record that snapshots from `first` on see.
+pub fn history_of(key: &[u8], first: SnapshotId) -> KeyRange {
+    KeyRange {
+        from: Bound::Included(history(key, first)),
+        to: [&[HISTORY], &behind(key)[..]].concat(),
+    }
+}
+
+/// The key of the record in the key of a kept value of that record.
+pub fn record_of_history(key: &[u8]) -> Option<&[u8]> {
+    let (key, _) = key.split_last_chunk::<{ SnapshotId::BYTES }>()?;
+    key.strip_prefix(&[HISTORY])
+}
+
+/// The index of kept values with labels from `first` on, up to but not including `end`.
+pub fn kept_index_range(first: SnapshotId, end: Option<SnapshotId>) -> KeyRange {
+    KeyRange {
+        from: Bound::Included(kept_index(first, &[])),
+        to: match end {
+            Some(end) => kept_index(end, &[]),
+            None => vec![KEPT_INDEX + 1],
+        },
+    }
+}
+
+/// The key of the kept value in a key of the index.
+pub fn kept_of_index(key: &[u8]) -> &[u8] {
+    key.get(1 + SnapshotId::BYTES..).unwrap_or_default()
 }
 
 /// All keys of a table.

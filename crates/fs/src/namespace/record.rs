@@ -9,6 +9,9 @@ use lockstep_types::mode::MODE_BITS;
 use lockstep_types::{Attr, BootId, FileName, Ino, InodeFlags, NodeKind, Osn, Timestamp};
 use serde::{Deserialize, Serialize};
 
+/// A record to write (`Some`) or to delete (`None`), under its key.
+pub type RecordChange = (Vec<u8>, Option<Vec<u8>>);
+
 /// First cookie given to a directory entry: 1 and 2 are for `.` and `..`.
 pub const FIRST_COOKIE: u64 = 3;
 

@@ -158,13 +158,15 @@ impl ImageAccess<'_> {
         self.log.readers.note_image(stays(&differing));
         let lost_found = self.lost_found;
         lost_found.note_records(self.tree.namespace, &differing)?;
+        let mut freed = Vec::new();
         if chunk.table == keys::INODES {
-            self.drop_freed_content(&mut differing);
+            freed = self.mark_freed_content(&mut differing);
             for record in &chunk.records {
                 self.fit_content(&record.key, &record.value)?;
             }
         }
-        self.tree.namespace.apply(differing);
+        self.tree.namespace.apply(differing)?;
+        self.tree.content.removal().note_freed(freed);
         lost_found.records_loaded(&last_key(chunk));
         if self.log.needs_checkpoint(self.tree) {
             self.log.checkpoint(self.tree)?;
@@ -195,10 +197,11 @@ impl ImageAccess<'_> {
         lost_found.note_records(self.tree.namespace, &batch)?;
         let mut inodes = batch.split_off([keys::INODES].as_slice());
         let mut behind = inodes.split_off([keys::INODES + 1].as_slice());
-        self.drop_freed_content(&mut inodes);
+        let freed = self.mark_freed_content(&mut inodes);
         batch.append(&mut inodes);
         batch.append(&mut behind);
-        self.tree.namespace.apply(batch);
+        self.tree.namespace.apply(batch)?;
+        self.tree.content.removal().note_freed(freed);
         if self.log.needs_checkpoint(self.tree) {
             self.log.checkpoint(self.tree)?;
         }
@@ -241,8 +244,9 @@ impl ImageAccess<'_> {
         Ok(changes)
     }
 
-    /// Notes the content of deleted inodes for removal, with the marks of observers that need it.
-    fn drop_freed_content(self, changes: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
+    /// Adds the marks of deleted inodes, whose content is to be removed, with those of observers that need it. Returns the inodes. Their
+    /// content is removed only once they are gone: the batch may fail.
+    fn mark_freed_content(self, changes: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Vec<Ino> {
         let freed: Vec<Ino> = changes
             .iter()
             .filter(|(_, value)| value.is_none())
@@ -253,7 +257,7 @@ impl ImageAccess<'_> {
             let marks = observers.freed(*ino, ChangeOrigin::Resync);
             changes.insert(keys::garbage(*ino), Some(marks.encode()));
         }
-        self.tree.content.removal().note_freed(freed);
+        freed
     }
 
     /// Gives the content of a file the length that its record says.
