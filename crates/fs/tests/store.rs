@@ -29,6 +29,8 @@ mod export_narrow;
 mod flags;
 #[path = "store/harness.rs"]
 mod harness;
+#[path = "store/history.rs"]
+mod history;
 #[path = "store/narrow.rs"]
 mod narrow;
 #[path = "store/properties.rs"]

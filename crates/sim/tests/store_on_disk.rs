@@ -15,6 +15,8 @@ mod directories;
 mod double_faults;
 #[path = "store_on_disk/healed.rs"]
 mod healed;
+#[path = "store_on_disk/history.rs"]
+mod history;
 #[path = "store_on_disk/numbers.rs"]
 mod numbers;
 #[path = "store_on_disk/states.rs"]

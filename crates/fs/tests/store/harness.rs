@@ -186,6 +186,11 @@ impl World {
         osn_and_time(self.count)
     }
 
+    /// The number of an operation that changes nothing.
+    pub fn next_osn(&mut self) -> Osn {
+        self.tick().0
+    }
+
     /// Turns a change into an operation.
     pub fn admit(&mut self, change: &Change) -> MetaOp {
         let (osn, time) = self.tick();

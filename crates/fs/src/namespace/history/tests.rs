@@ -22,10 +22,6 @@ fn ino(number: u64) -> Ino {
     Ino::new(number).unwrap()
 }
 
-fn name(name: &str) -> FileName {
-    FileName::new(name.as_bytes()).unwrap()
-}
-
 fn id(sequence: u64, local: u8) -> SnapshotId {
     let osn = Osn {
         generation: Generation::FIRST,
