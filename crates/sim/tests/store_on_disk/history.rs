@@ -1,8 +1,8 @@
 //! The kept values of records: each mutant of keeping and of deletion shows in one of the checks.
 
+use lockstep_fs::keys;
 use lockstep_fs::plan::View;
 use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
-use lockstep_fs::{StoreView, keys};
 use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::{MetaOp, SnapshotId, Timestamp, XattrMode};
 

@@ -13,6 +13,7 @@ use crate::snapshot_list::{SnapshotKind, SnapshotRecord};
 
 mod copies;
 mod reading;
+mod threads;
 mod world;
 
 /// All records of the replicated tables.
