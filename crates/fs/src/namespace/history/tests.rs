@@ -12,6 +12,7 @@ use crate::paths::NAMESPACE_FILE;
 use crate::snapshot_list::{SnapshotKind, SnapshotRecord};
 
 mod copies;
+mod neighbours;
 mod reading;
 mod threads;
 mod world;
