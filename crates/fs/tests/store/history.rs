@@ -1,7 +1,8 @@
-//! Snapshots of the records, under the operations of clients: what is kept, and what is there after a crash at any moment.
+//! Snapshots of the records, under the operations of clients: the kept values, and the records as of a snapshot after a crash at any moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
@@ -125,7 +126,7 @@ fn what_comes_and_goes_after_a_snapshot_leaves_nothing() {
     site.create("first");
     assert_eq!(
         kept(&site.node.store),
-        [root.clone()],
+        *from_ref(&root),
         "once, of the directory"
     );
     for number in 0..1_000 {
@@ -133,19 +134,20 @@ fn what_comes_and_goes_after_a_snapshot_leaves_nothing() {
         site.client.unlink(&site.node, &format!("{number}"));
         site.commit(MetaRequest::Reap { ino });
     }
-    assert_eq!(kept(&site.node.store), [root.clone()]);
+    assert_eq!(kept(&site.node.store), *from_ref(&root));
     // An attribute of an old inode says nothing of its birth.
     let xattr = (keys::xattr(old, b"user.new"), id);
     for is_left in [true, false] {
         let name = b"user.new".to_vec();
-        site.commit(match is_left {
-            true => MetaRequest::SetXattr {
+        site.commit(if is_left {
+            MetaRequest::SetXattr {
                 ino: old,
                 name,
                 value: vec![1],
                 mode: XattrMode::Create,
-            },
-            false => MetaRequest::RemoveXattr { ino: old, name },
+            }
+        } else {
+            MetaRequest::RemoveXattr { ino: old, name }
         });
         let found = kept(&site.node.store);
         assert_eq!(found.contains(&xattr), is_left);
@@ -163,18 +165,18 @@ fn a_snapshot_has_the_sizes_of_its_moment() {
     site.client.write(&site.node, ino, b"four");
     let id = site.snapshot();
     site.client.write(&site.node, ino, b"and more");
-    let size = |site: &Site| {
+    let size_in = |site: &Site| {
         let at = site.node.store.record_history().at(id).unwrap();
         at.inode(ino).unwrap().unwrap().attr(ino).size
     };
-    assert_eq!(size(&site), 4, "the file is open, with another size");
+    assert_eq!(size_in(&site), 4, "the file is open, with another size");
     for way in 0..3 {
         match way {
             0 => site.node.kill(),
             1 => site.node.store.checkpoint().unwrap(),
             _ => site.node.lose_power(),
         }
-        assert_eq!(size(&site), 4);
+        assert_eq!(size_in(&site), 4);
     }
     let history = site.node.store.record_history();
     history.rename(id, "other").unwrap();
@@ -182,11 +184,11 @@ fn a_snapshot_has_the_sizes_of_its_moment() {
     site.node.restart();
     let history = site.node.store.record_history();
     assert_eq!(history.snapshots().get(id).unwrap().name, "other");
-    assert_eq!(size(&site), 4);
+    assert_eq!(size_in(&site), 4);
     delete_all(&site.node.store);
 }
 
-/// What must be there after a crash at this moment.
+/// The snapshots that must be there after a crash at this moment.
 #[derive(Clone, Default)]
 struct Expected {
     /// The snapshots that were made, and are not deleted.
@@ -318,7 +320,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Whatever clients do, and whenever the process is killed.
+    /// Clients do anything, and the process is killed at any moment.
     #[test]
     fn snapshots_show_the_names_and_attributes_of_their_moments(
         moments in prop::collection::vec(prop_oneof![

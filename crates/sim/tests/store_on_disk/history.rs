@@ -75,14 +75,15 @@ fn failing() -> Vec<&'static str> {
     let deleted = run.snapshot();
     for is_set in [true, false] {
         let name = b"user.new".to_vec();
-        run.commit(match is_set {
-            true => MetaRequest::SetXattr {
+        run.commit(if is_set {
+            MetaRequest::SetXattr {
                 ino: old,
                 name,
                 value: vec![1],
                 mode: XattrMode::Create,
-            },
-            false => MetaRequest::RemoveXattr { ino: old, name },
+            }
+        } else {
+            MetaRequest::RemoveXattr { ino: old, name }
         });
     }
     let kept = |run: &Run| {

@@ -5,7 +5,7 @@
 //! record hides it from P, or if P and older snapshots do not see its record, with the value and without it. It stays otherwise. If they do not see
 //! the value by its birth but would see the value behind it, the kept value becomes "absent".
 //!
-//! No label changes, but for those of a local snapshot: what stays of it gets the label P. So no label of a local snapshot outlives
+//! No label changes, but for those of a local snapshot: a kept value of it that stays gets the label P. So no label of a local snapshot outlives
 //! the snapshot.
 //!
 //! Invariant: each judgement leaves what P sees as it is, given those before. So the steps may stop anywhere, and begin anew.
@@ -155,7 +155,7 @@ impl<'a> Judge<'a> {
                     Some(next) => next.value,
                     None => self.records.get(key)?,
                 };
-                self.judge_seen(key, first, behind, older)
+                self.judge_seen(key, &first, behind.as_deref(), older)
             }
             // An older one hides it; or its entry of the index is all that there is.
             _ => {
@@ -180,8 +180,8 @@ impl<'a> Judge<'a> {
     fn judge_seen(
         &mut self,
         key: &[u8],
-        kept: Kept,
-        behind: Option<Vec<u8>>,
+        kept: &Kept,
+        behind: Option<&[u8]>,
         (older, inos_below): (SnapshotId, u64),
     ) -> Result<(), StoreError> {
         let records = self.records;
@@ -193,7 +193,7 @@ impl<'a> Judge<'a> {
         let value = kept.value.as_deref();
         let stays = if is_seen(value)? {
             value
-        } else if is_seen(behind.as_deref())? {
+        } else if is_seen(behind)? {
             None
         } else {
             self.remove(key, kept.id);

@@ -1,4 +1,4 @@
-//! Keeping: what goes with a batch of changes, so that the newest snapshot N still sees the values of its moment.
+//! Keeping: the entries of history that go with a batch of changes, so that the newest snapshot N still sees the values of its moment.
 //!
 //! The first change of a record since N keeps the old value, labelled N. Nothing is kept of a record that N does not see by its
 //! birth ([`births`]), and no older snapshot either, before the change and after it. A kept "absent" goes again with the record: nothing that no snapshot saw is
@@ -71,7 +71,7 @@ pub(super) struct Keep {
     pub changes: Vec<RecordChange>,
     /// Whether entries are removed.
     pub removes: bool,
-    /// What [`Memory`] knows once the batch is applied.
+    /// The knowledge of [`Memory`] once the batch is applied.
     known: Vec<(Vec<u8>, Option<Since>)>,
 }
 
@@ -90,7 +90,7 @@ impl Keep {
     }
 }
 
-/// The newest snapshot, and what is known of its moment.
+/// The newest snapshot, and the knowledge of its moment.
 pub(super) struct Keeper<'a> {
     records: &'a Memtable<RedbKv>,
     newest: SnapshotId,
@@ -117,7 +117,7 @@ impl<'a> Keeper<'a> {
         })
     }
 
-    /// What goes with a batch. Changes nothing.
+    /// The entries that go with a batch. Changes nothing.
     pub fn keep(&mut self, batch: &[RecordChange]) -> Result<Keep, StoreError> {
         // Of several changes of one key the last one holds.
         let changes: BTreeMap<&[u8], Option<&[u8]>> = batch

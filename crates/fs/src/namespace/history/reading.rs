@@ -68,12 +68,12 @@ impl<'a> RecordsAt<'a> {
         self.id
     }
 
-    /// What the store notes of the snapshot.
+    /// The record of the snapshot.
     pub fn snapshot(&self) -> &SnapshotRecord {
         &self.snapshot
     }
 
-    /// Refuses once the snapshot is not alive any more: what was read before counts.
+    /// Refuses once the snapshot is not alive any more. Records that were read before count.
     pub fn check_alive(&self) -> Result<(), Errno> {
         if self.snapshots.is_alive(self.id) {
             Ok(())
@@ -121,7 +121,7 @@ impl<'a> RecordsAt<'a> {
         Ok(())
     }
 
-    /// The part of a range whose keys do not say that they are born after the snapshot: a scan does not walk over what came since.
+    /// The part of a range whose keys do not say that they are born after the snapshot: a scan does not walk over records that came since.
     fn without_new(&self, range: KeyRange) -> Result<KeyRange, OpError> {
         let Some(table) = range
             .table()

@@ -184,9 +184,9 @@ impl Run {
         }
         let history = keys_of(&self.namespace, keys::HISTORY);
         let mut index = keys_of(&self.namespace, keys::KEPT_INDEX);
-        index
-            .iter_mut()
-            .for_each(|key| *key = keys::kept_of_index(key).to_vec());
+        for key in &mut index {
+            *key = keys::kept_of_index(key).to_vec();
+        }
         index.sort_unstable();
         assert_eq!(index, history, "each kept value is in the index");
     }

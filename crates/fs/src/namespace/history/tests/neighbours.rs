@@ -1,4 +1,4 @@
-//! Kept values of one record with several labels: what a deletion, or a removal of the record, must leave for an older snapshot.
+//! Kept values of one record with several labels. A deletion, and a removal of the record, leave those that an older snapshot sees.
 
 use super::*;
 use crate::namespace::keys::KeyRange;
@@ -16,7 +16,7 @@ fn change(namespace: &Namespace, key: &[u8], value: Option<&[u8]>) {
     namespace.apply([change]).unwrap();
 }
 
-/// Keeps a value as such, whatever the record was.
+/// Keeps a value, regardless of the record.
 fn keep(namespace: &Namespace, key: &[u8], id: SnapshotId, value: Option<&[u8]>) {
     namespace
         .apply(super::super::kept::put(key, id, value))

@@ -100,7 +100,7 @@ fn of_two_changes_at_once_the_value_from_before_is_kept() {
     }
 }
 
-/// What stays of a local snapshot gets another label, before the place where the reader is.
+/// A kept value that stays of a local snapshot gets another label, before the place where the reader is.
 #[test]
 fn a_reader_misses_nothing_that_moves() {
     let disk = disk();

@@ -123,30 +123,7 @@ impl Tree {
         inodes[usize::from(inode) % inodes.len()]
     }
 
-    fn put_entry(
-        &self,
-        batch: &mut Vec<RecordChange>,
-        (directory, name): (usize, u8),
-        entry: Option<EntryRecord>,
-        cookie: u64,
-    ) {
-        let directory = ino(DIRECTORIES[directory]);
-        let named = entry.map(|entry| NamedEntry {
-            ino: entry.ino,
-            kind: entry.kind,
-            name: FileName::new(&[name]).unwrap(),
-        });
-        batch.push((
-            keys::entry(directory, &[name]),
-            entry.map(|it| record::encode(&it)),
-        ));
-        batch.push((
-            keys::cookie(directory, cookie),
-            named.map(|it| record::encode(&it)),
-        ));
-    }
-
-    fn touch(&mut self, batch: &mut Vec<RecordChange>, at: usize) {
+    fn touch(&self, batch: &mut Vec<RecordChange>, at: usize) {
         let number = DIRECTORIES[at];
         let record = directory(self.next_cookies[&number], self.changes);
         batch.push((keys::inode(ino(number)), Some(record)));
@@ -162,7 +139,7 @@ impl Tree {
         let cookie = self.next_cookie(to.0);
         let kind = NodeKind::File;
         let entry = EntryRecord { ino, kind, cookie };
-        self.put_entry(batch, to, Some(entry), cookie);
+        put_entry(batch, to, Some(entry), cookie);
         self.touch(batch, to.0);
     }
 
@@ -175,50 +152,12 @@ impl Tree {
                 directory,
                 name,
                 is_late,
-            } => {
-                let at = (directory, name);
-                if self.entry(at).is_none() {
-                    let next = if is_late {
-                        &mut self.next_late
-                    } else {
-                        &mut self.next_own
-                    };
-                    let number = ino(*next);
-                    *next += 1;
-                    self.add(&mut batch, at, number);
-                    let record = inode(Body::File { size: 0 }, self.changes);
-                    batch.push((keys::inode(number), Some(record)));
-                }
-            }
-            Change::Remove { directory, name } => {
-                let at = (directory, name);
-                if let Some(entry) = self.entry(at) {
-                    self.put_entry(&mut batch, at, None, entry.cookie);
-                    self.touch(&mut batch, directory);
-                    batch.push((keys::orphan(entry.ino), Some(Vec::new())));
-                    let record = inode(Body::File { size: 1 }, self.changes);
-                    batch.push((keys::inode(entry.ino), Some(record)));
-                }
-            }
-            Change::Exchange {
-                names: [one, other],
-            } => {
-                if let (Some(first), Some(second)) = (self.entry(one), self.entry(other))
-                    && one != other
-                {
-                    for (at, entry, from) in [(one, first, second), (other, second, first)] {
-                        let swapped = EntryRecord {
-                            ino: from.ino,
-                            ..entry
-                        };
-                        self.put_entry(&mut batch, at, Some(swapped), entry.cookie);
-                        self.touch(&mut batch, at.0);
-                    }
-                }
-            }
+            } => self.create(&mut batch, (directory, name), is_late),
+            Change::Remove { directory, name } => self.remove(&mut batch, (directory, name)),
+            Change::Exchange { names } => self.exchange(&mut batch, names),
             Change::Move { from, to } => {
                 if let (Some(entry), None) = (self.entry(from), self.entry(to)) {
-                    self.put_entry(&mut batch, from, None, entry.cookie);
+                    put_entry(&mut batch, from, None, entry.cookie);
                     self.touch(&mut batch, from.0);
                     self.add(&mut batch, to, entry.ino);
                 }
@@ -232,18 +171,60 @@ impl Tree {
             Change::SetAttr { inode } => {
                 let number = self.pick(inode);
                 let at = DIRECTORIES.iter().position(|it| *it == number.get());
-                match at {
-                    Some(at) => self.touch(&mut batch, at),
-                    None => {
-                        let record = super::inode(Body::File { size: 2 }, self.changes);
-                        batch.push((keys::inode(number), Some(record)));
-                    }
+                if let Some(at) = at {
+                    self.touch(&mut batch, at);
+                } else {
+                    batch.push(self.file(number, 2));
                 }
             }
             Change::Reap => self.reap(&mut batch),
         }
         self.apply(&batch);
         batch
+    }
+
+    fn file(&self, number: Ino, size: u64) -> RecordChange {
+        let record = inode(Body::File { size }, self.changes);
+        (keys::inode(number), Some(record))
+    }
+
+    fn create(&mut self, batch: &mut Vec<RecordChange>, at: (usize, u8), is_late: bool) {
+        if self.entry(at).is_some() {
+            return;
+        }
+        let next = if is_late {
+            &mut self.next_late
+        } else {
+            &mut self.next_own
+        };
+        let number = ino(*next);
+        *next += 1;
+        self.add(batch, at, number);
+        batch.push(self.file(number, 0));
+    }
+
+    fn remove(&self, batch: &mut Vec<RecordChange>, at: (usize, u8)) {
+        if let Some(entry) = self.entry(at) {
+            put_entry(batch, at, None, entry.cookie);
+            self.touch(batch, at.0);
+            batch.push((keys::orphan(entry.ino), Some(Vec::new())));
+            batch.push(self.file(entry.ino, 1));
+        }
+    }
+
+    fn exchange(&self, batch: &mut Vec<RecordChange>, [one, other]: [(usize, u8); 2]) {
+        let (Some(first), Some(second)) = (self.entry(one), self.entry(other)) else {
+            return;
+        };
+        if one == other {
+            return;
+        }
+        for (at, entry, from) in [(one, first, second), (other, second, first)] {
+            let ino = from.ino;
+            let swapped = EntryRecord { ino, ..entry };
+            put_entry(batch, at, Some(swapped), entry.cookie);
+            self.touch(batch, at.0);
+        }
     }
 
     /// Frees all inodes without a name, with their attributes.
@@ -255,4 +236,22 @@ impl Tree {
             }
         }
     }
+}
+
+fn put_entry(
+    batch: &mut Vec<RecordChange>,
+    (directory, name): (usize, u8),
+    entry: Option<EntryRecord>,
+    cookie: u64,
+) {
+    let directory = ino(DIRECTORIES[directory]);
+    let named = entry.map(|entry| NamedEntry {
+        ino: entry.ino,
+        kind: entry.kind,
+        name: FileName::new(&[name]).unwrap(),
+    });
+    let by_name = keys::entry(directory, &[name]);
+    batch.push((by_name, entry.map(|it| record::encode(&it))));
+    let by_cookie = keys::cookie(directory, cookie);
+    batch.push((by_cookie, named.map(|it| record::encode(&it))));
 }
