@@ -1,6 +1,6 @@
 //! The snapshots of a store, in memory: which there are, and in which order.
 //!
-//! Only the list. [`Namespace`](crate::namespace::Namespace) has the durable records, and changes the list with them.
+//! Only the list. The namespace (`namespace/history.rs`) has the durable records, and changes the list with them.
 //!
 //! Invariant: a snapshot that is being deleted is in the list and not alive. No reader sees the snapshot any more, and nothing
 //! is kept for it; some of its kept values are still there.

@@ -34,7 +34,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::{Mutex, RwLock};
 
 use self::deletion::Judge;
-use self::keeping::{Keep, Keeper, Memory};
+use self::keeping::{Keep, Keeping, Memory};
 use crate::error::StoreError;
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::RedbKv;
@@ -101,14 +101,14 @@ impl History {
     ) -> Result<(), StoreError> {
         let mut memory = self.changing.lock();
         // The last snapshot may have gone since the caller looked.
-        let Some(mut keeper) = Keeper::new(records, &self.snapshots, &mut memory) else {
+        let Some(mut keeping) = Keeping::new(records, &self.snapshots, &mut memory) else {
             records.apply(batch);
             return Ok(());
         };
         let mut keep = if is_active(Mutant::HistoryMissesFold) && is_fold(&batch) {
             Keep::default()
         } else {
-            keeper.keep(&batch)?
+            keeping.keep(&batch)?
         };
         batch.append(&mut keep.changes);
         {

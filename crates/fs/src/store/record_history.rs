@@ -24,17 +24,15 @@ pub struct RecordHistory<'a> {
     log: &'a MetadataLog,
 }
 
-impl Store {
-    /// The history of the records.
-    pub fn record_history(&self) -> RecordHistory<'_> {
-        RecordHistory {
-            tree: self.tree(),
-            log: &self.metadata_log,
+impl<'a> RecordHistory<'a> {
+    /// The history of the records of a store.
+    pub const fn of(store: &'a Store) -> Self {
+        Self {
+            tree: store.tree(),
+            log: &store.metadata_log,
         }
     }
-}
 
-impl<'a> RecordHistory<'a> {
     /// The snapshots of this store.
     pub const fn snapshots(self) -> &'a Arc<SnapshotList> {
         self.tree.namespace.snapshots()

@@ -17,7 +17,7 @@ use lockstep_types::SnapshotId;
 use lockstep_types::mutants::{Mutant, is_active};
 
 use super::births;
-use super::kept::{self, Kept};
+use super::kept::{self, KeptValue};
 use crate::error::StoreError;
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::RedbKv;
@@ -166,8 +166,8 @@ impl<'a> Judge<'a> {
     }
 
     /// The first two kept values with labels from `first` on that this batch has not removed.
-    fn left(&self, key: &[u8], first: SnapshotId) -> Result<Vec<Kept>, StoreError> {
-        let is_gone = |kept: &Kept| self.gone.contains(&keys::history(key, kept.id));
+    fn left(&self, key: &[u8], first: SnapshotId) -> Result<Vec<KeptValue>, StoreError> {
+        let is_gone = |kept: &KeptValue| self.gone.contains(&keys::history(key, kept.id));
         let mut found = kept::find(self.records, key, first, 2)?;
         if found.iter().any(is_gone) {
             found = kept::find(self.records, key, first, usize::MAX)?;
@@ -180,7 +180,7 @@ impl<'a> Judge<'a> {
     fn judge_seen(
         &mut self,
         key: &[u8],
-        kept: &Kept,
+        kept: &KeptValue,
         behind: Option<&[u8]>,
         (older, inos_below): (SnapshotId, u64),
     ) -> Result<(), StoreError> {

@@ -13,7 +13,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Ino, SnapshotId};
 
 use super::births;
-use super::kept::{self, Kept};
+use super::kept::{self, KeptValue};
 use crate::error::StoreError;
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::RedbKv;
@@ -21,8 +21,8 @@ use crate::namespace::keys;
 use crate::namespace::record::RecordChange;
 use crate::snapshot_list::SnapshotList;
 
-/// Most records in a [`Memory`]. One beyond empties it.
-const RECORDS_MAX: usize = 16_384;
+/// Most records in a [`Memory`], which take some 6 MB. One beyond empties it.
+const RECORDS_MAX: usize = 65_536;
 /// Most directories in a [`Memory`].
 const DIRECTORIES_MAX: usize = 4_096;
 
@@ -36,10 +36,10 @@ enum Since {
 }
 
 impl Since {
-    fn of(found: &[Kept]) -> Option<Self> {
+    fn of(found: &[KeptValue]) -> Option<Self> {
         match found {
             [] => None,
-            [Kept { id, value: None }] => Some(Self::Absent(*id)),
+            [KeptValue { id, value: None }] => Some(Self::Absent(*id)),
             _ => Some(Self::Other),
         }
     }
@@ -91,13 +91,13 @@ impl Keep {
 }
 
 /// The newest snapshot, and the knowledge of its moment.
-pub(super) struct Keeper<'a> {
+pub(super) struct Keeping<'a> {
     records: &'a Memtable<RedbKv>,
     newest: SnapshotId,
     memory: &'a mut Memory,
 }
 
-impl<'a> Keeper<'a> {
+impl<'a> Keeping<'a> {
     /// Keeps for the newest of these snapshots; `None` if none is alive.
     pub fn new(
         records: &'a Memtable<RedbKv>,

@@ -18,7 +18,7 @@ const PRESENT: u8 = 1;
 
 /// A kept value and its label, the newest snapshot that sees the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct KeptValue {
     /// The label.
     pub id: SnapshotId,
     /// The value; `None` if the record was absent.
@@ -62,13 +62,13 @@ pub(super) fn find(
     key: &[u8],
     first: SnapshotId,
     max: usize,
-) -> Result<Vec<Kept>, StoreError> {
+) -> Result<Vec<KeptValue>, StoreError> {
     let mut found = Vec::new();
     let mut failed = None;
     let range = keys::history_of(key, first);
     records.scan(range.from(), range.to(), &mut |key, bytes| {
         match (keys::snapshot_of(key), decode(key, bytes)) {
-            (Some(id), Ok(value)) => found.push(Kept {
+            (Some(id), Ok(value)) => found.push(KeptValue {
                 id,
                 value: value.map(<[u8]>::to_vec),
             }),

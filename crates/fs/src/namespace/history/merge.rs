@@ -18,7 +18,7 @@ const BYTES_MAX: usize = 256 << 10;
 
 /// Keys and values of one part, in the direction of the scan.
 #[derive(Default)]
-pub(super) struct Part {
+pub(super) struct ScanPart {
     bytes: Vec<u8>,
     /// Key and value of each; a record that was absent has no value.
     entries: Vec<(Range<usize>, Option<Range<usize>>)>,
@@ -28,7 +28,7 @@ pub(super) struct Part {
     cut_at: Option<Vec<u8>>,
 }
 
-impl Part {
+impl ScanPart {
     /// The key behind which the part may go on; `None` if the part is whole.
     pub fn cut_at(&self) -> Option<&[u8]> {
         self.cut_at.as_deref()
@@ -70,7 +70,7 @@ impl Part {
 
 /// The part with kept values as it is read: of each record the value that one snapshot sees.
 pub(super) struct KeptPart {
-    part: Part,
+    part: ScanPart,
     id: SnapshotId,
     direction: Direction,
     max: usize,
@@ -85,7 +85,7 @@ impl KeptPart {
     /// An empty part of the kept values that snapshot `id` sees. It looks at about `max` kept values.
     pub fn new(id: SnapshotId, direction: Direction, max: usize) -> Self {
         Self {
-            part: Part::default(),
+            part: ScanPart::default(),
             id,
             direction,
             max,
@@ -128,7 +128,7 @@ impl KeptPart {
     }
 
     /// The part.
-    pub fn finish(self) -> Result<Part, StoreError> {
+    pub fn finish(self) -> Result<ScanPart, StoreError> {
         self.failed.map_or(Ok(self.part), Err)
     }
 }
@@ -136,15 +136,15 @@ impl KeptPart {
 /// The next records as of a snapshot, without regard to their births.
 pub(super) struct PastPiece {
     direction: Direction,
-    present: Part,
-    kept: Part,
+    present: ScanPart,
+    kept: ScanPart,
 }
 
 /// Called with each key and value.
 pub(super) type EachPast<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, OpError> + 'a;
 
 impl PastPiece {
-    pub const fn new(direction: Direction, present: Part, kept: Part) -> Self {
+    pub const fn new(direction: Direction, present: ScanPart, kept: ScanPart) -> Self {
         Self {
             direction,
             present,
@@ -155,7 +155,7 @@ impl PastPiece {
     /// The last key of this piece, if the scan may go on behind it.
     pub fn horizon(&self) -> Option<&[u8]> {
         let cuts = [&self.present, &self.kept].into_iter();
-        let cuts = cuts.filter_map(Part::cut_at);
+        let cuts = cuts.filter_map(ScanPart::cut_at);
         cuts.min_by(|one, other| self.direction.compare(one, other))
     }
 

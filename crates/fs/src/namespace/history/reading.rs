@@ -16,7 +16,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::births;
 use super::kept;
-use super::merge::{KeptPart, Part, PastPiece};
+use super::merge::{KeptPart, PastPiece, ScanPart};
 use crate::error::{OpError, StoreError};
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::RedbKv;
@@ -149,7 +149,7 @@ impl<'a> RecordsAt<'a> {
         entries: usize,
     ) -> Result<PastPiece, OpError> {
         let _nothing_is_removed = self.removing.read();
-        let mut present = Part::default();
+        let mut present = ScanPart::default();
         self.walk(direction, range, &mut |key, value| {
             present.take_present(key, value, entries)
         })?;
