@@ -5,7 +5,7 @@
 //! Clients and checks are the ones of `faults.rs`. The disk is the simulator's disk, mounted (`crates/lossy`). Needs
 //! root and /dev/fuse.
 //!
-//! `LOCKSTEP_POWER_ROUNDS` sets how often each test checks after a power loss (default 3). `LOCKSTEP_FAULT_SEED`
+//! `LOCKSTEP_POWER_ROUNDS` sets how often each test checks after a power loss (default 2). `LOCKSTEP_FAULT_SEED`
 //! repeats the order of events of a run. `LOCKSTEP_FAULT_KEEP` keeps the directory of a failed test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
@@ -41,7 +41,7 @@ use site::Site;
 lockstep_testbed::network_process!();
 
 /// Default of `LOCKSTEP_POWER_ROUNDS`.
-const ROUNDS_IN_CI: u64 = 3;
+const ROUNDS_IN_CI: u64 = 2;
 
 /// The log line of a node that finds another boot id.
 const WENT_DOWN: &str = "this machine went down while the store was open";

@@ -29,7 +29,7 @@ const CELL_WRITERS: usize = 6;
 const REOPEN_PAUSE: Duration = Duration::from_millis(5);
 /// Pause between two operations of a client, so that nodes and other tests get the processor, too. Eight clients and
 /// the programs still have some operation in flight at every moment.
-const STEP_PAUSE: Duration = Duration::from_millis(2);
+const STEP_PAUSE: Duration = Duration::from_millis(4);
 
 /// A client that changes the datastore and keeps account.
 pub trait Client: Send {

@@ -43,7 +43,7 @@ fn a_damaged_store_is_refused_or_keeps_its_content() {
     let dir = place.path().join("damaged");
     cases(
         "disk::a_damaged_store_is_refused_or_keeps_its_content",
-        250,
+        120,
         |chance| {
             let undamaged = &stores[bytes::index(chance, stores.len())];
             store::copy(&undamaged.dir, &dir);

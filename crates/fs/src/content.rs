@@ -99,7 +99,7 @@ impl Drop for WriteTicket {
 
 /// The content of all files of one store.
 pub struct ContentStore {
-    disk: StoreDisk,
+    disk: Arc<StoreDisk>,
     files: FileTable,
     unflushed: UnflushedTable,
     sync: ContentSync,
@@ -111,7 +111,7 @@ impl ContentStore {
     /// The content on `disk`, with the observers of its changes. An unclean predecessor is a process that was
     /// killed while it used the store.
     pub fn new(
-        disk: StoreDisk,
+        disk: Arc<StoreDisk>,
         unflushed: UnflushedTable,
         unclean_predecessor: bool,
         observers: Observers,
@@ -127,7 +127,7 @@ impl ContentStore {
     }
 
     /// The disk.
-    pub const fn disk(&self) -> &StoreDisk {
+    pub fn disk(&self) -> &StoreDisk {
         &self.disk
     }
 

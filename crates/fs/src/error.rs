@@ -103,6 +103,11 @@ pub enum StoreError {
         /// Length on the disk.
         found: u64,
     },
+    /// This node has made too many snapshots of its own copy.
+    #[error(
+        "there are 255 snapshots of this copy with no operation in between: delete one of them (`lockstep snapshot list`)"
+    )]
+    TooManySnapshots,
     /// The directory holds no store.
     #[error(
         "the directory holds no Lockstep store: {why}; correct `store` in the configuration, or mount \

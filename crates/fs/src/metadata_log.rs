@@ -22,6 +22,7 @@ mod changed_keys;
 mod checkpoint;
 mod intents;
 mod replay;
+mod snapshots;
 mod times;
 
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use crate::delta::{ChangeReaders, DeltaTracker};
 use crate::error::{OpError, StoreError};
 use crate::namespace::InoRanges;
 use crate::namespace::plan::{self, ContentEffect, Plan};
+use crate::packs::Packs;
 use crate::store_disk::StoreDisk;
 use crate::tree::Tree;
 
@@ -74,6 +76,8 @@ pub struct MetadataLog {
     delta: Arc<DeltaTracker>,
     /// Those that ask what has changed.
     pub(crate) readers: Arc<ChangeReaders>,
+    /// The kept blocks of files, whose index is in the checkpoints.
+    packs: Arc<Packs>,
     /// The run of the machine.
     boot: BootId,
 }
@@ -84,7 +88,7 @@ impl MetadataLog {
         log: Option<IntentLog>,
         applying: Applying,
         boot: BootId,
-        (delta, readers): (Arc<DeltaTracker>, Arc<ChangeReaders>),
+        (delta, readers, packs): (Arc<DeltaTracker>, Arc<ChangeReaders>, Arc<Packs>),
     ) -> Self {
         Self {
             log,
@@ -93,6 +97,7 @@ impl MetadataLog {
             checkpointing: Mutex::new(()),
             delta,
             readers,
+            packs,
             boot,
         }
     }
@@ -380,9 +385,10 @@ impl MetadataLog {
             log: self.log()?,
             applying: &self.applying,
             delta: &self.delta,
+            packs: &self.packs,
             tree,
         };
-        run.write(ino_limit, boot)
+        run.write(ino_limit, boot, None)
     }
 
     /// A number for a new inode; never given out twice, even if power is lost (rule P13).

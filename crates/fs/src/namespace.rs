@@ -202,6 +202,26 @@ impl Namespace {
         deletion.is_over()
     }
 
+    /// The size of a file as a snapshot sees it; `None` if the snapshot does not see the file.
+    pub fn size_at(&self, id: SnapshotId, ino: Ino) -> Result<Option<u64>, StoreError> {
+        let Some(records) = self.at(id) else {
+            return Ok(None);
+        };
+        let inode = plan::View::inode(&records, ino).map_err(crate::OpError::into_store)?;
+        Ok(inode.and_then(|inode| inode.body.file_size()))
+    }
+
+    /// The largest size of a file that any snapshot up to `newest` sees; 0 if none sees the file. `newest` is the newest snapshot.
+    pub fn largest_size_kept(&self, newest: SnapshotId, ino: Ino) -> Result<u64, StoreError> {
+        let mut largest = self.size_at(newest, ino)?;
+        let kept = self.history.kept_values(&self.records, &keys::inode(ino))?;
+        for value in kept {
+            let kept: Option<Inode> = record::decode(&value);
+            largest = largest.max(kept.and_then(|inode| inode.body.file_size()));
+        }
+        Ok(largest.unwrap_or(0))
+    }
+
     /// The records as of a snapshot; `None` if it is not alive.
     pub fn at(&self, id: SnapshotId) -> Option<RecordsAt<'_>> {
         self.history.at(&self.records, id)

@@ -2,7 +2,7 @@
 //!
 //! Only paths: nothing here touches the disk.
 
-use lockstep_types::{Generation, Ino};
+use lockstep_types::{Generation, Ino, Osn, SnapshotId};
 
 /// Names the format and the datastore. A directory without this file holds no store.
 pub const FORMAT_FILE: &str = "format.json";
@@ -39,6 +39,10 @@ pub const READER_MARK_FILES: [[&str; 2]; 4] = [
     ["tables/reader.2.0", "tables/reader.2.1"],
     ["tables/reader.3.0", "tables/reader.3.1"],
 ];
+/// The directory of the packs.
+pub const PACKS_DIR: &str = "packs";
+/// The directory above the content of freed inodes that snapshots see.
+pub const BODIES_DIR: &str = "bodies";
 /// The directory above all content.
 pub const CONTENT_DIR: &str = "content";
 /// The directory above everything that was set aside before a resync overwrote it. A directory `lost+found` in the store
@@ -101,6 +105,48 @@ pub fn block_sums_owner(path: &str) -> Option<Ino> {
     (block_sums_path(ino) == path).then_some(ino)
 }
 
+/// The pack with a number, which keeps blocks for snapshot `label`.
+pub fn pack_path(number: u64, label: SnapshotId) -> String {
+    let Osn {
+        generation,
+        sequence,
+    } = label.osn;
+    let generation = generation.get();
+    format!(
+        "{PACKS_DIR}/{number:x}.{generation:x}.{sequence:x}.{:x}",
+        label.local
+    )
+}
+
+/// Number and snapshot of the pack with this name in its directory; `None` for a name that [`pack_path`] never gives.
+pub fn pack_owner(name: &str) -> Option<(u64, SnapshotId)> {
+    let mut numbers = name.split('.');
+    let mut next = || u64::from_str_radix(numbers.next()?, 16).ok();
+    let number = next()?;
+    let osn = Osn {
+        generation: Generation::new(next()?)?,
+        sequence: next()?,
+    };
+    let local = u8::try_from(next()?).ok()?;
+    let label = SnapshotId { osn, local };
+    let path = pack_path(number, label);
+    (path.strip_prefix(PACKS_DIR)?.strip_prefix('/')? == name).then_some((number, label))
+}
+
+/// The content that the freed inode had for the snapshots up to `label`.
+pub fn body_path(ino: Ino, label: SnapshotId) -> String {
+    let Osn {
+        generation,
+        sequence,
+    } = label.osn;
+    let (number, generation) = (ino.get(), generation.get());
+    format!(
+        "{BODIES_DIR}/{:x}/{number:x}.{generation:x}.{sequence:x}.{:x}",
+        number >> 8,
+        label.local
+    )
+}
+
 /// The directory of the data that a node had alone when it was deposed in a generation.
 pub fn lost_found_dir(generation: Generation) -> String {
     format!("{LOST_FOUND_DIR}/{}", generation.get())
@@ -134,6 +180,32 @@ mod tests {
             "content/0/1a.old",
         ] {
             assert_eq!(content_owner(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_pack_is_told_by_its_name() {
+        let label = SnapshotId {
+            osn: Osn {
+                sequence: u64::MAX,
+                ..Osn::ZERO
+            },
+            local: 255,
+        };
+        let path = pack_path(0x1f, label);
+        assert_eq!(path, "packs/1f.1.ffffffffffffffff.ff");
+        let name = path.strip_prefix("packs/").unwrap();
+        assert_eq!(pack_owner(name), Some((0x1f, label)));
+        for name in [
+            "",
+            "1f",
+            "1.0.1.0",
+            "1.1.1",
+            "1.1.1.0.0",
+            "01.1.1.0",
+            "1.1.1.100",
+        ] {
+            assert_eq!(pack_owner(name), None, "{name}");
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lockstep_types::{Generation, SnapshotId, Timestamp};
 use parking_lot::RwLock;
@@ -54,6 +54,8 @@ type Records = BTreeMap<SnapshotId, Arc<SnapshotRecord>>;
 pub struct SnapshotList {
     /// Whether any snapshot is alive, for writes, which ask at each call.
     keeps: AtomicBool,
+    /// Counts the changes of the list.
+    changes: AtomicU64,
     records: RwLock<Arc<Records>>,
 }
 
@@ -70,6 +72,12 @@ impl SnapshotList {
         self.keeps.load(Ordering::Acquire)
     }
 
+    /// Counts the changes of the list. A number of a snapshot of this copy may be given out again after its deletion: with this count the
+    /// two are told apart.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
     /// The newest snapshot that is alive, for which the old value of a change is kept.
     pub fn newest(&self) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
         if !self.keeps() {
@@ -77,6 +85,11 @@ impl SnapshotList {
         }
         let records = self.all();
         records.iter().rev().find_map(alive)
+    }
+
+    /// The newest snapshot alive that is `id` or older.
+    pub fn newest_up_to(&self, id: SnapshotId) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
+        self.all().range(..=id).rev().find_map(alive)
     }
 
     /// The newest snapshot alive that is older than `id`.
@@ -126,6 +139,7 @@ impl SnapshotList {
     fn replace(&self, records: Records) {
         let keeps = records.iter().any(|record| alive(record).is_some());
         *self.records.write() = Arc::new(records);
+        self.changes.fetch_add(1, Ordering::AcqRel);
         self.keeps.store(keeps, Ordering::Release);
     }
 }

@@ -33,6 +33,7 @@ mod needed_content;
 mod open;
 mod record_history;
 mod replica_access;
+mod snapshot_access;
 mod sums_access;
 mod trace_access;
 
@@ -59,5 +60,6 @@ pub use lost_found_access::LostFoundAccess;
 pub use open::{Access, Checked, OpenOptions, Opened};
 pub use record_history::RecordHistory;
 pub use replica_access::ReplicaAccess;
+pub use snapshot_access::SnapshotAccess;
 pub use sums_access::SumsAccess;
 pub use trace_access::TraceAccess;

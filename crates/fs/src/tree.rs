@@ -31,7 +31,7 @@ pub struct Tree<'a> {
 /// The parts of metadata operations and of resync that need no log.
 impl<'a> Tree<'a> {
     /// The disk below.
-    pub(crate) const fn disk(self) -> &'a StoreDisk {
+    pub(crate) fn disk(self) -> &'a StoreDisk {
         self.content.disk()
     }
 

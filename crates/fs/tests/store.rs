@@ -39,6 +39,8 @@ mod properties;
 mod recovery;
 #[path = "store/resync_rest.rs"]
 mod resync_rest;
+#[path = "store/snapshots.rs"]
+mod snapshots;
 #[path = "store/steps.rs"]
 mod steps;
 #[path = "store/trace.rs"]

@@ -17,6 +17,8 @@ mod double_faults;
 mod healed;
 #[path = "store_on_disk/history.rs"]
 mod history;
+#[path = "store_on_disk/kept_blocks.rs"]
+mod kept_blocks;
 #[path = "store_on_disk/numbers.rs"]
 mod numbers;
 #[path = "store_on_disk/states.rs"]

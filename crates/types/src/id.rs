@@ -233,6 +233,9 @@ impl Generation {
     /// The first generation of every datastore.
     pub const FIRST: Self = Self(NonZeroU64::MIN);
 
+    /// No datastore reaches a later generation.
+    pub const LAST: Self = Self(NonZeroU64::MAX);
+
     /// The generation `raw`; `None` for zero, which is no generation.
     pub const fn new(raw: u64) -> Option<Self> {
         match NonZeroU64::new(raw) {
@@ -279,6 +282,12 @@ impl Osn {
     pub const ZERO: Self = Self {
         generation: Generation::FIRST,
         sequence: 0,
+    };
+
+    /// A number behind every operation of a datastore.
+    pub const LAST: Self = Self {
+        generation: Generation::LAST,
+        sequence: u64::MAX,
     };
 
     /// The next number in the same generation.

@@ -276,6 +276,20 @@ mutants! {
     ReaderForgetsImage,
     /// A change reader may name the point of another node, or of an older copy (P34).
     ReaderTrustsAnyPoint,
+    /// The old bytes of a block are kept after the change.
+    KeepAfterWrite,
+    /// Kept blocks are not synced before the change.
+    KeepUnsynced,
+    /// A block counts as kept before it is in a pack.
+    TouchedBeforeSync,
+    /// A block is kept again at each change.
+    KeepTwice,
+    /// Blocks of zeros are not kept.
+    KeepNoHole,
+    /// Of a file, only the blocks that the newest snapshot sees are kept.
+    KeepForNewestOnly,
+    /// The opening of a store does not look for bodies whose records are lost.
+    BodyUnrecovered,
     /// The deletion of a snapshot takes kept values that an older snapshot sees.
     DeleteTakesNeighbours,
     /// The deletion of a snapshot gives what stays of it the label of the older snapshot.

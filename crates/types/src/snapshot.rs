@@ -23,6 +23,18 @@ impl SnapshotId {
     /// Bytes of [`Self::to_bytes`].
     pub const BYTES: usize = 17;
 
+    /// No snapshot is older.
+    pub const FIRST: Self = Self {
+        osn: Osn::ZERO,
+        local: 0,
+    };
+
+    /// No snapshot is younger.
+    pub const LAST: Self = Self {
+        osn: Osn::LAST,
+        local: u8::MAX,
+    };
+
     /// The snapshot of the datastore that an operation makes.
     pub const fn of_operation(osn: Osn) -> Self {
         Self { osn, local: 0 }

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use lockstep_sums::SummedBytes;
 use lockstep_types::Ino;
 use lockstep_types::backing::BackingFile;
+use lockstep_types::mutants::{Mutant, is_active};
 
 use super::freed::{FreedMarks, MarkOwner, Removal};
 use super::reservation::allocate_whole;
@@ -226,6 +227,10 @@ impl Observers {
         change: &ByteChange<'_>,
         content: &dyn BackingFile,
     ) -> Result<(), StoreError> {
+        if is_active(Mutant::KeepAfterWrite) {
+            let made = change.edit.make(content);
+            made.map_err(StoreError::content(change.edit.operation(), change.ino))?;
+        }
         for observer in &self.list {
             observer.before_change(change, content)?;
         }

@@ -77,6 +77,11 @@ impl ContentRemoval {
         Ok(())
     }
 
+    /// The freed inodes whose content may still be on the disk.
+    pub fn freed(&self) -> Vec<Ino> {
+        self.freed.lock().clone()
+    }
+
     /// Bytes that freed content takes on the disk, of as many files as can be measured quickly.
     pub fn freed_bytes(&self, disk: &StoreDisk) -> u64 {
         let freed: Vec<Ino> = {

@@ -14,12 +14,14 @@ use lockstep_types::BootId;
 use parking_lot::Mutex;
 
 use super::applying::Applying;
+use super::snapshots::NewSnapshot;
 use crate::content::OpenFile;
 use crate::delta::DeltaTracker;
 use crate::error::{OpError, StoreError};
 use crate::namespace::keys;
 use crate::namespace::plan::View;
 use crate::namespace::record::{self, Checkpoint};
+use crate::packs::Packs;
 use crate::tree::Tree;
 
 /// Bytes of records in memory before a checkpoint is due.
@@ -37,20 +39,28 @@ pub struct CheckpointRun<'a> {
     pub applying: &'a Mutex<Applying>,
     /// The keys that the log has, and no other place yet.
     pub delta: &'a DeltaTracker,
+    /// The kept blocks of files.
+    pub packs: &'a Packs,
     /// The records and files.
     pub tree: Tree<'a>,
 }
 
 impl CheckpointRun<'_> {
-    /// Makes the checkpoint, with a limit of inode numbers, and the run of the machine or none after a clean shutdown.
-    pub fn write(&self, ino_limit: u64, boot: Option<BootId>) -> Result<(), StoreError> {
+    /// Makes the checkpoint, with a limit of inode numbers, and the run of the machine or none after a clean shutdown. `snapshot` is a new
+    /// snapshot of the moment of the checkpoint.
+    pub fn write(
+        &self,
+        ino_limit: u64,
+        boot: Option<BootId>,
+        snapshot: Option<NewSnapshot>,
+    ) -> Result<(), StoreError> {
         // Records that an earlier checkpoint froze and could not write to a full disk go first. As long as they are
         // frozen, nothing else can be frozen. Otherwise this checkpoint would write only the older records, and cut
         // the log up to its own position.
         self.flush()?;
         let numbers = self.tree.namespace.numbers();
         let ino_limit = ino_limit.max(numbers.below());
-        let (folded, keep_from) = self.take_cut(ino_limit, boot)?;
+        let (folded, keep_from) = self.take_cut(ino_limit, boot, snapshot)?;
         self.flush()?;
         numbers.raise_limit(ino_limit);
         self.log.cut(keep_from);
@@ -74,6 +84,7 @@ impl CheckpointRun<'_> {
         &self,
         ino_limit: u64,
         boot: Option<BootId>,
+        snapshot: Option<NewSnapshot>,
     ) -> Result<(Vec<FoldedFile>, Position), StoreError> {
         let applying = self.applying.lock();
         let mut folded = Vec::new();
@@ -87,6 +98,7 @@ impl CheckpointRun<'_> {
             }
             folded.push((file, settled));
         }
+        batch.extend(self.packs.checkpoint());
         let position = self.log.tail();
         let keep_from = applying.log_needed_from(position);
         let checkpoint = Checkpoint {
@@ -101,6 +113,9 @@ impl CheckpointRun<'_> {
         // Nothing is frozen and no log is cut unless the old values of the folded records are kept. On an error the sizes and times stay where
         // they are, and the next checkpoint takes them again.
         self.tree.namespace.apply(batch)?;
+        if let Some(snapshot) = snapshot {
+            snapshot.make(self.tree.namespace);
+        }
         self.tree.namespace.freeze();
         Ok((folded, keep_from))
     }

@@ -119,6 +119,16 @@ impl History {
         Ok(())
     }
 
+    /// The values of a record that are kept, the oldest first.
+    pub fn kept_values(
+        &self,
+        records: &Memtable<RedbKv>,
+        key: &[u8],
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
+        let kept = kept::find(records, key, SnapshotId::FIRST, usize::MAX)?;
+        Ok(kept.into_iter().filter_map(|kept| kept.value).collect())
+    }
+
     /// The records as of a snapshot; `None` if it is not alive.
     pub fn at<'a>(
         &'a self,

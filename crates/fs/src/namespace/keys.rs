@@ -2,7 +2,7 @@
 //! the order of keys is the order of scans. `docs/on-disk.md` lists them.
 //!
 //! Tables `i d c x o` are the namespace, the same on both nodes. Tables `g m` are this node's own. So are, for now, those of
-//! snapshots, `e h p v`: the key of the kept value of a record begins with the key of the record, so both are in one order. (A
+//! snapshots, `b e h p v`: the key of the kept value of a record begins with the key of the record, so both are in one order. (A
 //! name has no zero byte, and the bytes of a [`SnapshotId`] begin with zeros.)
 
 use std::ops::Bound;
@@ -27,6 +27,8 @@ pub const SNAPSHOTS: u8 = b'p';
 pub const HISTORY: u8 = b'h';
 /// Blocks of files that snapshots see, by inode, chunk and the newest snapshot that sees the blocks.
 pub const KEPT_BLOCKS: u8 = b'v';
+/// Contents of freed inodes that snapshots see, by inode and the newest snapshot that sees the content.
+pub const BODIES: u8 = b'b';
 /// The keys of kept values, by the newest snapshot that sees the value.
 pub const KEPT_INDEX: u8 = b'e';
 /// This node's bookkeeping.
@@ -37,6 +39,8 @@ pub const REPLICATED: [u8; 5] = [COOKIES, ENTRIES, INODES, ORPHANS, XATTRS];
 
 /// Number of the checkpoint record under [`LOCAL`].
 pub const CHECKPOINT: &[u8] = b"mcheckpoint";
+/// The place up to which the index has the packs, under [`LOCAL`].
+pub const PACKS: &[u8] = b"mpacks";
 
 /// A key of `table` that starts with `ino`.
 fn by_ino(table: u8, ino: Ino, rest: &[u8]) -> Vec<u8> {
@@ -101,6 +105,17 @@ pub fn kept_blocks(ino: Ino, chunk: u64, id: SnapshotId) -> Vec<u8> {
     )
 }
 
+/// Key of the body of a freed inode that snapshots up to `id` see.
+pub fn body(ino: Ino, id: SnapshotId) -> Vec<u8> {
+    by_ino(BODIES, ino, &id.to_bytes())
+}
+
+/// The chunk in the key of kept blocks.
+pub fn chunk_of(key: &[u8]) -> Option<u64> {
+    let (number, _) = rest_of(key).split_first_chunk()?;
+    Some(u64::from_be_bytes(*number))
+}
+
 /// Key in the index of the kept value under the whole key `kept`.
 pub fn kept_index(id: SnapshotId, kept: &[u8]) -> Vec<u8> {
     [&[KEPT_INDEX], &id.to_bytes()[..], kept].concat()
@@ -136,6 +151,25 @@ pub struct KeyRange {
 }
 
 impl KeyRange {
+    /// The keys from `first` up to but not including `end`.
+    pub const fn between(first: Vec<u8>, end: Vec<u8>) -> Self {
+        Self {
+            from: Bound::Included(first),
+            to: end,
+        }
+    }
+
+    /// The keys from `first` up to `last`, which is one of them.
+    pub fn inclusive(first: Vec<u8>, last: Vec<u8>) -> Self {
+        let mut to = last;
+        // The first key behind `last`.
+        to.push(0);
+        Self {
+            from: Bound::Included(first),
+            to,
+        }
+    }
+
     /// Where the range starts.
     pub fn from(&self) -> Bound<&[u8]> {
         match &self.from {

@@ -130,6 +130,14 @@ impl Body {
         }
     }
 
+    /// Length of a regular file in bytes; `None` for other kinds.
+    pub const fn file_size(&self) -> Option<u64> {
+        match self {
+            Self::File { size } => Some(*size),
+            _ => None,
+        }
+    }
+
     const fn rdev(&self) -> u32 {
         match self {
             Self::CharDevice { rdev } | Self::BlockDevice { rdev } => *rdev,

@@ -25,7 +25,7 @@ pub struct Capacity<'a> {
 
 impl Store {
     /// The free space, and the space that changes take.
-    pub const fn capacity(&self) -> Capacity<'_> {
+    pub fn capacity(&self) -> Capacity<'_> {
         Capacity { tree: self.tree() }
     }
 }

@@ -17,17 +17,19 @@ use crate::error::{OpError, StoreError};
 use crate::lost_found::LostFound;
 use crate::metadata_log::{Applied, Intents, MetadataLog};
 use crate::namespace::{InoRanges, Namespace};
+use crate::snapshots::content_at::KeptSource;
 use crate::tree::Tree;
 
 /// One node's copy of a datastore. Safe to use from many threads at once.
 pub struct Store {
     pub(super) uuid: DatastoreUuid,
-    pub(super) namespace: Namespace,
+    pub(super) namespace: Arc<Namespace>,
     pub(super) content: ContentStore,
     pub(super) metadata_log: MetadataLog,
     pub(super) delta: Arc<DeltaTracker>,
     pub(super) readers: Arc<ChangeReaders>,
     pub(super) lost_found: Arc<LostFound>,
+    pub(super) kept: KeptSource,
 }
 
 /// Identity and state.
@@ -38,12 +40,12 @@ impl Store {
     }
 
     /// The disk below, for other tables of the same store.
-    pub const fn backing(&self) -> &Arc<dyn Backing> {
+    pub fn backing(&self) -> &Arc<dyn Backing> {
         self.content.disk().backing()
     }
 
     /// Namespace and content as clients see them.
-    pub const fn tree(&self) -> Tree<'_> {
+    pub fn tree(&self) -> Tree<'_> {
         Tree {
             namespace: &self.namespace,
             content: &self.content,
@@ -245,7 +247,7 @@ impl Store {
 /// Metadata operations that wait for the peer.
 impl Store {
     /// Operations that wait for the peer's answer.
-    pub const fn intents(&self) -> Intents<'_> {
+    pub fn intents(&self) -> Intents<'_> {
         Intents::new(&self.metadata_log, self.tree())
     }
 }

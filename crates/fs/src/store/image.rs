@@ -213,6 +213,8 @@ impl ImageAccess<'_> {
         if let Some(ino) = keys::ino_of(key)
             && self.tree.namespace.get(&keys::garbage(ino))?.is_some()
         {
+            // The mark first: content that a snapshot sees is found by its mark after a stop.
+            self.log.checkpoint(self.tree)?;
             self.log.collect_garbage(self.tree)?;
         }
         Ok(())

@@ -23,7 +23,11 @@ use crate::lost_found::LostFound;
 use crate::metadata_log::{self, Leftover, MetadataLog};
 use crate::namespace::Namespace;
 use crate::namespace::record::Checkpoint;
+use crate::packs::Packs;
 use crate::paths::{CONTENT_DIR, FORMAT_FILE, LOG_DIR, TIMES_FILE};
+use crate::snapshots::bodies;
+use crate::snapshots::content_at::KeptSource;
+use crate::snapshots::keeper::BlockKeeper;
 use crate::store_disk::StoreDisk;
 use crate::sums::SumKeeper;
 use crate::tree::Tree;
@@ -159,6 +163,9 @@ fn open_on(
     open_sums: impl FnOnce(Arc<dyn Backing>, LastUse) -> Result<SumKeeper, StoreError>,
 ) -> Result<Opened, StoreError> {
     let (namespace, checkpoint) = Namespace::open(backing.as_ref())?;
+    let namespace = Arc::new(namespace);
+    let disk = Arc::new(StoreDisk::new(Arc::clone(&backing)));
+    let kept = open_kept(&disk, &namespace)?;
     let sums = open_sums(Arc::clone(&backing), last_use(&checkpoint, options))?;
     let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
     let was_killed = checkpoint.boot == Some(options.boot);
@@ -171,10 +178,10 @@ fn open_on(
     let marks = open_marks(&backing, &checkpoint, options)?;
     let lost_found = Arc::new(LostFound::default());
     let content = ContentStore::new(
-        StoreDisk::new(backing),
+        disk,
         unflushed,
         was_killed,
-        observers(&marks, &lost_found, sums),
+        observers(&marks, &kept, &lost_found, sums),
     );
     // Unless the previous process of this run of the machine was killed, the table is of some earlier moment: it would
     // put older times over newer ones that were synced.
@@ -200,14 +207,29 @@ fn open_on(
             content_decides: power_lost || (was_killed && !leftover.torn.is_empty()),
         },
     )?;
+    bodies::recover(
+        &namespace,
+        &**content.disk().backing(),
+        &content.removal().freed(),
+    )?;
     let store = Store {
         uuid,
-        metadata_log: MetadataLog::new(log, recovered, options.boot, marks.clone()),
+        metadata_log: MetadataLog::new(
+            log,
+            recovered,
+            options.boot,
+            (
+                Arc::clone(&marks.0),
+                Arc::clone(&marks.1),
+                Arc::clone(&kept.packs),
+            ),
+        ),
         delta: marks.0,
         readers: marks.1,
         namespace,
         content,
         lost_found,
+        kept,
     };
     if options.access == Access::Write {
         start_use(&store, &checkpoint, options, &leftover)?;
@@ -226,15 +248,28 @@ fn last_use(checkpoint: &Checkpoint, options: &OpenOptions) -> LastUse {
 /// The observers of changed bytes, and the keeper of the sums.
 fn observers(
     (delta, readers): &StoreMarks,
+    kept: &KeptSource,
     lost_found: &Arc<LostFound>,
     sums: SumKeeper,
 ) -> Observers {
     let list: Vec<Arc<dyn ByteObserver>> = vec![
         Arc::clone(delta) as Arc<dyn ByteObserver>,
         Arc::clone(readers) as Arc<dyn ByteObserver>,
+        Arc::new(BlockKeeper::new(kept.clone())),
         Arc::clone(lost_found) as Arc<dyn ByteObserver>,
     ];
     Observers::new(list, Arc::new(sums))
+}
+
+/// The packs and their index, with the groups that the last checkpoint lacks.
+fn open_kept(disk: &Arc<StoreDisk>, namespace: &Arc<Namespace>) -> Result<KeptSource, StoreError> {
+    let packs = Packs::open(Arc::clone(disk))?;
+    packs.replay(namespace)?;
+    Ok(KeptSource {
+        snapshots: Arc::clone(namespace.snapshots()),
+        namespace: Arc::clone(namespace),
+        packs: Arc::new(packs),
+    })
 }
 
 /// The delta and the change readers of a store.

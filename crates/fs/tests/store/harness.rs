@@ -266,12 +266,32 @@ impl World {
 
     /// Compares all inodes of the store with the model.
     pub fn compare(&self) {
-        for &ino in &self.known.inos {
-            compare_inode(&self.node.store, &self.model, ino);
-        }
-        let orphans = self.node.store.tree().orphans().unwrap();
-        assert!(orphans.into_iter().eq(self.model.orphans()));
+        let store = &self.node.store;
+        compare_view(&store.tree(), &self.model, &self.known.inos, &|ino| {
+            read_all(store, ino)
+        });
     }
+
+    /// Compares a view of an earlier moment with the model of that moment.
+    pub fn compare_past(&self, view: &dyn StoreView, model: &Model) {
+        compare_view(view, model, &self.known.inos, &|ino| read_view(view, ino));
+    }
+}
+
+/// Compares all inodes of a view with a model.
+fn compare_view(view: &dyn StoreView, model: &Model, inos: &[Ino], read: &dyn Fn(Ino) -> Vec<u8>) {
+    for &ino in inos {
+        compare_inode(view, model, ino, read);
+    }
+    assert!(view.orphans().unwrap().into_iter().eq(model.orphans()));
+}
+
+/// The content of a file as a view shows it.
+pub fn read_view(view: &dyn StoreView, ino: Ino) -> Vec<u8> {
+    let size = view.file_times(ino).unwrap().unwrap().size;
+    let mut bytes = vec![0xee; usize::try_from(size).unwrap()];
+    view.read_raw(ino, 0, &mut bytes).unwrap();
+    bytes
 }
 
 /// A write to one or two stores.
@@ -291,8 +311,8 @@ impl Write {
     }
 }
 
-fn compare_inode(store: &Store, model: &Model, ino: Ino) {
-    let (attr, node) = match (store.tree().getattr(ino), model.node(ino)) {
+fn compare_inode(view: &dyn StoreView, model: &Model, ino: Ino, read: &dyn Fn(Ino) -> Vec<u8>) {
+    let (attr, node) = match (view.getattr(ino), model.node(ino)) {
         (Err(error), Err(_)) => return assert_eq!(error.errno(), Errno::Stale),
         (attr, Ok(node)) => (attr.unwrap(), node),
         (Ok(_), Err(_)) => panic!("inode {ino} still exists"),
@@ -302,20 +322,20 @@ fn compare_inode(store: &Store, model: &Model, ino: Ino) {
         ..model.attr(ino).unwrap()
     };
     assert_eq!(attr, expected, "attributes of {ino}");
-    let names = store.tree().listxattr(ino).unwrap();
+    let names = view.listxattr(ino).unwrap();
     assert!(
         names.iter().eq(node.xattrs.keys()),
         "attribute names of {ino}"
     );
     for (name, value) in &node.xattrs {
-        assert_eq!(&store.tree().getxattr(ino, name).unwrap(), value);
+        assert_eq!(&view.getxattr(ino, name).unwrap(), value);
     }
     match &node.body {
         Body::File(content) => {
-            assert!(read_all(store, ino) == content.bytes(), "content of {ino}");
+            assert!(read(ino) == content.bytes(), "content of {ino}");
         }
-        Body::Directory(names) => compare_directory(store, model, ino, names),
-        Body::Symlink(target) => assert_eq!(&store.tree().readlink(ino).unwrap(), target),
+        Body::Directory(names) => compare_directory(view, model, ino, names),
+        Body::Symlink(target) => assert_eq!(&view.readlink(ino).unwrap(), target),
         Body::Nothing => {}
     }
 }
@@ -327,7 +347,7 @@ pub fn read_all(store: &Store, ino: Ino) -> Vec<u8> {
     bytes
 }
 
-fn compare_directory(store: &Store, model: &Model, ino: Ino, names: &Names) {
+fn compare_directory(view: &dyn StoreView, model: &Model, ino: Ino, names: &Names) {
     let mut listed = Vec::new();
     let mut last = u64::MAX;
     let mut each = |cookie, entry: lockstep_fs::record::NamedEntry| {
@@ -340,13 +360,13 @@ fn compare_directory(store: &Store, model: &Model, ino: Ino, names: &Names) {
         listed.push((entry.name, entry.ino));
         ControlFlow::Continue(())
     };
-    store.tree().readdir(ino, 0, &mut each).unwrap();
+    view.readdir(ino, 0, &mut each).unwrap();
     let expected = names.after(0).map(|(_, name, ino)| (name.clone(), ino));
     assert_eq!(listed, expected.collect::<Vec<_>>(), "names in {ino}");
     for (name, ino_of_name) in &listed {
-        assert_eq!(store.tree().lookup(ino, name).unwrap().ino, *ino_of_name);
+        assert_eq!(view.lookup(ino, name).unwrap().ino, *ino_of_name);
     }
     if let Some(above) = model.parent(ino) {
-        assert_eq!(store.tree().parent(ino).unwrap(), above, "above {ino}");
+        assert_eq!(view.parent(ino).unwrap(), above, "above {ino}");
     }
 }

@@ -104,7 +104,7 @@ impl<'a> Judge<'a> {
             let key = keys::kept_of_index(entry);
             match key.first() {
                 Some(&keys::HISTORY) => self.judge_record(key)?,
-                Some(&keys::KEPT_BLOCKS) => {
+                Some(&(keys::KEPT_BLOCKS | keys::BODIES)) => {
                     let older = self.older.map(|(id, _)| id);
                     self.changes.extend(blocks(key, older)?);
                 }

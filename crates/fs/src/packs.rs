@@ -1,0 +1,156 @@
+//! Packs: old blocks of files, kept before their first change since a snapshot.
+//!
+//! A pack is a file to which groups of kept blocks are appended ([`group`]). The index of the packs ([`index`]) is in the namespace,
+//! so a process that starts again reads the groups behind the last checkpoint once more ([`Packs::replay`]).
+//!
+//! Invariants:
+//! - Blocks are durable in a pack, and in the index, before [`Packs::keep`] returns.
+//! - A pack has blocks for one newest snapshot, its label. Once no snapshot up to the label is alive, no reader needs the pack.
+//! - Each opening of the store begins a pack of its own: nothing is appended behind a group that a crash may have torn.
+
+mod files;
+mod group;
+pub mod index;
+pub mod touch;
+mod writer;
+
+use std::sync::Arc;
+
+use lockstep_types::SnapshotId;
+use lockstep_types::backing::Backing;
+use lockstep_types::limits::BLOCK_BYTES;
+
+use self::files::{PackFile, PackFiles, offset_of};
+use self::group::{Group, header_bytes};
+use self::touch::{NewTouch, Place};
+use self::writer::{GroupWriter, PackDisk};
+use crate::error::StoreError;
+use crate::namespace::record::{self, RecordChange};
+use crate::namespace::{Namespace, keys};
+use crate::store_disk::StoreDisk;
+
+/// The packs of one store.
+pub struct Packs {
+    disk: Arc<StoreDisk>,
+    files: PackFiles,
+    writer: GroupWriter,
+}
+
+impl Packs {
+    /// The packs on a disk.
+    pub fn open(disk: Arc<StoreDisk>) -> Result<Self, StoreError> {
+        let files = PackFiles::open(Arc::clone(disk.backing()) as Arc<dyn Backing>)?;
+        Ok(Self {
+            disk,
+            files,
+            writer: GroupWriter::default(),
+        })
+    }
+
+    /// Keeps blocks for `label`, the newest snapshot: returns once they are durable, and in the index. The caller lets no other
+    /// thread keep blocks of the same chunks meanwhile.
+    ///
+    /// # Errors
+    /// The blocks must not change.
+    pub fn keep(
+        &self,
+        namespace: &Namespace,
+        label: SnapshotId,
+        touches: Vec<NewTouch>,
+    ) -> Result<(), StoreError> {
+        let on = PackDisk {
+            disk: &self.disk,
+            files: &self.files,
+            namespace,
+        };
+        self.writer.keep(on, label, touches)
+    }
+
+    /// Reads a kept block of [`BLOCK_BYTES`], and checks its sum.
+    pub fn read(&self, place: Place, sum: u64, into: &mut [u8]) -> Result<(), StoreError> {
+        self.files.read(place, sum, into)
+    }
+
+    /// The record that a checkpoint has of the packs: the place up to which the index in the checkpoint has every group.
+    /// To be taken before the checkpoint freezes its records.
+    pub fn checkpoint(&self) -> Option<RecordChange> {
+        let place = self.writer.noted_to()?;
+        Some((keys::PACKS.to_vec(), Some(record::encode(&place))))
+    }
+
+    /// Notes the groups behind the last checkpoint, which the index lacks. For the opening of a store, before anything changes.
+    pub fn replay(&self, namespace: &Namespace) -> Result<(), StoreError> {
+        let from: Place = match namespace.get(keys::PACKS)? {
+            Some(place) => {
+                record::decode(&place).ok_or_else(|| StoreError::unreadable(keys::PACKS))?
+            }
+            None => Place { pack: 0, block: 1 },
+        };
+        for (pack, _) in self.files.from(from.pack) {
+            let block = if pack == from.pack { from.block } else { 1 };
+            if let Some(file) = self.files.get(pack)? {
+                replay_pack(namespace, &file, Place { pack, block })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the space of blocks back that no snapshot needs: so many from each place on. A pack that is gone has none.
+    pub fn punch(&self, places: &[(Place, u32)]) -> Result<(), StoreError> {
+        for (place, blocks) in places {
+            let Some(file) = self.files.get(place.pack)? else {
+                continue;
+            };
+            let length = offset_of(*blocks);
+            let punched = file.bytes.punch_hole(offset_of(place.block), length);
+            let path = format!("pack {:x}", place.pack);
+            punched.map_err(StoreError::disk("punch a hole in", path))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the packs that no snapshot needs whose label `is_needless`.
+    pub fn remove(&self, is_needless: impl Fn(SnapshotId) -> bool) -> Result<(), StoreError> {
+        self.files.remove(self.writer.current(), is_needless)
+    }
+}
+
+/// Notes the groups of a pack from a place on, up to the first one that is not whole.
+fn replay_pack(namespace: &Namespace, file: &PackFile, from: Place) -> Result<(), StoreError> {
+    let mut at = from;
+    while let Some(group) = read_group(file, at)? {
+        let batch = index::note(namespace, file.label, &group.touches)?;
+        namespace.apply(batch)?;
+        at.block = at.block.saturating_add(group.blocks());
+    }
+    Ok(())
+}
+
+/// The group at a place, if its header and its blocks are whole.
+fn read_group(file: &PackFile, at: Place) -> Result<Option<Group>, StoreError> {
+    let read = |block: u32, length: usize| {
+        let mut bytes = vec![0; length];
+        let read = file.bytes.read_at(offset_of(block), &mut bytes);
+        let read = read.map_err(StoreError::disk("read", format!("pack {:x}", at.pack)))?;
+        bytes.truncate(read);
+        Ok::<_, StoreError>(bytes)
+    };
+    let begin = read(at.block, BLOCK_BYTES)?;
+    let length = file.bytes.stat();
+    let length = length.map_err(StoreError::disk("stat", format!("pack {:x}", at.pack)))?;
+    let fits = |header: &usize| offset_of(at.block).saturating_add(*header as u64) <= length.length;
+    let Some(header) = header_bytes(&begin).filter(fits) else {
+        return Ok(None);
+    };
+    let Some(group) = Group::read(&file.key, at, &read(at.block, header)?) else {
+        return Ok(None);
+    };
+    for (_, touch) in &group.touches {
+        let bytes = read(touch.place.block, touch.sums.len() * BLOCK_BYTES)?;
+        let found = bytes.chunks(BLOCK_BYTES).map(|block| file.key.sum(block));
+        if bytes.len() != touch.sums.len() * BLOCK_BYTES || !found.eq(touch.sums.iter().copied()) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(group))
+}

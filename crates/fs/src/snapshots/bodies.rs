@@ -1,0 +1,129 @@
+//! Bodies: whole contents of freed files that a snapshot still sees.
+//!
+//! The content of a freed inode leaves its place in any case, since a resync may bring another inode of the same number. If a snapshot
+//! sees the inode, the content moves into `bodies/`, and a record says up to which snapshot it is the content of that inode.
+//!
+//! Invariant: the mark of the freed inode is durable before the content moves, and goes after the record is written. So the next opening
+//! finds the moved content of each mark, and writes the records that a stop has taken.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use lockstep_types::backing::{Backing, BackingFile};
+use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::{Ino, SnapshotId};
+
+use crate::content::freed::Removal;
+use crate::error::StoreError;
+use crate::namespace::Namespace;
+use crate::namespace::keys::{self, KeyRange};
+use crate::namespace::plan::View;
+use crate::namespace::record;
+use crate::paths::{body_path, content_path};
+
+/// Writes the records that a stop of the process has taken: of freed inodes whose content was moved already.
+pub fn recover(
+    namespace: &Namespace,
+    backing: &dyn Backing,
+    freed: &[Ino],
+) -> Result<(), StoreError> {
+    for ino in freed.iter().filter(|_| !is_active(Mutant::BodyUnrecovered)) {
+        let Some(label) = last_seen(namespace, *ino)? else {
+            continue;
+        };
+        let exists = |path: String| {
+            let found = backing.exists(&path);
+            found.map_err(StoreError::disk("look for", path))
+        };
+        // While the content is in its place, a body is only the empty file before the move.
+        if !exists(content_path(*ino))? && exists(body_path(*ino, label))? {
+            note(namespace, *ino, label)?;
+        }
+    }
+    Ok(())
+}
+
+/// Moves the content of a freed inode into `bodies/` if a snapshot sees the inode. Returns the directory that has it then.
+pub fn set_aside(
+    namespace: &Namespace,
+    removal: &Removal<'_>,
+) -> Result<Option<String>, StoreError> {
+    let ino = removal.ino;
+    let Some(label) = last_seen(namespace, ino)? else {
+        return Ok(None);
+    };
+    let path = body_path(ino, label);
+    let moved = move_content(removal, &path);
+    if !moved.map_err(StoreError::disk("set aside", content_path(ino)))? {
+        return Ok(None);
+    }
+    note(namespace, ino, label)?;
+    let directory = path.rsplit_once('/').map_or(".", |(above, _)| above);
+    Ok(Some(directory.to_owned()))
+}
+
+/// Notes that the content of an inode is the body of this label, for the snapshots up to the label.
+fn note(namespace: &Namespace, ino: Ino, label: SnapshotId) -> Result<(), StoreError> {
+    let key = keys::body(ino, label);
+    namespace.apply([
+        (keys::kept_index(label, &key), Some(Vec::new())),
+        (key, Some(record::encode(&label))),
+    ])
+}
+
+/// Returns whether the content is at `path` now. An inode without content has none.
+fn move_content(removal: &Removal<'_>, path: &str) -> io::Result<bool> {
+    let backing = removal.disk.backing();
+    if !backing.exists(&content_path(removal.ino))? {
+        // Moved before a stop of the process, or never there.
+        return backing.exists(path);
+    }
+    // Also makes the directories.
+    backing.open_or_create(path)?;
+    removal.take(path)?;
+    Ok(true)
+}
+
+/// The label of the value that the last change of an inode has kept, if a snapshot that is alive sees the inode with that value: the
+/// freeing of an inode is its last change.
+fn last_seen(namespace: &Namespace, ino: Ino) -> Result<Option<SnapshotId>, StoreError> {
+    let range = keys::history_of(&keys::inode(ino), SnapshotId::FIRST);
+    let mut last = None;
+    namespace.scan_down(&range, &mut |key, _| {
+        last = keys::snapshot_of(key);
+        ControlFlow::Break(())
+    })?;
+    let Some(last) = last else {
+        return Ok(None);
+    };
+    let Some((seen_by, _)) = namespace.snapshots().newest_up_to(last) else {
+        return Ok(None);
+    };
+    let Some(records) = namespace.at(seen_by) else {
+        return Ok(None);
+    };
+    let inode = records.inode(ino).map_err(crate::OpError::into_store)?;
+    Ok(inode.map(|_| last))
+}
+
+/// The body that snapshot `id` sees as the content of an inode, and the last snapshot that does; `None` if that is the present content.
+pub fn body_at(
+    namespace: &Namespace,
+    backing: &dyn Backing,
+    ino: Ino,
+    id: SnapshotId,
+) -> Result<Option<(SnapshotId, Arc<dyn BackingFile>)>, StoreError> {
+    let range = KeyRange::inclusive(keys::body(ino, id), keys::body(ino, SnapshotId::LAST));
+    let mut found = None;
+    namespace.scan(&range, &mut |key, value| {
+        found = keys::snapshot_of(key).zip(record::decode(value));
+        ControlFlow::Break(())
+    })?;
+    let Some((label, file)) = found else {
+        return Ok(None);
+    };
+    let path = body_path(ino, file);
+    let body = backing.open(&path);
+    Ok(Some((label, body.map_err(StoreError::disk("open", path))?)))
+}

@@ -1,0 +1,187 @@
+//! Deleting a snapshot: the history of records judges its values ([`crate::namespace`]), and this file judges kept blocks and bodies by
+//! the same rule.
+//!
+//! Let P be the next older snapshot that is alive. A record of kept blocks goes if there is no P, or if P sees none of its blocks: older
+//! records have these blocks, or they lie beyond the size that P sees. A record of a local snapshot that stays is moved behind those of
+//! P. The same holds for a body.
+//!
+//! Invariant: a file goes after a checkpoint without its record.
+
+use std::sync::Arc;
+
+use lockstep_types::{Ino, SnapshotId};
+
+use super::content_at::KeptSource;
+use crate::error::StoreError;
+use crate::namespace::keys::{self, KeyRange};
+use crate::namespace::record::{self, RecordChange};
+use crate::namespace::{Deletion, Namespace};
+use crate::packs::index;
+use crate::packs::touch::{Blocks, Chunk, Place, Touch};
+use crate::paths::body_path;
+use crate::store_disk::StoreDisk;
+
+/// Entries of the index that one step judges.
+const STEP_ENTRIES: usize = 2_000;
+
+/// A deletion under way.
+pub struct SnapshotDeletion<'a> {
+    deletion: Deletion,
+    source: &'a KeptSource,
+    disk: &'a StoreDisk,
+    /// Places in packs that no snapshot sees any more.
+    places: Vec<(Place, u32)>,
+    /// Bodies that no snapshot sees any more.
+    bodies: Vec<String>,
+}
+
+impl<'a> SnapshotDeletion<'a> {
+    /// The deletion of a snapshot that is flagged as deleted, durably.
+    pub const fn new(deletion: Deletion, source: &'a KeptSource, disk: &'a StoreDisk) -> Self {
+        Self {
+            deletion,
+            source,
+            disk,
+            places: Vec::new(),
+            bodies: Vec::new(),
+        }
+    }
+
+    /// Judges some entries, in batches of their own. Returns whether the snapshot is gone from the records.
+    pub fn step(&mut self) -> Result<bool, StoreError> {
+        let namespace = &*self.source.namespace;
+        let mut judge = KeptJudge {
+            namespace,
+            places: &mut self.places,
+            bodies: &mut self.bodies,
+        };
+        let mut judge = |key: &[u8], older: Option<SnapshotId>| judge.judge(key, older);
+        namespace.delete_step(&mut self.deletion, STEP_ENTRIES, &mut judge)?;
+        Ok(namespace.end_deletion(&self.deletion))
+    }
+
+    /// Removes the files that no snapshot needs. To be called after a checkpoint that has all steps.
+    pub fn remove_files(&self) -> Result<(), StoreError> {
+        for path in &self.bodies {
+            match self.disk.backing().remove(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(StoreError::disk("remove", path)(error));
+                }
+                _ => {}
+            }
+        }
+        let snapshots = Arc::clone(&self.source.snapshots);
+        let is_needless = |label: SnapshotId| snapshots.newest_up_to(label).is_none();
+        self.source.packs.remove(is_needless)?;
+        self.source.packs.punch(&self.places)
+    }
+}
+
+/// Judges the records of kept blocks and of bodies in one deletion.
+struct KeptJudge<'a> {
+    namespace: &'a Namespace,
+    /// Places in packs that no snapshot sees any more.
+    places: &'a mut Vec<(Place, u32)>,
+    /// Bodies that no snapshot sees any more.
+    bodies: &'a mut Vec<String>,
+}
+
+impl KeptJudge<'_> {
+    /// The changes of records that the deletion makes of the record under `key`, seen from P.
+    fn judge(
+        &mut self,
+        key: &[u8],
+        older: Option<SnapshotId>,
+    ) -> Result<Vec<RecordChange>, StoreError> {
+        let unreadable = || StoreError::unreadable(key);
+        let ino = keys::ino_of(key).ok_or_else(unreadable)?;
+        let label = keys::snapshot_of(key).ok_or_else(unreadable)?;
+        let Some(value) = self.namespace.get(key)? else {
+            // An entry of the index without its record.
+            return Ok(vec![(keys::kept_index(label, key), None)]);
+        };
+        let changes = if key.first() == Some(&keys::BODIES) {
+            let file: SnapshotId = record::decode(&value).ok_or_else(unreadable)?;
+            self.judge_body(ino, label, file, older)?
+        } else {
+            let number = keys::chunk_of(key).ok_or_else(unreadable)?;
+            let touches: Vec<Touch> = record::decode(&value).ok_or_else(unreadable)?;
+            self.judge_touches(Chunk { ino, number }, label, touches, older)?
+        };
+        let Some(mut changes) = changes else {
+            return Ok(Vec::new());
+        };
+        changes.push((key.to_vec(), None));
+        changes.push((keys::kept_index(label, key), None));
+        Ok(changes)
+    }
+
+    /// The records in place of a body's; `None` if the body's stays.
+    fn judge_body(
+        &mut self,
+        ino: Ino,
+        label: SnapshotId,
+        file: SnapshotId,
+        older: Option<SnapshotId>,
+    ) -> Result<Option<Vec<RecordChange>>, StoreError> {
+        let seen_by = match older {
+            Some(older) if self.namespace.size_at(older, ino)?.is_some() => {
+                let hiding = KeyRange::between(keys::body(ino, older), keys::body(ino, label));
+                let is_seen = self.namespace.keys(&hiding)?.is_empty();
+                is_seen.then_some(older)
+            }
+            _ => None,
+        };
+        let Some(older) = seen_by else {
+            self.bodies.push(body_path(ino, file));
+            return Ok(Some(Vec::new()));
+        };
+        if !label.is_local() {
+            return Ok(None);
+        }
+        let key = keys::body(ino, older);
+        Ok(Some(vec![
+            (keys::kept_index(older, &key), Some(Vec::new())),
+            (key, Some(record::encode(&file))),
+        ]))
+    }
+
+    /// The records in place of these touches; `None` if they stay.
+    fn judge_touches(
+        &mut self,
+        chunk: Chunk,
+        label: SnapshotId,
+        touches: Vec<Touch>,
+        older: Option<SnapshotId>,
+    ) -> Result<Option<Vec<RecordChange>>, StoreError> {
+        let seen = match older {
+            Some(older) => self.seen(chunk, older, label)?,
+            None => Blocks::NONE,
+        };
+        let is_seen = touches.iter().any(|touch| !touch.kept.and(seen).is_empty());
+        let Some(older) = older.filter(|_| is_seen) else {
+            let places = touches
+                .iter()
+                .map(|touch| (touch.place, touch.dense.count()));
+            self.places.extend(places.filter(|(_, blocks)| *blocks > 0));
+            return Ok(Some(Vec::new()));
+        };
+        if !label.is_local() {
+            return Ok(None);
+        }
+        index::append(self.namespace, older, chunk, touches).map(Some)
+    }
+
+    /// The blocks of a chunk that snapshot `older` sees, and for which no older record than that with `label` has the bytes.
+    fn seen(
+        &self,
+        chunk: Chunk,
+        older: SnapshotId,
+        label: SnapshotId,
+    ) -> Result<Blocks, StoreError> {
+        let size = self.namespace.size_at(older, chunk.ino)?.unwrap_or(0);
+        let visible = chunk.blocks_before(size);
+        let hidden = index::kept_between(self.namespace, chunk, older, label)?;
+        Ok(visible.without(hidden))
+    }
+}

@@ -1,0 +1,306 @@
+//! Keeping the blocks of files that change for the first time since the newest snapshot.
+//!
+//! The keeper is told of each change of bytes before the change is made
+//! ([`before_change`](crate::content::before_change)). A change goes on once the old blocks are durable in a pack: the kernel may
+//! write a changed page to the disk at any moment, and a loss of power may keep exactly that page.
+//!
+//! The first change in a chunk keeps the blocks that change. The second one keeps the rest of the chunk: so scattered changes cost
+//! what they change, and a region that is rewritten block by block costs two syncs a chunk.
+//!
+//! Not kept are
+//! - blocks that no snapshot sees: those of younger files, and those beyond every size that a snapshot sees;
+//! - blocks that are kept already;
+//! - zeros that become zeros: holes in a range that is cut off or punched. A later write there keeps them, as zeros.
+//!
+//! Invariants:
+//! - While a block is being kept, no other thread changes it: such a thread waits for the chunk, and finds the block kept.
+//! - A block that is not kept has the bytes that the newest snapshot sees.
+//!
+//! Locks: the chunks of one call, in the order of their stripes, held while a pack is written and synced; then those of the packs, of
+//! the namespace and of the cache. The caller holds no lock that a thread which keeps blocks takes.
+
+use std::ops::Range;
+
+use lockstep_types::backing::BackingFile;
+use lockstep_types::limits::BLOCK_BYTES;
+use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::{Ino, SnapshotId};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::bodies;
+use super::content_at::KeptSource;
+use super::kept_cache::{KeptCache, Newest};
+use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver};
+use crate::content::freed::Removal;
+use crate::error::StoreError;
+use crate::packs::index;
+use crate::packs::touch::{Blocks, CHUNK_BLOCKS, CHUNK_BYTES, Chunk, NewTouch};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Chunks that are kept at once: 1 MiB.
+const PIECE_CHUNKS: u64 = 16;
+/// Locks of chunks. Two chunks may have one.
+const STRIPES: usize = 256;
+/// A multiplier that spreads numbers over the stripes: 2^64 divided by the golden ratio.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// See the head of this file.
+pub struct BlockKeeper {
+    kept: KeptSource,
+    cache: KeptCache,
+    stripes: Vec<Mutex<()>>,
+}
+
+/// A file with a change, and the snapshot for which its blocks are kept.
+#[derive(Clone, Copy)]
+struct Change<'a> {
+    newest: Newest,
+    ino: Ino,
+    /// The blocks that snapshots see are before this one.
+    blocks_end: u64,
+    old: &'a dyn BackingFile,
+}
+
+impl BlockKeeper {
+    /// The keeper of a store.
+    pub fn new(kept: KeptSource) -> Self {
+        Self {
+            kept,
+            cache: KeptCache::default(),
+            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+        }
+    }
+
+    /// The end of the blocks that any snapshot sees of a file. Not that of the newest snapshot alone: an older one may see zeros behind the
+    /// size that the newest one sees, and nothing was kept for them when the file was cut.
+    fn blocks_end(&self, newest: Newest, ino: Ino) -> Result<u64, StoreError> {
+        if let Some(end) = self.cache.blocks_end(newest, ino) {
+            return Ok(end);
+        }
+        let size = if is_active(Mutant::KeepForNewestOnly) {
+            self.kept.namespace.size_at(newest.0, ino)?.unwrap_or(0)
+        } else {
+            self.kept.namespace.largest_size_kept(newest.0, ino)?
+        };
+        let end = size.div_ceil(BLOCK);
+        self.cache.set_blocks_end(newest, ino, end);
+        Ok(end)
+    }
+
+    fn kept(&self, newest: Newest, chunk: Chunk) -> Result<Blocks, StoreError> {
+        if is_active(Mutant::KeepTwice) {
+            return Ok(Blocks::NONE);
+        }
+        if let Some(kept) = self.cache.kept(newest, chunk) {
+            return Ok(kept);
+        }
+        let kept = index::kept_since(&self.kept.namespace, chunk, newest.0..=SnapshotId::LAST)?;
+        self.cache.add(newest, chunk, kept);
+        Ok(kept)
+    }
+
+    /// Whether the memory knows that these blocks are kept.
+    fn are_known_kept(&self, newest: Newest, ino: Ino, blocks: &Range<u64>) -> bool {
+        let knows = !is_active(Mutant::KeepTwice);
+        knows
+            && chunks_of(blocks).all(|number| {
+                let chunk = Chunk { ino, number };
+                let kept = self.cache.kept(newest, chunk);
+                kept.is_some_and(|kept| kept.covers(part_of(blocks, number)))
+            })
+    }
+
+    /// Keeps the blocks of a range that are not kept.
+    fn keep(&self, change: Change<'_>, blocks: &Range<u64>) -> Result<(), StoreError> {
+        let mut first = blocks.start;
+        while first < blocks.end {
+            let chunk = first / u64::from(CHUNK_BLOCKS);
+            let end = (chunk + PIECE_CHUNKS) * u64::from(CHUNK_BLOCKS);
+            let piece = first..end.min(blocks.end);
+            if !self.are_known_kept(change.newest, change.ino, &piece) {
+                self.keep_piece(change, &piece)?;
+            }
+            first = piece.end;
+        }
+        Ok(())
+    }
+
+    fn keep_piece(&self, change: Change<'_>, blocks: &Range<u64>) -> Result<(), StoreError> {
+        let Change { newest, ino, .. } = change;
+        let _alone = self.lock_chunks(ino, blocks);
+        let mut touches = Vec::new();
+        for number in chunks_of(blocks) {
+            let chunk = Chunk { ino, number };
+            let kept = self.kept(newest, chunk)?;
+            let missing = part_of(blocks, number).without(kept);
+            if missing.is_empty() {
+                continue;
+            }
+            let visible = part_of(&(0..change.blocks_end), number);
+            let wanted = if kept.is_empty() {
+                missing
+            } else {
+                visible.without(kept)
+            };
+            touches.push(read_touch(change.old, chunk, wanted)?);
+        }
+        if touches.is_empty() {
+            return Ok(());
+        }
+        let noted: Vec<(Chunk, Blocks)> = touches.iter().map(|it| (it.chunk, it.kept)).collect();
+        if is_active(Mutant::TouchedBeforeSync) {
+            self.note_kept(newest, &noted);
+        }
+        self.kept
+            .packs
+            .keep(&self.kept.namespace, newest.0, touches)?;
+        self.note_kept(newest, &noted);
+        Ok(())
+    }
+
+    fn note_kept(&self, newest: Newest, noted: &[(Chunk, Blocks)]) {
+        for (chunk, kept) in noted {
+            self.cache.add(newest, *chunk, *kept);
+        }
+    }
+
+    /// Keeps other threads from keeping blocks of the same chunks.
+    fn lock_chunks(&self, ino: Ino, blocks: &Range<u64>) -> Vec<MutexGuard<'_, ()>> {
+        let stripe = |number: u64| {
+            let spread = (ino.get() ^ number.rotate_left(32)).wrapping_mul(SPREAD);
+            usize::try_from(spread >> 32).unwrap_or(0) % STRIPES
+        };
+        let mut stripes: Vec<usize> = chunks_of(blocks).map(stripe).collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        let locks = stripes
+            .iter()
+            .filter_map(|stripe| self.stripes.get(*stripe));
+        locks.map(Mutex::lock).collect()
+    }
+}
+
+impl ByteObserver for BlockKeeper {
+    fn before_change(
+        &self,
+        change: &ByteChange<'_>,
+        old: &dyn BackingFile,
+    ) -> Result<(), StoreError> {
+        // The count first: what is noted for it holds for this list or none.
+        let changes = self.kept.snapshots.changes();
+        let Some((newest, record)) = self.kept.snapshots.newest() else {
+            return Ok(());
+        };
+        let newest = (newest, changes);
+        let ino = change.ino;
+        if ino.get() >= record.inos_below || !changes_bytes(&change.edit) {
+            return Ok(());
+        }
+        let blocks_end = self.blocks_end(newest, ino)?;
+        let range = change.edit.range();
+        let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK).min(blocks_end);
+        let change_of = Change {
+            newest,
+            ino,
+            blocks_end,
+            old,
+        };
+        if matches!(change.edit, ByteEdit::Write { .. }) {
+            return self.keep(change_of, &blocks);
+        }
+        let mut at = blocks.start;
+        while let Some(data) = next_data(ino, old, &(at..blocks.end))? {
+            self.keep(change_of, &data)?;
+            at = data.end;
+        }
+        Ok(())
+    }
+
+    fn before_removal(&self, removal: &Removal<'_>) -> Result<Option<String>, StoreError> {
+        bodies::set_aside(&self.kept.namespace, removal)
+    }
+}
+
+/// Whether a change may change bytes that a client has seen.
+const fn changes_bytes(edit: &ByteEdit<'_>) -> bool {
+    match edit {
+        ByteEdit::Write { .. }
+        | ByteEdit::Resize { .. }
+        | ByteEdit::Punch { .. }
+        | ByteEdit::Zero { .. } => true,
+        // Bytes beyond the size, which no client has seen, or space alone.
+        ByteEdit::TakeBack { .. } | ByteEdit::Reserve { .. } => false,
+    }
+}
+
+/// The chunks with these blocks.
+fn chunks_of(blocks: &Range<u64>) -> Range<u64> {
+    let chunk_blocks = u64::from(CHUNK_BLOCKS);
+    blocks.start / chunk_blocks..blocks.end.div_ceil(chunk_blocks)
+}
+
+/// Those of these blocks that lie in a chunk.
+fn part_of(blocks: &Range<u64>, chunk: u64) -> Blocks {
+    let first = chunk.saturating_mul(u64::from(CHUNK_BLOCKS));
+    let within = |block: u64| {
+        let block = block.saturating_sub(first).min(u64::from(CHUNK_BLOCKS));
+        u32::try_from(block).unwrap_or(CHUNK_BLOCKS)
+    };
+    Blocks::range(within(blocks.start), within(blocks.end))
+}
+
+/// The first run of blocks with data in a range.
+fn next_data(
+    ino: Ino,
+    old: &dyn BackingFile,
+    blocks: &Range<u64>,
+) -> Result<Option<Range<u64>>, StoreError> {
+    if blocks.is_empty() {
+        return Ok(None);
+    }
+    let failed = StoreError::content("seek", ino);
+    let found = || {
+        let Some(data) = old.seek_data(blocks.start * BLOCK)? else {
+            return Ok(None);
+        };
+        let hole = old.seek_hole(data)?.unwrap_or(u64::MAX);
+        Ok(Some(
+            (data / BLOCK).max(blocks.start)..hole.div_ceil(BLOCK).min(blocks.end),
+        ))
+    };
+    let found = found().map_err(failed)?;
+    Ok(found.filter(|run| !run.is_empty()))
+}
+
+/// Reads blocks of a chunk that are to be kept. Bytes beyond the end of the content are zeros.
+fn read_touch(old: &dyn BackingFile, chunk: Chunk, wanted: Blocks) -> Result<NewTouch, StoreError> {
+    let mut bytes = vec![0; CHUNK_BYTES as usize];
+    let (first, end) = (
+        wanted.numbers().next().unwrap_or(0),
+        wanted.numbers().last().map_or(0, |last| last + 1),
+    );
+    let at = |block: u32| block as usize * BLOCK_BYTES;
+    let wanted_bytes = bytes.get_mut(at(first)..at(end)).unwrap_or_default();
+    let offset = chunk.number * CHUNK_BYTES + at(first) as u64;
+    let read = old.read_at(offset, wanted_bytes);
+    read.map_err(StoreError::content("read", chunk.ino))?;
+    let (mut dense, mut kept_bytes) = (Blocks::NONE, Vec::new());
+    for block in wanted.numbers() {
+        let block_bytes = bytes.get(at(block)..at(block + 1)).unwrap_or_default();
+        if block_bytes.iter().any(|byte| *byte != 0) {
+            dense = dense.with(Blocks::range(block, block + 1));
+            kept_bytes.extend_from_slice(block_bytes);
+        }
+    }
+    let kept = if is_active(Mutant::KeepNoHole) {
+        dense
+    } else {
+        wanted
+    };
+    Ok(NewTouch {
+        chunk,
+        kept,
+        dense,
+        bytes: kept_bytes,
+    })
+}

@@ -1,0 +1,100 @@
+//! The snapshots of a store, for a driver, a resync and an export.
+
+use std::sync::Arc;
+
+use lockstep_types::{SnapshotId, Timestamp};
+
+use super::facade::Store;
+use crate::error::StoreError;
+use crate::metadata_log::MetadataLog;
+use crate::namespace::keys;
+use crate::snapshot_list::{SnapshotKind, SnapshotRecord};
+use crate::snapshots::content_at::KeptSource;
+use crate::snapshots::deletion::SnapshotDeletion;
+use crate::snapshots::view::SnapshotView;
+use crate::tree::Tree;
+
+/// The snapshots of one store.
+#[derive(Clone, Copy)]
+pub struct SnapshotAccess<'a> {
+    tree: Tree<'a>,
+    log: &'a MetadataLog,
+    source: &'a KeptSource,
+}
+
+impl Store {
+    /// The snapshots.
+    pub fn snapshots(&self) -> SnapshotAccess<'_> {
+        SnapshotAccess {
+            tree: self.tree(),
+            log: &self.metadata_log,
+            source: &self.kept,
+        }
+    }
+}
+
+impl<'a> SnapshotAccess<'a> {
+    /// The snapshots that are alive, the oldest first.
+    pub fn list(self) -> Vec<(SnapshotId, Arc<SnapshotRecord>)> {
+        let all = self.source.snapshots.all();
+        let alive = all.iter().filter(|(_, record)| !record.is_deleted);
+        alive
+            .map(|(id, record)| (*id, Arc::clone(record)))
+            .collect()
+    }
+
+    /// The store as a snapshot sees it; `None` if the snapshot is not alive.
+    pub fn view(self, id: SnapshotId) -> Option<SnapshotView<'a>> {
+        let records = self.tree.namespace.at(id)?;
+        Some(SnapshotView::new(
+            records,
+            self.tree.content,
+            self.source.clone(),
+        ))
+    }
+
+    /// Makes a snapshot of this copy, as it is now. It is durable when this returns, with the bytes of its files as far as these are.
+    ///
+    /// The caller lets no write and no other operation be under way.
+    pub fn create_local(
+        self,
+        name: String,
+        kind: SnapshotKind,
+        time: Timestamp,
+    ) -> Result<SnapshotId, StoreError> {
+        self.log.create_local_snapshot(self.tree, name, kind, time)
+    }
+
+    /// Deletes a snapshot, with everything that only this snapshot sees. Returns whether it was there. No reader sees the snapshot
+    /// from the beginning on; a stop in between lets the deletion go on at the next opening.
+    pub fn delete(self, id: SnapshotId) -> Result<bool, StoreError> {
+        let Some(deletion) = self.tree.namespace.delete_snapshot(id) else {
+            return Ok(false);
+        };
+        // From here on the flag outlives the process: nothing that is removed comes back into sight.
+        self.log.checkpoint(self.tree)?;
+        let mut deletion = SnapshotDeletion::new(deletion, self.source, self.tree.disk());
+        while !deletion.step()? {
+            if self.log.needs_checkpoint(self.tree) {
+                self.log.checkpoint(self.tree)?;
+            }
+        }
+        self.log.checkpoint(self.tree)?;
+        deletion.remove_files()?;
+        Ok(true)
+    }
+
+    /// The keys of a table of kept values, for tests.
+    pub fn kept_keys(self, table: u8) -> Result<Vec<Vec<u8>>, StoreError> {
+        Ok(self.tree.namespace.keys(&keys::table(table))?)
+    }
+
+    /// Goes on with the deletions that an earlier process has not ended.
+    pub fn resume_deletions(self) -> Result<(), StoreError> {
+        let all = self.source.snapshots.all();
+        for (id, _) in all.iter().filter(|(_, record)| record.is_deleted) {
+            self.delete(*id)?;
+        }
+        Ok(())
+    }
+}

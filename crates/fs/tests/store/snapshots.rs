@@ -1,0 +1,128 @@
+//! Snapshots of a store against deep copies of a model.
+
+use std::collections::BTreeMap;
+
+use lockstep_fs::snapshot_list::SnapshotKind;
+use lockstep_fs::{Store, keys};
+use lockstep_model::Model;
+use lockstep_types::{SnapshotId, Timestamp};
+use proptest::prelude::*;
+
+use crate::harness::World;
+use crate::steps::{Step, step};
+
+/// A step of a test with snapshots.
+#[derive(Clone, Debug)]
+enum PastStep {
+    Present(Step),
+    Take,
+    Delete(u8),
+}
+
+fn past_step(restarts: u32) -> impl Strategy<Value = PastStep> {
+    prop_oneof![
+        12 => step(restarts).prop_map(PastStep::Present),
+        2 => Just(PastStep::Take),
+        1 => any::<u8>().prop_map(PastStep::Delete),
+    ]
+}
+
+/// A store with a model of the present, and one of each snapshot.
+struct PastWorld {
+    present: World,
+    taken: BTreeMap<SnapshotId, Model>,
+}
+
+impl PastWorld {
+    fn new() -> Self {
+        Self {
+            present: World::new(),
+            taken: BTreeMap::new(),
+        }
+    }
+
+    fn store(&self) -> &Store {
+        &self.present.node.store
+    }
+
+    fn step(&mut self, step: &PastStep) {
+        match step {
+            PastStep::Present(step) => self.present.step(step),
+            PastStep::Take => self.take(),
+            PastStep::Delete(number) => self.delete(*number),
+        }
+    }
+
+    fn take(&mut self) {
+        let kind = SnapshotKind::Fallback { is_exact: true };
+        let snapshots = self.store().snapshots();
+        let id = snapshots.create_local("s".to_owned(), kind, Timestamp::default());
+        let model = self.present.model.clone();
+        let before = self.taken.insert(id.unwrap(), model);
+        assert!(before.is_none(), "an id was given out twice");
+    }
+
+    fn delete(&mut self, number: u8) {
+        let ids: Vec<SnapshotId> = self.taken.keys().copied().collect();
+        if let Some(id) = ids.get(usize::from(number) % ids.len().max(1)) {
+            self.taken.remove(id);
+            assert!(self.store().snapshots().delete(*id).unwrap());
+        }
+    }
+
+    fn compare(&self) {
+        self.present.compare();
+        let alive = self.store().snapshots().list();
+        assert!(alive.iter().map(|(id, _)| id).eq(self.taken.keys()));
+        for (id, model) in &self.taken {
+            let view = self.store().snapshots().view(*id).unwrap();
+            self.present.compare_past(&view, model);
+        }
+    }
+
+    /// After the deletion of all snapshots nothing is left of them, but an empty pack.
+    fn delete_all(&mut self) {
+        for id in std::mem::take(&mut self.taken).into_keys() {
+            assert!(self.store().snapshots().delete(id).unwrap());
+        }
+        for table in [
+            keys::SNAPSHOTS,
+            keys::HISTORY,
+            keys::KEPT_BLOCKS,
+            keys::KEPT_INDEX,
+            keys::BODIES,
+        ] {
+            let left = self.store().snapshots().kept_keys(table).unwrap();
+            assert_eq!(left, Vec::<Vec<u8>>::new(), "table {}", char::from(table));
+        }
+        let files = self.present.node.disk.files();
+        let kept = files
+            .iter()
+            .filter(|path| path.starts_with("packs/") || path.starts_with("bodies/"));
+        let kept: Vec<&String> = kept.collect();
+        assert!(kept.len() <= 1, "{kept:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// Each snapshot shows the moment at which it was made, whatever happens after it: changes, restarts, kills, and other snapshots that
+    /// come and go.
+    #[test]
+    fn a_snapshot_shows_its_moment(steps in prop::collection::vec(past_step(8), 1..40)) {
+        let mut world = PastWorld::new();
+        for step in &steps {
+            world.step(step);
+            world.compare();
+        }
+        world.present.node.kill();
+        world.compare();
+        world.delete_all();
+        world.compare();
+    }
+}

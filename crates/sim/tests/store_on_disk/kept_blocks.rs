@@ -1,0 +1,308 @@
+//! Snapshots of a store that is stopped at any call of the disk: each one that was made, and not deleted, shows its moment afterwards.
+//! With a deliberate bug in the keeping of blocks, one of them does not.
+
+use std::collections::BTreeMap;
+
+use lockstep_fs::snapshot_list::SnapshotKind;
+use lockstep_fs::{OpError, StoreView};
+use lockstep_sim::disk::{CallClass, Survivors};
+use lockstep_types::mutants::{Mutant, activate};
+use lockstep_types::{AllocateMode, Errno, MetaOp, SnapshotId, Timestamp};
+
+use super::*;
+
+const BLOCK: u64 = 4096;
+const SURVIVORS: [Survivors; 3] = [
+    Survivors::Nothing,
+    Survivors::Everything,
+    Survivors::Mixed { percent: 40 },
+];
+
+/// The names and contents that a snapshot has to show.
+type Files = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What is known of the snapshots of a store at some moment.
+#[derive(Clone, Default)]
+struct Expected {
+    made: BTreeMap<SnapshotId, Files>,
+    /// A snapshot whose deletion has begun may be there or not.
+    deleting: Option<SnapshotId>,
+}
+
+/// One run of the script on a disk that stops at some call.
+struct Script {
+    store: Store,
+    count: u64,
+    files: Files,
+    inos: BTreeMap<Vec<u8>, Ino>,
+    expected: Expected,
+}
+
+impl Script {
+    fn new(store: Store) -> Self {
+        Self {
+            store,
+            count: 0,
+            files: Files::new(),
+            inos: BTreeMap::new(),
+            expected: Expected::default(),
+        }
+    }
+
+    fn number(&mut self) -> (Osn, Timestamp) {
+        self.count += 1;
+        let time = Timestamp {
+            secs: 1_000 + i64::try_from(self.count).unwrap(),
+            nanos: 0,
+        };
+        (osn(self.count), time)
+    }
+
+    fn commit(&mut self, request: MetaRequest) -> Result<(), OpError> {
+        let (osn, time) = self.number();
+        self.store.commit(&MetaOp { osn, time, request }).map(drop)
+    }
+
+    fn create(&mut self, name: &[u8]) -> Result<(), OpError> {
+        let ino = self.store.next_ino()?;
+        let name_of = FileName::new(name).unwrap();
+        self.commit(creation(Ino::ROOT, name_of, ino, NodeKind::File))?;
+        self.inos.insert(name.to_vec(), ino);
+        self.files.insert(name.to_vec(), Vec::new());
+        Ok(())
+    }
+
+    fn write(&mut self, name: &[u8], offset: u64, data: &[u8]) -> Result<(), OpError> {
+        let (number, time) = self.number();
+        self.store
+            .write(self.inos[name], offset, data, number, time)?;
+        let file = self.files.get_mut(name).unwrap();
+        let (from, to) = (offset as usize, offset as usize + data.len());
+        file.resize(file.len().max(to), 0);
+        file[from..to].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn truncate(&mut self, name: &[u8], size: u64) -> Result<(), OpError> {
+        self.commit(MetaRequest::Truncate {
+            ino: self.inos[name],
+            size,
+            drop_set_id: false,
+        })?;
+        self.files.get_mut(name).unwrap().resize(size as usize, 0);
+        Ok(())
+    }
+
+    fn punch(&mut self, name: &[u8], offset: u64, length: u64) -> Result<(), OpError> {
+        self.commit(MetaRequest::Allocate {
+            ino: self.inos[name],
+            offset,
+            length,
+            mode: AllocateMode::PunchHole,
+        })?;
+        let file = self.files.get_mut(name).unwrap();
+        file[offset as usize..(offset + length) as usize].fill(0);
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Result<(), OpError> {
+        let ino = self.inos[name];
+        self.commit(MetaRequest::Unlink {
+            parent: Ino::ROOT,
+            name: FileName::new(name).unwrap(),
+        })?;
+        self.files.remove(name);
+        self.commit(MetaRequest::Reap { ino })?;
+        self.store.collect_garbage()?;
+        Ok(())
+    }
+
+    /// Makes a snapshot of synced content: its bytes survive everything.
+    fn take(&mut self) -> Result<SnapshotId, StoreError> {
+        self.store.sync_everything()?;
+        let kind = SnapshotKind::Fallback { is_exact: true };
+        let snapshots = self.store.snapshots();
+        let id = snapshots.create_local("s".to_owned(), kind, Timestamp::default())?;
+        self.expected.made.insert(id, self.files.clone());
+        Ok(id)
+    }
+
+    fn delete(&mut self, id: SnapshotId) -> Result<(), StoreError> {
+        self.expected.deleting = Some(id);
+        self.store.snapshots().delete(id)?;
+        self.expected.made.remove(&id);
+        self.expected.deleting = None;
+        Ok(())
+    }
+
+    /// Every kind of change around three snapshots, of which the second and the first are deleted.
+    fn run(&mut self) -> Result<(), OpError> {
+        let pattern: Vec<u8> = (0..40 * BLOCK).map(|at| (at / 100) as u8 | 1).collect();
+        for name in [b"large", b"other"] {
+            self.create(name)?;
+            self.write(name, 0, &pattern)?;
+        }
+        self.write(b"other", 60 * BLOCK, b"behind a hole")?;
+        let first = self.take()?;
+        self.write(b"large", 5 * BLOCK + 100, &[0xf1; 300])?;
+        self.write(b"large", 7 * BLOCK, &[0xf2; 9000])?;
+        self.write(b"other", 50 * BLOCK, b"in the hole")?;
+        self.create(b"young")?;
+        self.write(b"young", 0, &[0xf3; 5000])?;
+        self.store.checkpoint()?;
+        self.truncate(b"other", 20 * BLOCK + 7)?;
+        let second = self.take()?;
+        self.punch(b"large", 6 * BLOCK, 12 * BLOCK)?;
+        self.write(b"other", 45 * BLOCK, b"in the hole that was cut off")?;
+        self.write(b"other", 0, &[0xf4; 4096])?;
+        self.write(b"young", 4000, &[0xf5; 5000])?;
+        self.remove(b"other")?;
+        let third = self.take()?;
+        self.write(b"large", 0, &vec![0xf6; 20 * BLOCK as usize])?;
+        self.remove(b"young")?;
+        self.delete(second)?;
+        self.write(b"large", 30 * BLOCK, &[0xf7; 8192])?;
+        self.delete(first)?;
+        self.write(b"large", 36 * BLOCK, &[0xf8; 4096])?;
+        self.delete(third)?;
+        Ok(())
+    }
+}
+
+/// The content of a file as a view shows it.
+fn read_view(view: &dyn StoreView, ino: Ino) -> Vec<u8> {
+    let size = view.file_times(ino).unwrap().unwrap().size;
+    let mut bytes = vec![0xee; usize::try_from(size).unwrap()];
+    view.read_raw(ino, 0, &mut bytes).unwrap();
+    bytes
+}
+
+fn show(view: &dyn StoreView) -> Files {
+    let mut files = Files::new();
+    let mut each = |_, entry: lockstep_fs::record::NamedEntry| {
+        let name = entry.name.as_bytes().to_vec();
+        files.insert(name, read_view(view, entry.ino));
+        std::ops::ControlFlow::Continue(())
+    };
+    view.readdir(Ino::ROOT, 0, &mut each).unwrap();
+    files
+}
+
+/// What is wrong with the snapshots on a disk after a stop; `None` if nothing is.
+fn fault(disk: &Disk, boot: u8, expected: &Expected) -> Option<String> {
+    let store = open(disk, boot).unwrap().store;
+    for (id, files) in &expected.made {
+        match store.snapshots().view(*id) {
+            Some(view) if show(&view) != *files => return Some(differing(&show(&view), files)),
+            None if expected.deleting != Some(*id) => return Some(format!("{id} is gone")),
+            _ => {}
+        }
+    }
+    // What is left of a deletion goes, and the snapshots stay.
+    store.snapshots().resume_deletions().unwrap();
+    let views = expected.made.iter().filter_map(|(id, files)| {
+        let view = store.snapshots().view(*id)?;
+        Some((show(&view), files))
+    });
+    let mut views = views.filter(|(shown, files)| shown != *files);
+    views.next().map(|(shown, files)| differing(&shown, files))
+}
+
+/// The first difference of two states.
+fn differing(shown: &Files, files: &Files) -> String {
+    let file = files
+        .iter()
+        .find(|(name, bytes)| shown.get(*name) != Some(bytes));
+    let Some((name, bytes)) = file else {
+        return "a file too many".to_owned();
+    };
+    let name = String::from_utf8_lossy(name);
+    let Some(is) = shown.get(name.as_bytes()) else {
+        return format!("{name} is missing");
+    };
+    let first = is.iter().zip(bytes).position(|(is, was)| is != was);
+    let lengths = (is.len(), bytes.len());
+    format!("{name} differs from {first:?} on, {lengths:?}")
+}
+
+/// Stops the script at its call `nth`: the process is killed, or the machine loses power. Returns a fault, and whether the script
+/// ended before the call.
+fn stopped_at(nth: u64) -> (Option<String>, bool) {
+    let disk = made_disk();
+    let store = open(&disk, BOOT).unwrap().store;
+    let verdict = match nth % 3 {
+        0 => Verdict::CrashBefore,
+        1 => Verdict::CrashAfter,
+        _ => Verdict::CrashTorn(4096),
+    };
+    at_call(&disk, nth, verdict);
+    let mut script = Script::new(store);
+    let ended = script.run().is_ok();
+    let Script { expected, .. } = script;
+    let killed = || fault(&disk.fork(), BOOT, &expected).map(|it| format!("killed: {it}"));
+    let power = |survivors| {
+        let after = disk.after_power_loss(survivors, nth);
+        let fault = fault(&after, NEXT_BOOT, &expected);
+        fault.map(|it| format!("without power, {survivors:?}: {it}"))
+    };
+    let found = killed().or_else(|| SURVIVORS.into_iter().find_map(power));
+    (found.map(|it| format!("call {nth}, {it}")), ended)
+}
+
+/// The first fault over all calls of the script, `step` calls apart.
+fn first_fault(step: usize) -> Option<String> {
+    for nth in (1..).step_by(step) {
+        let (found, ended) = stopped_at(nth);
+        if found.is_some() || ended {
+            return found;
+        }
+    }
+    None
+}
+
+#[test]
+fn a_snapshot_survives_a_stop_at_any_call() {
+    assert_eq!(first_fault(1), None);
+}
+
+/// Steps of three calls would stop in one way only.
+#[test]
+fn a_bug_in_the_keeping_of_blocks_is_found() {
+    for mutant in [
+        Mutant::KeepAfterWrite,
+        Mutant::KeepUnsynced,
+        Mutant::KeepTwice,
+        Mutant::KeepNoHole,
+        Mutant::KeepForNewestOnly,
+        Mutant::BodyUnrecovered,
+    ] {
+        activate(Some(mutant));
+        let found = first_fault(1);
+        activate(None);
+        assert!(found.is_some(), "{mutant:?} is not found");
+    }
+}
+
+/// A write whose old bytes find no room fails. The same write keeps them once there is room.
+#[test]
+fn a_block_that_cannot_be_kept_does_not_change() {
+    let changes = || {
+        let disk = made_disk();
+        let store = open(&disk, BOOT).unwrap().store;
+        let mut script = Script::new(store);
+        script.create(b"file").unwrap();
+        script.write(b"file", 0, &[1; 8192]).unwrap();
+        let id = script.take().unwrap();
+        disk.fail_calls(CallClass::Write, Errno::NoSpace);
+        script.write(b"file", 0, &[2; 4096]).unwrap_err();
+        disk.stop_failing();
+        script.write(b"file", 0, &[3; 4096]).unwrap();
+        let view = script.store.snapshots().view(id).unwrap();
+        show(&view) != script.expected.made[&id]
+    };
+    assert!(!changes());
+    activate(Some(Mutant::TouchedBeforeSync));
+    let changes = changes();
+    activate(None);
+    assert!(changes, "TouchedBeforeSync is not found");
+}
