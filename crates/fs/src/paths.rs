@@ -133,6 +133,12 @@ pub fn pack_owner(name: &str) -> Option<(u64, SnapshotId)> {
     (path.strip_prefix(PACKS_DIR)?.strip_prefix('/')? == name).then_some((number, label))
 }
 
+/// Whether a file is a pack.
+pub fn is_pack(path: &str) -> bool {
+    path.strip_prefix(PACKS_DIR)
+        .is_some_and(|rest| rest.starts_with('/'))
+}
+
 /// The content that the freed inode had for the snapshots up to `label`.
 pub fn body_path(ino: Ino, label: SnapshotId) -> String {
     let Osn {

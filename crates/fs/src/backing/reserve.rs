@@ -2,7 +2,7 @@
 //!
 //! The file `reserve` holds the space. A call that finds the disk full frees this space and is repeated. The file gets
 //! the space back when the disk has room again. Bytes of content never open the reserve: a client whose write finds no
-//! room is refused, and so is a resync; a sum of such bytes that finds no room is void. The creation of an empty content file may, as a start may need one. Nothing in
+//! room is refused, and so is a resync; a sum of such bytes that finds no room is void, and a block that finds none in a pack does not change. The creation of an empty content file may, as a start may need one. Nothing in
 //! the lost+found of a store opens the reserve, not even a name.
 //!
 //! Invariant: clients may take all space that [`Backing::space`] calls available. It leaves out the bytes that the
@@ -20,7 +20,7 @@ use lockstep_types::{Errno, limits};
 use parking_lot::Mutex;
 
 use crate::backing::os_backing::os_code;
-use crate::paths::{CONTENT_DIR, is_lost_found, is_sums};
+use crate::paths::{CONTENT_DIR, is_lost_found, is_pack, is_sums};
 
 /// The file that holds the space.
 pub const RESERVE_FILE: &str = "reserve";
@@ -194,7 +194,11 @@ fn is_of_clients(path: &str) -> bool {
     let is_content = path
         .strip_prefix(CONTENT_DIR)
         .is_some_and(|rest| rest.starts_with('/'));
-    is_content || path.starts_with(WAITING_PREFIX) || is_lost_found(path) || is_sums(path)
+    is_content
+        || path.starts_with(WAITING_PREFIX)
+        || is_lost_found(path)
+        || is_sums(path)
+        || is_pack(path)
 }
 
 impl Backing for Reserved {

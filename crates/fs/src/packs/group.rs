@@ -221,7 +221,10 @@ mod tests {
         assert_eq!(group.blocks(), 1 + 3 + 1);
         let places: Vec<u32> = group.touches.iter().map(|(_, it)| it.place.block).collect();
         assert_eq!(places, [10, 13, 13]);
-        let read = |key, at, bytes: &[u8]| Group::read(key, at, bytes).map(|group| group.touches);
+        let read = |key: &PackKey, at, bytes: &[u8]| {
+            let group = Group::read(key, at, bytes);
+            group.map(|group| group.touches)
+        };
         assert_eq!(header_bytes(&group.header), Some(BLOCK_BYTES));
         assert_eq!(read(&key, at, &group.header), Some(group.touches.clone()));
         assert_eq!(read(&PackKey::random(), at, &group.header), None);

@@ -357,7 +357,7 @@ const CALLS: [&str; 5] = [
 ];
 
 /// The files of the product that may make such calls, and their objects.
-const CALLERS: [(&str, &str); 15] = [
+const CALLERS: [(&str, &str); 16] = [
     ("backing", "below the store"),
     ("content/before_change.rs", "the one place"),
     ("content/freed.rs", "a copy of freed content"),
@@ -378,6 +378,7 @@ const CALLERS: [(&str, &str); 15] = [
     ("lost_found.rs", "a file of the lost+found"),
     ("lost_found/list.rs", "the list of the lost+found"),
     ("lost_found/tests.rs", "tests"),
+    ("packs", "the files of the packs"),
     ("sums", "the files of the sums"),
 ];
 
