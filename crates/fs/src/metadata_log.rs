@@ -381,14 +381,17 @@ impl MetadataLog {
         boot: Option<BootId>,
     ) -> Result<(), StoreError> {
         tree.disk().check_not_poisoned()?;
-        let run = CheckpointRun {
+        self.checkpoint_run(tree)?.write(ino_limit, boot, None)
+    }
+
+    fn checkpoint_run<'a>(&'a self, tree: Tree<'a>) -> Result<CheckpointRun<'a>, StoreError> {
+        Ok(CheckpointRun {
             log: self.log()?,
             applying: &self.applying,
             delta: &self.delta,
             packs: &self.packs,
             tree,
-        };
-        run.write(ino_limit, boot, None)
+        })
     }
 
     /// A number for a new inode; never given out twice, even if power is lost (rule P13).

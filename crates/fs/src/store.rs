@@ -10,7 +10,7 @@
 //! bytes by `content` (`content/before_change.rs`): the store has no rule for them. [`Tree`] is namespace and content
 //! together, and the [view](crate::view) of the present. Each kind of caller besides clients has functions of its own,
 //! over the parts that it needs: [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`],
-//! [`DeltaAccess`], [`BarrierAccess`], [`SumsAccess`], [`ChangeAccess`], [`RecordHistory`].
+//! [`DeltaAccess`], [`BarrierAccess`], [`SumsAccess`], [`ChangeAccess`], [`SnapshotAccess`].
 //!
 //! Invariants:
 //! - The namespace in memory is the last checkpoint plus the log since; a checkpoint is atomic.
@@ -31,7 +31,6 @@ mod lost_found_access;
 #[cfg(test)]
 mod needed_content;
 mod open;
-mod record_history;
 mod replica_access;
 mod snapshot_access;
 mod sums_access;
@@ -58,7 +57,6 @@ pub use facade::Store;
 pub use image::{ImageAccess, ImageChunk, ImageRecord};
 pub use lost_found_access::LostFoundAccess;
 pub use open::{Access, Checked, OpenOptions, Opened};
-pub use record_history::RecordHistory;
 pub use replica_access::ReplicaAccess;
 pub use snapshot_access::SnapshotAccess;
 pub use sums_access::SumsAccess;

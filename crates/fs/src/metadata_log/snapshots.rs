@@ -6,7 +6,6 @@
 use lockstep_types::{Osn, SnapshotId, Timestamp};
 
 use super::MetadataLog;
-use super::checkpoint::CheckpointRun;
 use crate::error::StoreError;
 use crate::namespace::Namespace;
 use crate::snapshot_list::{SnapshotKind, SnapshotRecord};
@@ -16,25 +15,14 @@ use crate::tree::Tree;
 pub struct NewSnapshot {
     /// Which snapshot.
     pub id: SnapshotId,
-    /// Its name.
-    pub name: String,
-    /// Why it is made.
-    pub kind: SnapshotKind,
-    /// When.
-    pub time: Timestamp,
+    /// What the store notes of it.
+    pub record: SnapshotRecord,
 }
 
 impl NewSnapshot {
     /// Makes the snapshot. No record changes meanwhile.
     pub(super) fn make(self, namespace: &Namespace) {
-        let record = SnapshotRecord {
-            name: self.name,
-            time: self.time,
-            kind: self.kind,
-            inos_below: namespace.numbers().below(),
-            is_deleted: false,
-        };
-        namespace.create_snapshot(self.id, record);
+        namespace.create_snapshot(self.id, self.record);
     }
 }
 
@@ -58,33 +46,36 @@ impl MetadataLog {
         kind: SnapshotKind,
         time: Timestamp,
     ) -> Result<SnapshotId, StoreError> {
-        let _alone = self.checkpointing.lock();
-        tree.disk().check_not_poisoned()?;
         let Some(id) = local_id(tree.namespace, self.applied()) else {
             return Err(StoreError::TooManySnapshots);
         };
-        let snapshot = NewSnapshot {
-            id,
+        let record = SnapshotRecord {
             name,
-            kind,
             time,
+            kind,
+            inos_below: tree.namespace.numbers().below(),
+            is_deleted: false,
         };
-        let run = CheckpointRun {
-            log: self.log()?,
-            applying: &self.applying,
-            delta: &self.delta,
-            packs: &self.packs,
-            tree,
-        };
-        let made = run.write(
-            tree.namespace.numbers().limit(),
-            Some(self.boot),
-            Some(snapshot),
-        );
+        self.create_snapshot(tree, id, record).map(|()| id)
+    }
+
+    /// Makes a snapshot in a checkpoint. No write is under way, and no operation but those that wait for the other node.
+    pub fn create_snapshot(
+        &self,
+        tree: Tree<'_>,
+        id: SnapshotId,
+        record: SnapshotRecord,
+    ) -> Result<(), StoreError> {
+        let _alone = self.checkpointing.lock();
+        tree.disk().check_not_poisoned()?;
+        let limit = tree.namespace.numbers().limit();
+        let snapshot = NewSnapshot { id, record };
+        let run = self.checkpoint_run(tree)?;
+        let made = run.write(limit, Some(self.boot), Some(snapshot));
         if made.is_err() {
             // The records in memory may have the snapshot.
             tree.namespace.delete_snapshot(id);
         }
-        made.map(|()| id)
+        made
     }
 }

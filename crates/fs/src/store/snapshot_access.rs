@@ -1,5 +1,6 @@
 //! The snapshots of a store, for a driver, a resync and an export.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lockstep_types::{SnapshotId, Timestamp};
@@ -7,7 +8,7 @@ use lockstep_types::{SnapshotId, Timestamp};
 use super::facade::Store;
 use crate::error::StoreError;
 use crate::metadata_log::MetadataLog;
-use crate::namespace::keys;
+use crate::namespace::{RecordsAt, keys};
 use crate::snapshot_list::{SnapshotKind, SnapshotRecord};
 use crate::snapshots::content_at::KeptSource;
 use crate::snapshots::deletion::SnapshotDeletion;
@@ -33,14 +34,30 @@ impl Store {
     }
 }
 
+/// Reading.
 impl<'a> SnapshotAccess<'a> {
+    /// The snapshots, also those that are being deleted, the oldest first.
+    pub fn all(self) -> Arc<BTreeMap<SnapshotId, Arc<SnapshotRecord>>> {
+        self.source.snapshots.all()
+    }
+
     /// The snapshots that are alive, the oldest first.
     pub fn list(self) -> Vec<(SnapshotId, Arc<SnapshotRecord>)> {
-        let all = self.source.snapshots.all();
+        let all = self.all();
         let alive = all.iter().filter(|(_, record)| !record.is_deleted);
         alive
             .map(|(id, record)| (*id, Arc::clone(record)))
             .collect()
+    }
+
+    /// What the store notes of a snapshot; `None` if the snapshot is not alive.
+    pub fn get(self, id: SnapshotId) -> Option<Arc<SnapshotRecord>> {
+        self.source.snapshots.get(id)
+    }
+
+    /// The records as of a snapshot; `None` if the snapshot is not alive.
+    pub fn records(self, id: SnapshotId) -> Option<RecordsAt<'a>> {
+        self.tree.namespace.at(id)
     }
 
     /// The store as a snapshot sees it; `None` if the snapshot is not alive.
@@ -51,6 +68,35 @@ impl<'a> SnapshotAccess<'a> {
             self.tree.content,
             self.source.clone(),
         ))
+    }
+
+    /// The keys of a table of kept values.
+    pub fn kept_keys(self, table: u8) -> Result<Vec<Vec<u8>>, StoreError> {
+        Ok(self.tree.namespace.keys(&keys::table(table))?)
+    }
+}
+
+/// Making and deleting.
+impl SnapshotAccess<'_> {
+    /// Makes a snapshot of this moment, which is durable when this returns. No snapshot of the store is as new as `id`, and every inode
+    /// has a number below `inos_below` of the record.
+    ///
+    /// The caller lets no write and no other operation be under way.
+    pub fn create(self, id: SnapshotId, record: SnapshotRecord) -> Result<(), StoreError> {
+        self.log.create_snapshot(self.tree, id, record)
+    }
+
+    /// Gives a snapshot another name, with the next checkpoint durably. Returns whether the snapshot is alive.
+    pub fn rename(self, id: SnapshotId, name: &str) -> bool {
+        let Some(record) = self.get(id) else {
+            return false;
+        };
+        let record = SnapshotRecord {
+            name: name.to_owned(),
+            ..SnapshotRecord::clone(&record)
+        };
+        self.tree.namespace.change_snapshot(id, record);
+        true
     }
 
     /// Makes a snapshot of this copy, as it is now. It is durable when this returns, with the bytes of its files as far as these are.
@@ -84,14 +130,9 @@ impl<'a> SnapshotAccess<'a> {
         Ok(true)
     }
 
-    /// The keys of a table of kept values, for tests.
-    pub fn kept_keys(self, table: u8) -> Result<Vec<Vec<u8>>, StoreError> {
-        Ok(self.tree.namespace.keys(&keys::table(table))?)
-    }
-
     /// Goes on with the deletions that an earlier process has not ended.
     pub fn resume_deletions(self) -> Result<(), StoreError> {
-        let all = self.source.snapshots.all();
+        let all = self.all();
         for (id, _) in all.iter().filter(|(_, record)| record.is_deleted) {
             self.delete(*id)?;
         }

@@ -3,7 +3,6 @@
 use lockstep_fs::keys;
 use lockstep_fs::plan::View;
 use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
-use lockstep_fs::store::RecordHistory;
 use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::{MetaOp, SnapshotId, Timestamp, XattrMode};
 
@@ -60,7 +59,7 @@ impl Run {
             inos_below: self.store.image().inos_below(),
             is_deleted: false,
         };
-        RecordHistory::of(&self.store).create(id, snapshot).unwrap();
+        self.store.snapshots().create(id, snapshot).unwrap();
         id
     }
 }
@@ -97,10 +96,10 @@ fn failing() -> Vec<&'static str> {
         parent: Ino::ROOT,
         name: file_name("old"),
     });
-    let history = RecordHistory::of(&run.store);
+    let history = run.store.snapshots();
     history.delete(deleted).unwrap();
     let entry = keys::entry(Ino::ROOT, b"old");
-    let at = history.at(older).unwrap();
+    let at = history.records(older).unwrap();
     let size = at.inode(file).unwrap().unwrap().attr(file).size;
     let is_seen = at.get(&entry).unwrap().is_some();
     let is_moved = kept(&run).contains(&keys::history(&entry, older));
