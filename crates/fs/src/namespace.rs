@@ -202,6 +202,11 @@ impl Namespace {
         deletion.is_over()
     }
 
+    /// Runs `body`, which reads kept values by [`Self::get`] and [`Self::scan`]: none of them goes or moves meanwhile.
+    pub fn without_removals<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.history.without_removals(body)
+    }
+
     /// The size of a file as a snapshot sees it; `None` if the snapshot does not see the file.
     pub fn size_at(&self, id: SnapshotId, ino: Ino) -> Result<Option<u64>, StoreError> {
         let Some(records) = self.at(id) else {

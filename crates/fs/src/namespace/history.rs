@@ -119,12 +119,19 @@ impl History {
         Ok(())
     }
 
+    /// Runs `body`, which finds all kept values of its beginning: none of them goes or moves meanwhile. It asks nothing of the history.
+    pub fn without_removals<T>(&self, body: impl FnOnce() -> T) -> T {
+        let _nothing_is_removed = self.removing.read();
+        body()
+    }
+
     /// The values of a record that are kept, the oldest first.
     pub fn kept_values(
         &self,
         records: &Memtable<RedbKv>,
         key: &[u8],
     ) -> Result<Vec<Vec<u8>>, StoreError> {
+        let _nothing_is_removed = self.removing.read();
         let kept = kept::find(records, key, SnapshotId::FIRST, usize::MAX)?;
         Ok(kept.into_iter().filter_map(|kept| kept.value).collect())
     }

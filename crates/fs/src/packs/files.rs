@@ -116,13 +116,10 @@ impl PackFiles {
         };
         let path = pack_path(number, label);
         let opened = self.read_header(&path);
-        let Some((found, key, bytes)) = opened.map_err(StoreError::disk("open", path))? else {
+        let opened = opened.map_err(StoreError::disk("open", path))?;
+        let Some(file) = opened.filter(|file| file.label == label).map(Arc::new) else {
             return Ok(None);
         };
-        if found != label {
-            return Ok(None);
-        }
-        let file = Arc::new(PackFile { label, key, bytes });
         let mut listed = self.listed.lock();
         if listed.open.len() >= OPEN_MAX {
             listed.open.pop_first();
@@ -131,17 +128,15 @@ impl PackFiles {
         Ok(Some(file))
     }
 
-    fn read_header(
-        &self,
-        path: &str,
-    ) -> io::Result<Option<(SnapshotId, PackKey, Arc<dyn BackingFile>)>> {
+    fn read_header(&self, path: &str) -> io::Result<Option<PackFile>> {
         let bytes = match self.backing.open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
         let mut header = [0; BLOCK_BYTES];
         bytes.read_at(0, &mut header)?;
-        Ok(PackKey::of_pack(&header).map(|(label, key)| (label, key, bytes)))
+        let read = PackKey::of_pack(&header);
+        Ok(read.map(|(label, key)| PackFile { label, key, bytes }))
     }
 
     /// Reads a kept block, and checks its sum.

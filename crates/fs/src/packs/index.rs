@@ -179,12 +179,12 @@ fn each_in(
     each: &mut dyn FnMut(Touches) -> ControlFlow<()>,
 ) -> Result<(), StoreError> {
     let mut unreadable = None;
-    namespace.scan(range, &mut |key, value| match record::decode(value) {
-        Some(touches) => each(touches),
-        None => {
-            unreadable = Some(StoreError::unreadable(key));
-            ControlFlow::Break(())
+    namespace.scan(range, &mut |key, value| {
+        if let Some(touches) = record::decode(value) {
+            return each(touches);
         }
+        unreadable = Some(StoreError::unreadable(key));
+        ControlFlow::Break(())
     })?;
     unreadable.map_or(Ok(()), Err)
 }

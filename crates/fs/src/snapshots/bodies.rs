@@ -107,23 +107,32 @@ fn last_seen(namespace: &Namespace, ino: Ino) -> Result<Option<SnapshotId>, Stor
     Ok(inode.map(|_| last))
 }
 
-/// The body that snapshot `id` sees as the content of an inode, and the last snapshot that does; `None` if that is the present content.
+/// The content of an inode up to a snapshot.
+pub struct BodyAt {
+    /// The last snapshot that sees the content.
+    pub last: SnapshotId,
+    /// The content.
+    pub content: Arc<dyn BackingFile>,
+}
+
+/// The body that snapshot `id` sees as the content of an inode; `None` if that is the present content.
 pub fn body_at(
     namespace: &Namespace,
     backing: &dyn Backing,
     ino: Ino,
     id: SnapshotId,
-) -> Result<Option<(SnapshotId, Arc<dyn BackingFile>)>, StoreError> {
+) -> Result<Option<BodyAt>, StoreError> {
     let range = KeyRange::inclusive(keys::body(ino, id), keys::body(ino, SnapshotId::LAST));
     let mut found = None;
     namespace.scan(&range, &mut |key, value| {
         found = keys::snapshot_of(key).zip(record::decode(value));
         ControlFlow::Break(())
     })?;
-    let Some((label, file)) = found else {
+    let Some((last, file)) = found else {
         return Ok(None);
     };
     let path = body_path(ino, file);
-    let body = backing.open(&path);
-    Ok(Some((label, body.map_err(StoreError::disk("open", path))?)))
+    let content = backing.open(&path);
+    let content = content.map_err(StoreError::disk("open", path))?;
+    Ok(Some(BodyAt { last, content }))
 }

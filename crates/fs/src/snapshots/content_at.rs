@@ -74,8 +74,7 @@ impl ContentAt {
     fn overlay(&self, offset: u64, into: &mut [u8]) -> Result<(), StoreError> {
         let end = offset.saturating_add(into.len() as u64);
         let mut from = offset / CHUNK_BYTES;
-        while let Some(number) =
-            index::next_chunk(&self.source.namespace, self.ino, from, &self.ids)?
+        while let Some(number) = self.next_chunk(from)?
             && number * CHUNK_BYTES < end
         {
             let first = number * CHUNK_BYTES;
@@ -90,12 +89,19 @@ impl ContentAt {
         Ok(())
     }
 
+    /// The first chunk from `from` on with a kept block.
+    fn next_chunk(&self, from: u64) -> Result<Option<u64>, StoreError> {
+        let namespace = &*self.source.namespace;
+        namespace.without_removals(|| index::next_chunk(namespace, self.ino, from, &self.ids))
+    }
+
     fn find(&self, number: u64, wanted: Blocks) -> Result<Vec<(u32, KeptBlock)>, StoreError> {
         let chunk = Chunk {
             ino: self.ino,
             number,
         };
-        index::find(&self.source.namespace, chunk, wanted, self.ids.clone())
+        let namespace = &*self.source.namespace;
+        namespace.without_removals(|| index::find(namespace, chunk, wanted, self.ids.clone()))
     }
 
     /// Puts the part of the kept block at `at` into a buffer that begins at `offset`.
@@ -126,9 +132,7 @@ impl ContentAt {
     /// The first kept block with bytes at or behind an offset.
     fn next_dense(&self, offset: u64) -> Result<Option<u64>, StoreError> {
         let mut from = offset / CHUNK_BYTES;
-        while let Some(number) =
-            index::next_chunk(&self.source.namespace, self.ino, from, &self.ids)?
-        {
+        while let Some(number) = self.next_chunk(from)? {
             let first = number * CHUNK_BYTES;
             let found = self.find(number, Blocks::ALL)?;
             let dense = found

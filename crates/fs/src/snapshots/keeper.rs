@@ -94,7 +94,9 @@ impl BlockKeeper {
         if let Some(kept) = self.cache.kept(newest, chunk) {
             return Ok(kept);
         }
-        let kept = index::kept_since(&self.kept.namespace, chunk, newest.0..=SnapshotId::LAST)?;
+        let namespace = &*self.kept.namespace;
+        let ids = newest.0..=SnapshotId::LAST;
+        let kept = namespace.without_removals(|| index::kept_since(namespace, chunk, ids))?;
         self.cache.add(newest, chunk, kept);
         Ok(kept)
     }
@@ -274,7 +276,7 @@ fn next_data(
 
 /// Reads blocks of a chunk that are to be kept. Bytes beyond the end of the content are zeros.
 fn read_touch(old: &dyn BackingFile, chunk: Chunk, wanted: Blocks) -> Result<NewTouch, StoreError> {
-    let mut bytes = vec![0; CHUNK_BYTES as usize];
+    let mut bytes = vec![0; CHUNK_BLOCKS as usize * BLOCK_BYTES];
     let (first, end) = (
         wanted.numbers().next().unwrap_or(0),
         wanted.numbers().last().map_or(0, |last| last + 1),

@@ -61,9 +61,11 @@ impl<'a> SnapshotView<'a> {
         // The present content first: an inode that is freed after that has its body then, which is the same file.
         let present = self.content.open_content_once(ino)?;
         let backing = self.content.disk().backing();
-        let body = bodies::body_at(&self.source.namespace, &**backing, ino, id)?;
+        let namespace = &*self.source.namespace;
+        let body =
+            namespace.without_removals(|| bodies::body_at(namespace, &**backing, ino, id))?;
         let (last, base) = match body {
-            Some((label, body)) => (label, Some(body)),
+            Some(body) => (body.last, Some(body.content)),
             None => (SnapshotId::LAST, present),
         };
         Ok(Some(ContentAt::new(

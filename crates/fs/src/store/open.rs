@@ -88,7 +88,7 @@ impl Checked {
         if self.format.lockstep_store < FORMAT {
             write_format(self.backing.as_ref(), uuid)?;
         }
-        open_on(self.backing, uuid, &self.options, SumKeeper::open)
+        open_on(&self.backing, uuid, &self.options, SumKeeper::open)
     }
 }
 
@@ -145,28 +145,28 @@ fn open_in_memory(
             expected: expected.to_string(),
         });
     }
-    let overlay = Arc::new(Overlay::new(Arc::clone(backing)));
+    let overlay: Arc<dyn Backing> = Arc::new(Overlay::new(Arc::clone(backing)));
     let open_sums = |backing, run| match options.access {
         Access::Write => SumKeeper::open(backing, run),
         Access::Read => Ok(SumKeeper::idle(backing, run)),
     };
-    let opened = open_on(overlay, format.datastore, options, open_sums)?;
+    let opened = open_on(&overlay, format.datastore, options, open_sums)?;
     Ok((opened, format))
 }
 
 /// Opens the store on `backing`, and brings it back to where a crash left it. The sums come first, as they may be of the bytes
 /// before the recovery (P32).
 fn open_on(
-    backing: Arc<dyn Backing>,
+    backing: &Arc<dyn Backing>,
     uuid: DatastoreUuid,
     options: &OpenOptions,
     open_sums: impl FnOnce(Arc<dyn Backing>, LastUse) -> Result<SumKeeper, StoreError>,
 ) -> Result<Opened, StoreError> {
     let (namespace, checkpoint) = Namespace::open(backing.as_ref())?;
     let namespace = Arc::new(namespace);
-    let disk = Arc::new(StoreDisk::new(Arc::clone(&backing)));
+    let disk = Arc::new(StoreDisk::new(Arc::clone(backing)));
     let kept = open_kept(&disk, &namespace)?;
-    let sums = open_sums(Arc::clone(&backing), last_use(&checkpoint, options))?;
+    let sums = open_sums(Arc::clone(backing), last_use(&checkpoint, options))?;
     let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
     let was_killed = checkpoint.boot == Some(options.boot);
     check_table(backing.as_ref(), &checkpoint, options)?;
@@ -175,7 +175,7 @@ fn open_on(
         .open_table(TIMES_FILE, TABLE_BYTES)
         .map_err(StoreError::disk("open", TIMES_FILE))?;
     let (unflushed, leftover) = UnflushedTable::open(table);
-    let marks = open_marks(&backing, &checkpoint, options)?;
+    let marks = open_marks(backing, &checkpoint, options)?;
     let lost_found = Arc::new(LostFound::default());
     let content = ContentStore::new(
         disk,
