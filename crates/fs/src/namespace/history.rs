@@ -1,7 +1,7 @@
 //! The history of the records: the values that snapshots see, the list of snapshots, and the records as of one of them.
 //!
 //! All snapshots of a store are one chain, ordered by [`SnapshotId`]. A change of a record keeps the old value once for the newest snapshot that
-//! is alive, and labels it with that snapshot ([`keeping`]). As of a snapshot a record has the first kept value with a label from that snapshot
+//! is alive, and labels it with that snapshot ([`first_touch`]). As of a snapshot a record has the first kept value with a label from that snapshot
 //! on, else its present value ([`reading`]). Most new records say by themselves that no snapshot sees them ([`births`]).
 //!
 //! Kept values are in table `h`, their index by label in `e`, the snapshots in `p` ([`keys`]). A kept value goes into the batch of the change
@@ -18,7 +18,7 @@
 
 mod births;
 mod deletion;
-mod keeping;
+mod first_touch;
 mod kept;
 mod merge;
 mod reading;
@@ -34,7 +34,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use parking_lot::{Mutex, RwLock};
 
 use self::deletion::Judge;
-use self::keeping::{Keep, Keeping, Memory};
+use self::first_touch::{FirstTouch, Keep, Memory};
 use crate::error::StoreError;
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::RedbKv;
@@ -101,14 +101,14 @@ impl History {
     ) -> Result<(), StoreError> {
         let mut memory = self.changing.lock();
         // The last snapshot may have gone since the caller looked.
-        let Some(mut keeping) = Keeping::new(records, &self.snapshots, &mut memory) else {
+        let Some(mut touch) = FirstTouch::new(records, &self.snapshots, &mut memory) else {
             records.apply(batch);
             return Ok(());
         };
         let mut keep = if is_active(Mutant::HistoryMissesFold) && is_fold(&batch) {
             Keep::default()
         } else {
-            keeping.keep(&batch)?
+            touch.keep(&batch)?
         };
         batch.append(&mut keep.changes);
         {

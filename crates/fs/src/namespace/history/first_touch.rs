@@ -1,4 +1,4 @@
-//! Keeping: the entries of history that go with a batch of changes, so that the newest snapshot N still sees the values of its moment.
+//! First touches: the entries of history that go with a batch of changes, so that the newest snapshot N still sees the values of its moment.
 //!
 //! The first change of a record since N keeps the old value, labelled N. Nothing is kept of a record that N does not see by its
 //! birth ([`births`]), and no older snapshot either, before the change and after it. A kept "absent" goes again with the record: nothing that no snapshot saw is
@@ -91,13 +91,13 @@ impl Keep {
 }
 
 /// The newest snapshot, and the knowledge of its moment.
-pub(super) struct Keeping<'a> {
+pub(super) struct FirstTouch<'a> {
     records: &'a Memtable<RedbKv>,
     newest: SnapshotId,
     memory: &'a mut Memory,
 }
 
-impl<'a> Keeping<'a> {
+impl<'a> FirstTouch<'a> {
     /// Keeps for the newest of these snapshots; `None` if none is alive.
     pub fn new(
         records: &'a Memtable<RedbKv>,
