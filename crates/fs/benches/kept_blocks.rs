@@ -18,7 +18,7 @@ use std::time::Instant;
 use lockstep_fs::Store;
 use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
-use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
+use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions, SnapshotAccess};
 use lockstep_intentlog::LogOptions;
 use lockstep_types::backing::Backing;
 use lockstep_types::{
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let snapshot = site.take()?;
         first.add(site.overwrite(round)?);
         again.add(site.overwrite(round)?);
-        site.store.snapshots().delete(snapshot)?;
+        SnapshotAccess::of(&site.store).delete(snapshot)?;
     }
     let base = plain.print("without a snapshot", None);
     first.print("first changes since a snapshot", Some(base));
@@ -144,7 +144,7 @@ impl Site {
             inos_below: u64::MAX,
             is_deleted: false,
         };
-        self.store.snapshots().create(id, record)?;
+        SnapshotAccess::of(&self.store).create(id, record)?;
         Ok(id)
     }
 

@@ -2,8 +2,8 @@
 //!
 //! The store stands on the disk below as a trait, and knows nothing of peers or mounts. Start with [`store`].
 //!
-//! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; [`snapshot_list`], `store_disk`, `sums`,
-//! `under_way` and `namespace`; [`view`] (reading); `content`, `lost_found`, `delta`, `tree` and `metadata_log` (the state); [`store`]
+//! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; `store_disk`, `sums`,
+//! `under_way` and `namespace`; [`view`] (reading); `content`, `snapshots`, `lost_found`, `delta`, `tree` and `metadata_log` (the state); [`store`]
 //! (the operations); [`export`]. No module uses one further up.
 
 // Tests have threads of their own.
@@ -16,13 +16,10 @@ mod delta;
 pub mod error;
 pub mod export;
 pub mod kv;
-mod last_use;
 mod lost_found;
 mod metadata_log;
 mod namespace;
-mod packs;
 pub mod paths;
-pub mod snapshot_list;
 mod snapshots;
 pub mod store;
 mod store_disk;
@@ -35,6 +32,6 @@ pub mod view;
 pub use backing::overlay::Overlay;
 pub use backing::{os_backing, poison, reserve};
 pub use error::{OpError, StoreError};
-pub use namespace::{InoRanges, keys, plan, record};
+pub use namespace::{InoRanges, keys, plan, record, snapshot_list};
 pub use store::Store;
 pub use view::StoreView;

@@ -39,7 +39,7 @@ use crate::delta::{ChangeReaders, DeltaTracker};
 use crate::error::{OpError, StoreError};
 use crate::namespace::InoRanges;
 use crate::namespace::plan::{self, ContentEffect, Plan};
-use crate::packs::Packs;
+use crate::snapshots::packs::Packs;
 use crate::store_disk::StoreDisk;
 use crate::tree::Tree;
 
@@ -88,7 +88,7 @@ impl MetadataLog {
         log: Option<IntentLog>,
         applying: Applying,
         boot: BootId,
-        (delta, readers, packs): (Arc<DeltaTracker>, Arc<ChangeReaders>, Arc<Packs>),
+        ((delta, readers), packs): ((Arc<DeltaTracker>, Arc<ChangeReaders>), Arc<Packs>),
     ) -> Self {
         Self {
             log,

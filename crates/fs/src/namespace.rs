@@ -16,8 +16,10 @@ pub mod acl;
 mod history;
 mod ino_numbers;
 pub mod keys;
+pub mod last_use;
 pub mod plan;
 pub mod record;
+pub mod snapshot_list;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -34,8 +36,8 @@ use crate::error::StoreError;
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::{RedbKv, RedbOptions};
 use crate::kv::{Each, KvError};
+use crate::namespace::snapshot_list::{SnapshotList, SnapshotRecord};
 use crate::paths::NAMESPACE_FILE;
-use crate::snapshot_list::{SnapshotList, SnapshotRecord};
 
 pub use self::history::{BlockJudge, Deletion, RecordsAt};
 

@@ -10,7 +10,7 @@ use super::rest_copy::RestCopy;
 use super::table::{MarkTable, MarkTableSizes};
 use super::trace_file::{LeftTrace, TraceFile};
 use crate::error::StoreError;
-use crate::last_use::LastUse;
+use crate::namespace::last_use::LastUse;
 use crate::paths::{DELTA_FILE, MARK_FILES};
 
 /// See the head of this file.

@@ -18,7 +18,7 @@ use super::form::{
 };
 use crate::backing::overlay::Table;
 use crate::error::StoreError;
-use crate::last_use::LastUse;
+use crate::namespace::last_use::LastUse;
 use crate::paths::{DELTA_FILE, MARK_FILES, TABLES_DIR};
 
 /// Bytes of the least and of the greatest table.

@@ -6,7 +6,7 @@ use super::barrier_file::BarrierFile;
 use super::table::MarkTable;
 use super::trace_file::TraceFile;
 use super::*;
-use crate::last_use::LastUse;
+use crate::namespace::last_use::LastUse;
 
 mod column_crashes;
 mod columns;

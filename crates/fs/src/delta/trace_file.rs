@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::form::{FoundKeys, FoundSlot, SLOT_BYTES, Slot, read_keys, seal, unseal};
 use super::kept::Lead;
 use crate::error::StoreError;
-use crate::last_use::LastUse;
+use crate::namespace::last_use::LastUse;
 use crate::paths::{TABLES_DIR, TRACE_FILE};
 
 /// The version of this form.

@@ -10,18 +10,19 @@
 use std::sync::Arc;
 
 use lockstep_intentlog::{IntentLog, Position};
-use lockstep_types::BootId;
+use lockstep_types::{BootId, SnapshotId};
 use parking_lot::Mutex;
 
 use super::applying::Applying;
-use super::snapshots::NewSnapshot;
 use crate::content::OpenFile;
 use crate::delta::DeltaTracker;
 use crate::error::{OpError, StoreError};
+use crate::namespace::Namespace;
 use crate::namespace::keys;
 use crate::namespace::plan::View;
 use crate::namespace::record::{self, Checkpoint};
-use crate::packs::Packs;
+use crate::namespace::snapshot_list::SnapshotRecord;
+use crate::snapshots::packs::Packs;
 use crate::tree::Tree;
 
 /// Bytes of records in memory before a checkpoint is due.
@@ -30,6 +31,21 @@ pub const MEMORY_BYTES_MAX: usize = 48 << 20;
 /// A file whose size and times were folded into its record, with its last write. The write is `None` if a write was
 /// under way, whose size and time the record does not have.
 type FoldedFile = (Arc<OpenFile>, Option<u64>);
+
+/// A snapshot that is to be made.
+pub struct NewSnapshot {
+    /// Which snapshot.
+    pub id: SnapshotId,
+    /// What the store notes of it.
+    pub record: SnapshotRecord,
+}
+
+impl NewSnapshot {
+    /// Makes the snapshot. No record changes meanwhile.
+    fn make(self, namespace: &Namespace) {
+        namespace.create_snapshot(self.id, self.record);
+    }
+}
 
 /// One checkpoint.
 pub struct CheckpointRun<'a> {

@@ -6,25 +6,11 @@
 use lockstep_types::{Osn, SnapshotId, Timestamp};
 
 use super::MetadataLog;
+use super::checkpoint::NewSnapshot;
 use crate::error::StoreError;
 use crate::namespace::Namespace;
-use crate::snapshot_list::{SnapshotKind, SnapshotRecord};
+use crate::namespace::snapshot_list::{SnapshotKind, SnapshotRecord};
 use crate::tree::Tree;
-
-/// A snapshot that is to be made.
-pub struct NewSnapshot {
-    /// Which snapshot.
-    pub id: SnapshotId,
-    /// What the store notes of it.
-    pub record: SnapshotRecord,
-}
-
-impl NewSnapshot {
-    /// Makes the snapshot. No record changes meanwhile.
-    pub(super) fn make(self, namespace: &Namespace) {
-        namespace.create_snapshot(self.id, self.record);
-    }
-}
 
 /// The id of a new snapshot of this copy, behind the operation `applied`. `None` if this copy has 255 of them since that operation.
 fn local_id(namespace: &Namespace, applied: Osn) -> Option<SnapshotId> {

@@ -40,7 +40,7 @@ use crate::kv::memtable::Memtable;
 use crate::kv::redb::RedbKv;
 use crate::namespace::keys;
 use crate::namespace::record::{self, RecordChange};
-use crate::snapshot_list::{SnapshotList, SnapshotRecord};
+use crate::namespace::snapshot_list::{SnapshotList, SnapshotRecord};
 
 pub use self::deletion::{BlockJudge, Deletion};
 pub use self::reading::RecordsAt;

@@ -14,6 +14,7 @@ use lockstep_types::backing::{Backing, BackingFile};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Ino, SnapshotId};
 
+use crate::content::ContentStore;
 use crate::content::freed::Removal;
 use crate::error::StoreError;
 use crate::namespace::Namespace;
@@ -23,11 +24,9 @@ use crate::namespace::record;
 use crate::paths::{body_path, content_path};
 
 /// Writes the records that a stop of the process has taken: of freed inodes whose content was moved already.
-pub fn recover(
-    namespace: &Namespace,
-    backing: &dyn Backing,
-    freed: &[Ino],
-) -> Result<(), StoreError> {
+pub fn recover(namespace: &Namespace, content: &ContentStore) -> Result<(), StoreError> {
+    let backing = content.disk().backing();
+    let freed = content.removal().freed();
     for ino in freed.iter().filter(|_| !is_active(Mutant::BodyUnrecovered)) {
         let Some(label) = last_seen(namespace, *ino)? else {
             continue;

@@ -16,9 +16,9 @@ use lockstep_types::{Ino, SnapshotId};
 
 use crate::error::StoreError;
 use crate::namespace::Namespace;
-use crate::packs::touch::{Blocks, CHUNK_BLOCKS, CHUNK_BYTES, Chunk, KeptBlock};
-use crate::packs::{Packs, index};
-use crate::snapshot_list::SnapshotList;
+use crate::namespace::snapshot_list::SnapshotList;
+use crate::snapshots::packs::touch::{Blocks, CHUNK_BLOCKS, CHUNK_BYTES, FileChunk, KeptBlock};
+use crate::snapshots::packs::{Packs, index};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -96,7 +96,7 @@ impl ContentAt {
     }
 
     fn find(&self, number: u64, wanted: Blocks) -> Result<Vec<(u32, KeptBlock)>, StoreError> {
-        let chunk = Chunk {
+        let chunk = FileChunk {
             ino: self.ino,
             number,
         };

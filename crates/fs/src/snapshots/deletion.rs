@@ -16,9 +16,9 @@ use crate::error::StoreError;
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::record::{self, RecordChange};
 use crate::namespace::{Deletion, Namespace};
-use crate::packs::index;
-use crate::packs::touch::{Blocks, Chunk, Place, Touch};
 use crate::paths::body_path;
+use crate::snapshots::packs::index;
+use crate::snapshots::packs::touch::{Blocks, FileChunk, PackPlace, Touch};
 use crate::store_disk::StoreDisk;
 
 /// Entries of the index that one step judges.
@@ -30,7 +30,7 @@ pub struct SnapshotDeletion<'a> {
     source: &'a KeptSource,
     disk: &'a StoreDisk,
     /// Places in packs that no snapshot sees any more.
-    places: Vec<(Place, u32)>,
+    places: Vec<(PackPlace, u32)>,
     /// Bodies that no snapshot sees any more.
     bodies: Vec<String>,
 }
@@ -81,7 +81,7 @@ impl<'a> SnapshotDeletion<'a> {
 struct KeptJudge<'a> {
     namespace: &'a Namespace,
     /// Places in packs that no snapshot sees any more.
-    places: &'a mut Vec<(Place, u32)>,
+    places: &'a mut Vec<(PackPlace, u32)>,
     /// Bodies that no snapshot sees any more.
     bodies: &'a mut Vec<String>,
 }
@@ -106,7 +106,7 @@ impl KeptJudge<'_> {
         } else {
             let number = keys::chunk_of(key).ok_or_else(unreadable)?;
             let touches: Vec<Touch> = record::decode(&value).ok_or_else(unreadable)?;
-            self.judge_touches(Chunk { ino, number }, label, touches, older)?
+            self.judge_touches(FileChunk { ino, number }, label, touches, older)?
         };
         let Some(mut changes) = changes else {
             return Ok(Vec::new());
@@ -149,7 +149,7 @@ impl KeptJudge<'_> {
     /// The records in place of these touches; `None` if they stay.
     fn judge_touches(
         &mut self,
-        chunk: Chunk,
+        chunk: FileChunk,
         label: SnapshotId,
         touches: Vec<Touch>,
         older: Option<SnapshotId>,
@@ -175,7 +175,7 @@ impl KeptJudge<'_> {
     /// The blocks of a chunk that snapshot `older` sees, and for which no older record than that with `label` has the bytes.
     fn seen(
         &self,
-        chunk: Chunk,
+        chunk: FileChunk,
         older: SnapshotId,
         label: SnapshotId,
     ) -> Result<Blocks, StoreError> {

@@ -33,8 +33,8 @@ use super::kept_cache::{KeptCache, Newest};
 use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver};
 use crate::content::freed::Removal;
 use crate::error::StoreError;
-use crate::packs::index;
-use crate::packs::touch::{Blocks, CHUNK_BLOCKS, CHUNK_BYTES, Chunk, NewTouch};
+use crate::snapshots::packs::index;
+use crate::snapshots::packs::touch::{Blocks, CHUNK_BLOCKS, CHUNK_BYTES, FileChunk, NewTouch};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Chunks that are kept at once: 1 MiB.
@@ -53,7 +53,7 @@ pub struct BlockKeeper {
 
 /// A file with a change, and the snapshot for which its blocks are kept.
 #[derive(Clone, Copy)]
-struct Change<'a> {
+struct TouchedFile<'a> {
     newest: Newest,
     ino: Ino,
     /// The blocks that snapshots see are before this one.
@@ -87,7 +87,7 @@ impl BlockKeeper {
         Ok(end)
     }
 
-    fn kept(&self, newest: Newest, chunk: Chunk) -> Result<Blocks, StoreError> {
+    fn kept(&self, newest: Newest, chunk: FileChunk) -> Result<Blocks, StoreError> {
         if is_active(Mutant::KeepTwice) {
             return Ok(Blocks::NONE);
         }
@@ -106,14 +106,14 @@ impl BlockKeeper {
         let knows = !is_active(Mutant::KeepTwice);
         knows
             && chunks_of(blocks).all(|number| {
-                let chunk = Chunk { ino, number };
+                let chunk = FileChunk { ino, number };
                 let kept = self.cache.kept(newest, chunk);
                 kept.is_some_and(|kept| kept.covers(part_of(blocks, number)))
             })
     }
 
     /// Keeps the blocks of a range that are not kept.
-    fn keep(&self, change: Change<'_>, blocks: &Range<u64>) -> Result<(), StoreError> {
+    fn keep(&self, change: TouchedFile<'_>, blocks: &Range<u64>) -> Result<(), StoreError> {
         let mut first = blocks.start;
         while first < blocks.end {
             let chunk = first / u64::from(CHUNK_BLOCKS);
@@ -127,12 +127,12 @@ impl BlockKeeper {
         Ok(())
     }
 
-    fn keep_piece(&self, change: Change<'_>, blocks: &Range<u64>) -> Result<(), StoreError> {
-        let Change { newest, ino, .. } = change;
+    fn keep_piece(&self, change: TouchedFile<'_>, blocks: &Range<u64>) -> Result<(), StoreError> {
+        let TouchedFile { newest, ino, .. } = change;
         let _alone = self.lock_chunks(ino, blocks);
         let mut touches = Vec::new();
         for number in chunks_of(blocks) {
-            let chunk = Chunk { ino, number };
+            let chunk = FileChunk { ino, number };
             let kept = self.kept(newest, chunk)?;
             let missing = part_of(blocks, number).without(kept);
             if missing.is_empty() {
@@ -149,7 +149,8 @@ impl BlockKeeper {
         if touches.is_empty() {
             return Ok(());
         }
-        let noted: Vec<(Chunk, Blocks)> = touches.iter().map(|it| (it.chunk, it.kept)).collect();
+        let noted: Vec<(FileChunk, Blocks)> =
+            touches.iter().map(|it| (it.chunk, it.kept)).collect();
         if is_active(Mutant::TouchedBeforeSync) {
             self.note_kept(newest, &noted);
         }
@@ -160,7 +161,7 @@ impl BlockKeeper {
         Ok(())
     }
 
-    fn note_kept(&self, newest: Newest, noted: &[(Chunk, Blocks)]) {
+    fn note_kept(&self, newest: Newest, noted: &[(FileChunk, Blocks)]) {
         for (chunk, kept) in noted {
             self.cache.add(newest, *chunk, *kept);
         }
@@ -201,7 +202,7 @@ impl ByteObserver for BlockKeeper {
         let blocks_end = self.blocks_end(newest, ino)?;
         let range = change.edit.range();
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK).min(blocks_end);
-        let change_of = Change {
+        let change_of = TouchedFile {
             newest,
             ino,
             blocks_end,
@@ -275,7 +276,11 @@ fn next_data(
 }
 
 /// Reads blocks of a chunk that are to be kept. Bytes beyond the end of the content are zeros.
-fn read_touch(old: &dyn BackingFile, chunk: Chunk, wanted: Blocks) -> Result<NewTouch, StoreError> {
+fn read_touch(
+    old: &dyn BackingFile,
+    chunk: FileChunk,
+    wanted: Blocks,
+) -> Result<NewTouch, StoreError> {
     let mut bytes = vec![0; CHUNK_BLOCKS as usize * BLOCK_BYTES];
     let (first, end) = (
         wanted.numbers().next().unwrap_or(0),

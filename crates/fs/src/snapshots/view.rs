@@ -17,7 +17,7 @@ use crate::namespace::RecordsAt;
 use crate::namespace::keys::KeyRange;
 use crate::namespace::plan::View;
 use crate::namespace::record::{Body, Inode};
-use crate::snapshot_list::SnapshotRecord;
+use crate::namespace::snapshot_list::SnapshotRecord;
 use crate::view::{FileTimes, StoreView};
 
 /// See the head of this file.

@@ -18,16 +18,16 @@ use crate::content::before_change::{ByteObserver, Observers};
 use crate::content::{ContentStore, LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
 use crate::delta::{ChangeReaders, DeltaTracker, MarkTableSizes, MarkTables};
 use crate::error::StoreError;
-use crate::last_use::LastUse;
 use crate::lost_found::LostFound;
 use crate::metadata_log::{self, Leftover, MetadataLog};
 use crate::namespace::Namespace;
+use crate::namespace::last_use::LastUse;
 use crate::namespace::record::Checkpoint;
-use crate::packs::Packs;
 use crate::paths::{CONTENT_DIR, FORMAT_FILE, LOG_DIR, TIMES_FILE};
 use crate::snapshots::bodies;
 use crate::snapshots::content_at::KeptSource;
 use crate::snapshots::keeper::BlockKeeper;
+use crate::snapshots::packs::Packs;
 use crate::store_disk::StoreDisk;
 use crate::sums::SumKeeper;
 use crate::tree::Tree;
@@ -167,14 +167,9 @@ fn open_on(
     let disk = Arc::new(StoreDisk::new(Arc::clone(backing)));
     let kept = open_kept(&disk, &namespace)?;
     let sums = open_sums(Arc::clone(backing), last_use(&checkpoint, options))?;
-    let power_lost = checkpoint.boot.is_some_and(|boot| boot != options.boot);
     let was_killed = checkpoint.boot == Some(options.boot);
-    check_table(backing.as_ref(), &checkpoint, options)?;
+    let (unflushed, leftover) = open_times(backing.as_ref(), &checkpoint, options)?;
     let (log, replay) = open_log(backing.as_ref(), &checkpoint, options)?;
-    let table = backing
-        .open_table(TIMES_FILE, TABLE_BYTES)
-        .map_err(StoreError::disk("open", TIMES_FILE))?;
-    let (unflushed, leftover) = UnflushedTable::open(table);
     let marks = open_marks(backing, &checkpoint, options)?;
     let lost_found = Arc::new(LostFound::default());
     let content = ContentStore::new(
@@ -190,40 +185,27 @@ fn open_on(
         // follows one which is killed right after the checkpoint.
         content.clear_slots(&leftover);
     }
-    let slots = leftover.slots.iter().filter(|_| was_killed);
-    let slots: Vec<UnflushedSlot> = slots.map(|(_, slot)| *slot).collect();
     let tree = Tree {
         namespace: &namespace,
         content: &content,
     };
-    let recovered = metadata_log::recover(
-        tree,
-        Leftover {
-            checkpoint,
-            log: replay,
-            slots: &slots,
-            delta: &marks.0,
-            power_lost,
-            content_decides: power_lost || (was_killed && !leftover.torn.is_empty()),
-        },
-    )?;
-    bodies::recover(
-        &namespace,
-        &**content.disk().backing(),
-        &content.removal().freed(),
-    )?;
+    let power_lost = checkpoint.boot.is_some() && !was_killed;
+    let slots = leftover.slots.iter().filter(|_| was_killed);
+    let slots: Vec<UnflushedSlot> = slots.map(|(_, slot)| *slot).collect();
+    let leftover_state = Leftover {
+        checkpoint,
+        log: replay,
+        slots: &slots,
+        delta: &marks.0,
+        power_lost,
+        content_decides: power_lost || (was_killed && !leftover.torn.is_empty()),
+    };
+    let recovered = metadata_log::recover(tree, leftover_state)?;
+    bodies::recover(&namespace, &content)?;
+    let of_log = (marks.clone(), Arc::clone(&kept.packs));
     let store = Store {
         uuid,
-        metadata_log: MetadataLog::new(
-            log,
-            recovered,
-            options.boot,
-            (
-                Arc::clone(&marks.0),
-                Arc::clone(&marks.1),
-                Arc::clone(&kept.packs),
-            ),
-        ),
+        metadata_log: MetadataLog::new(log, recovered, options.boot, of_log),
         delta: marks.0,
         readers: marks.1,
         namespace,
@@ -334,6 +316,19 @@ fn log_options(checkpoint: &Checkpoint, options: &OpenOptions) -> LogOptions {
         is_whole: checkpoint.boot == Some(options.boot),
         ..options.log
     }
+}
+
+/// The table of unflushed times, and the slots that the last process has left in it.
+fn open_times(
+    backing: &dyn Backing,
+    checkpoint: &Checkpoint,
+    options: &OpenOptions,
+) -> Result<(UnflushedTable, LeftoverSlots), StoreError> {
+    check_table(backing, checkpoint, options)?;
+    let table = backing.open_table(TIMES_FILE, TABLE_BYTES);
+    Ok(UnflushedTable::open(
+        table.map_err(StoreError::disk("open", TIMES_FILE))?,
+    ))
 }
 
 /// Checks that the table of unflushed times is whole. As long as the machine runs, only this program changes the table.

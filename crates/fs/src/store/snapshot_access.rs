@@ -8,8 +8,8 @@ use lockstep_types::{SnapshotId, Timestamp};
 use super::facade::Store;
 use crate::error::StoreError;
 use crate::metadata_log::MetadataLog;
+use crate::namespace::snapshot_list::{SnapshotKind, SnapshotRecord};
 use crate::namespace::{RecordsAt, keys};
-use crate::snapshot_list::{SnapshotKind, SnapshotRecord};
 use crate::snapshots::content_at::KeptSource;
 use crate::snapshots::deletion::SnapshotDeletion;
 use crate::snapshots::view::SnapshotView;
@@ -23,19 +23,17 @@ pub struct SnapshotAccess<'a> {
     source: &'a KeptSource,
 }
 
-impl Store {
-    /// The snapshots.
-    pub fn snapshots(&self) -> SnapshotAccess<'_> {
-        SnapshotAccess {
-            tree: self.tree(),
-            log: &self.metadata_log,
-            source: &self.kept,
-        }
-    }
-}
-
 /// Reading.
 impl<'a> SnapshotAccess<'a> {
+    /// The snapshots of a store.
+    pub fn of(store: &'a Store) -> Self {
+        Self {
+            tree: store.tree(),
+            log: &store.metadata_log,
+            source: &store.kept,
+        }
+    }
+
     /// The snapshots, also those that are being deleted, the oldest first.
     pub fn all(self) -> Arc<BTreeMap<SnapshotId, Arc<SnapshotRecord>>> {
         self.source.snapshots.all()

@@ -19,7 +19,7 @@ use super::slot::SumEra;
 use super::stripe::SumStripe;
 use super::sum_files::SumFiles;
 use crate::error::StoreError;
-use crate::last_use::LastUse;
+use crate::namespace::last_use::LastUse;
 
 const STRIPES: usize = 64;
 

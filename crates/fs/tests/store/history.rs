@@ -6,6 +6,7 @@ use std::slice::from_ref;
 use std::sync::Arc;
 
 use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
+use lockstep_fs::store::SnapshotAccess;
 use lockstep_fs::{Store, StoreView, keys, plan::View};
 use lockstep_lossy::disk::{CallKind, Disk, Survivors, Verdict};
 use lockstep_types::{BootId, FileName, Ino, MetaRequest, SnapshotId, Timestamp, XattrMode};
@@ -32,7 +33,7 @@ fn copy_of<V: StoreView>(view: &V) -> Copy {
 }
 
 fn copy_at(store: &Store, id: SnapshotId) -> Copy {
-    let at = store.snapshots().records(id).unwrap();
+    let at = SnapshotAccess::of(store).records(id).unwrap();
     let mut copy = Copy::new();
     for table in keys::REPLICATED {
         at.scan(&keys::table(table), &mut |key, value| {
@@ -69,8 +70,8 @@ fn kept(store: &Store) -> Vec<(Vec<u8>, SnapshotId)> {
 }
 
 fn delete_all(store: &Store) {
-    for id in store.snapshots().all().keys() {
-        store.snapshots().delete(*id).unwrap();
+    for id in SnapshotAccess::of(store).all().keys() {
+        SnapshotAccess::of(store).delete(*id).unwrap();
     }
     for table in [keys::HISTORY, keys::KEPT_INDEX, keys::SNAPSHOTS] {
         let left = keys_in(store, table);
@@ -112,7 +113,7 @@ impl Site {
     fn snapshot(&mut self) -> SnapshotId {
         let id = self.next_id();
         let store = &self.node.store;
-        store.snapshots().create(id, record(store)).unwrap();
+        SnapshotAccess::of(store).create(id, record(store)).unwrap();
         id
     }
 }
@@ -166,7 +167,7 @@ fn a_snapshot_has_the_sizes_of_its_moment() {
     let id = site.snapshot();
     site.client.write(&site.node, ino, b"and more");
     let size_in = |site: &Site| {
-        let at = site.node.store.snapshots().records(id).unwrap();
+        let at = SnapshotAccess::of(&site.node.store).records(id).unwrap();
         at.inode(ino).unwrap().unwrap().attr(ino).size
     };
     assert_eq!(size_in(&site), 4, "the file is open, with another size");
@@ -178,11 +179,11 @@ fn a_snapshot_has_the_sizes_of_its_moment() {
         }
         assert_eq!(size_in(&site), 4);
     }
-    let history = site.node.store.snapshots();
+    let history = SnapshotAccess::of(&site.node.store);
     assert!(history.rename(id, "other"));
     assert_eq!(history.get(id).unwrap().name, "other");
     site.node.restart();
-    let history = site.node.store.snapshots();
+    let history = SnapshotAccess::of(&site.node.store);
     assert_eq!(history.get(id).unwrap().name, "other");
     assert_eq!(size_in(&site), 4);
     delete_all(&site.node.store);
@@ -232,19 +233,21 @@ impl Watched {
         store.checkpoint().unwrap();
         let copy = copy_of(&store.tree());
         self.expected.lock().copies.insert(id, copy);
-        store.snapshots().create(id, record(store)).unwrap();
+        SnapshotAccess::of(store).create(id, record(store)).unwrap();
         self.expected.lock().alive.insert(id);
         id
     }
 
     fn delete(&self, id: SnapshotId) {
         self.expected.lock().alive.remove(&id);
-        self.site.node.store.snapshots().delete(id).unwrap();
+        SnapshotAccess::of(&self.site.node.store)
+            .delete(id)
+            .unwrap();
     }
 }
 
 fn compare(store: &Store, expected: &Expected) {
-    let all = store.snapshots().all();
+    let all = SnapshotAccess::of(store).all();
     let alive = all.iter().filter(|(_, record)| !record.is_deleted);
     let alive: BTreeSet<SnapshotId> = alive.map(|(id, _)| *id).collect();
     assert!(alive.is_superset(&expected.alive));
@@ -337,14 +340,14 @@ proptest! {
                 Moment::Create => {
                     let id = SnapshotId::of_operation(world.next_osn());
                     let store = &world.node.store;
-                    store.snapshots().create(id, record(store)).unwrap();
+                    SnapshotAccess::of(store).create(id, record(store)).unwrap();
                     copies.insert(id, copy_of(&store.tree()));
                 }
                 Moment::Delete(nth) => {
                     let nth = usize::from(*nth) % copies.len().max(1);
                     if let Some(id) = copies.keys().nth(nth).copied() {
                         copies.remove(&id);
-                        world.node.store.snapshots().delete(id).unwrap();
+                        SnapshotAccess::of(&world.node.store).delete(id).unwrap();
                     }
                 }
             }

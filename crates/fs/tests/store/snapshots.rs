@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use lockstep_fs::snapshot_list::SnapshotKind;
+use lockstep_fs::store::SnapshotAccess;
 use lockstep_fs::{Store, keys};
 use lockstep_model::Model;
 use lockstep_types::{SnapshotId, Timestamp};
@@ -55,7 +56,7 @@ impl PastWorld {
 
     fn take(&mut self) {
         let kind = SnapshotKind::Fallback { is_exact: true };
-        let snapshots = self.store().snapshots();
+        let snapshots = SnapshotAccess::of(self.store());
         let id = snapshots.create_local("s".to_owned(), kind, Timestamp::default());
         let model = self.present.model.clone();
         let before = self.taken.insert(id.unwrap(), model);
@@ -66,16 +67,16 @@ impl PastWorld {
         let ids: Vec<SnapshotId> = self.taken.keys().copied().collect();
         if let Some(id) = ids.get(usize::from(number) % ids.len().max(1)) {
             self.taken.remove(id);
-            assert!(self.store().snapshots().delete(*id).unwrap());
+            assert!(SnapshotAccess::of(self.store()).delete(*id).unwrap());
         }
     }
 
     fn compare(&self) {
         self.present.compare();
-        let alive = self.store().snapshots().list();
+        let alive = SnapshotAccess::of(self.store()).list();
         assert!(alive.iter().map(|(id, _)| id).eq(self.taken.keys()));
         for (id, model) in &self.taken {
-            let view = self.store().snapshots().view(*id).unwrap();
+            let view = SnapshotAccess::of(self.store()).view(*id).unwrap();
             self.present.compare_past(&view, model);
         }
     }
@@ -83,7 +84,7 @@ impl PastWorld {
     /// After the deletion of all snapshots nothing is left of them, but an empty pack.
     fn delete_all(&mut self) {
         for id in std::mem::take(&mut self.taken).into_keys() {
-            assert!(self.store().snapshots().delete(id).unwrap());
+            assert!(SnapshotAccess::of(self.store()).delete(id).unwrap());
         }
         for table in [
             keys::SNAPSHOTS,
@@ -92,7 +93,7 @@ impl PastWorld {
             keys::KEPT_INDEX,
             keys::BODIES,
         ] {
-            let left = self.store().snapshots().kept_keys(table).unwrap();
+            let left = SnapshotAccess::of(self.store()).kept_keys(table).unwrap();
             assert_eq!(left, Vec::<Vec<u8>>::new(), "table {}", char::from(table));
         }
         let files = self.present.node.disk.files();

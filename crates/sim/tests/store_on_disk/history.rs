@@ -3,6 +3,7 @@
 use lockstep_fs::keys;
 use lockstep_fs::plan::View;
 use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
+use lockstep_fs::store::SnapshotAccess;
 use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::{MetaOp, SnapshotId, Timestamp, XattrMode};
 
@@ -59,7 +60,9 @@ impl Run {
             inos_below: self.store.image().inos_below(),
             is_deleted: false,
         };
-        self.store.snapshots().create(id, snapshot).unwrap();
+        SnapshotAccess::of(&self.store)
+            .create(id, snapshot)
+            .unwrap();
         id
     }
 }
@@ -96,7 +99,7 @@ fn failing() -> Vec<&'static str> {
         parent: Ino::ROOT,
         name: file_name("old"),
     });
-    let history = run.store.snapshots();
+    let history = SnapshotAccess::of(&run.store);
     history.delete(deleted).unwrap();
     let entry = keys::entry(Ino::ROOT, b"old");
     let at = history.records(older).unwrap();

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use lockstep_fs::snapshot_list::SnapshotKind;
+use lockstep_fs::store::SnapshotAccess;
 use lockstep_fs::{OpError, StoreView};
 use lockstep_sim::disk::{CallClass, Survivors};
 use lockstep_types::mutants::{Mutant, activate};
@@ -121,7 +122,7 @@ impl Script {
     fn take(&mut self) -> Result<SnapshotId, StoreError> {
         self.store.sync_everything()?;
         let kind = SnapshotKind::Fallback { is_exact: true };
-        let snapshots = self.store.snapshots();
+        let snapshots = SnapshotAccess::of(&self.store);
         let id = snapshots.create_local("s".to_owned(), kind, Timestamp::default())?;
         self.expected.made.insert(id, self.files.clone());
         Ok(id)
@@ -129,7 +130,7 @@ impl Script {
 
     fn delete(&mut self, id: SnapshotId) -> Result<(), StoreError> {
         self.expected.deleting = Some(id);
-        self.store.snapshots().delete(id)?;
+        SnapshotAccess::of(&self.store).delete(id)?;
         self.expected.made.remove(&id);
         self.expected.deleting = None;
         Ok(())
@@ -192,16 +193,16 @@ fn show(view: &dyn StoreView) -> Files {
 fn fault(disk: &Disk, boot: u8, expected: &Expected) -> Option<String> {
     let store = open(disk, boot).unwrap().store;
     for (id, files) in &expected.made {
-        match store.snapshots().view(*id) {
+        match SnapshotAccess::of(&store).view(*id) {
             Some(view) if show(&view) != *files => return Some(differing(&show(&view), files)),
             None if expected.deleting != Some(*id) => return Some(format!("{id} is gone")),
             _ => {}
         }
     }
     // What is left of a deletion goes, and the snapshots stay.
-    store.snapshots().resume_deletions().unwrap();
+    SnapshotAccess::of(&store).resume_deletions().unwrap();
     let views = expected.made.iter().filter_map(|(id, files)| {
-        let view = store.snapshots().view(*id)?;
+        let view = SnapshotAccess::of(&store).view(*id)?;
         Some((show(&view), files))
     });
     let mut views = views.filter(|(shown, files)| shown != *files);
@@ -297,7 +298,7 @@ fn a_block_that_cannot_be_kept_does_not_change() {
         script.write(b"file", 0, &[2; 4096]).unwrap_err();
         disk.stop_failing();
         script.write(b"file", 0, &[3; 4096]).unwrap();
-        let view = script.store.snapshots().view(id).unwrap();
+        let view = SnapshotAccess::of(&script.store).view(id).unwrap();
         show(&view) != script.expected.made[&id]
     };
     assert!(!changes());

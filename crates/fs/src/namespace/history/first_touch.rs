@@ -19,7 +19,7 @@ use crate::kv::memtable::Memtable;
 use crate::kv::redb::RedbKv;
 use crate::namespace::keys;
 use crate::namespace::record::RecordChange;
-use crate::snapshot_list::SnapshotList;
+use crate::namespace::snapshot_list::SnapshotList;
 
 /// Most records in a [`Memory`], which take some 6 MB. One beyond empties it.
 const RECORDS_MAX: usize = 65_536;

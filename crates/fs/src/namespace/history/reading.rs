@@ -24,7 +24,7 @@ use crate::kv::{Direction, Each, KvError};
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::plan::View;
 use crate::namespace::record::{self, Inode};
-use crate::snapshot_list::{SnapshotList, SnapshotRecord};
+use crate::namespace::snapshot_list::{SnapshotList, SnapshotRecord};
 
 /// Records of the first piece of a scan, and about the most of a later one. Each piece takes whole chunks of the memtable, whose sizes
 /// double from 64 on.

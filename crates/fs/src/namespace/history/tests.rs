@@ -7,9 +7,9 @@ use lockstep_types::{BootId, FileName, Generation, Ino, NodeKind, Osn, SnapshotI
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::{RedbKv, RedbOptions};
 use crate::namespace::record::{self, Body, Checkpoint, Inode, ModeAndFlags, RecordChange};
+use crate::namespace::snapshot_list::{SnapshotKind, SnapshotRecord};
 use crate::namespace::{Namespace, keys};
 use crate::paths::NAMESPACE_FILE;
-use crate::snapshot_list::{SnapshotKind, SnapshotRecord};
 
 mod copies;
 mod neighbours;

@@ -10,7 +10,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Ino, SnapshotId};
 
-use super::touch::{Blocks, Chunk, KeptBlock, Touch};
+use super::touch::{Blocks, FileChunk, KeptBlock, Touch};
 use crate::error::StoreError;
 use crate::namespace::Namespace;
 use crate::namespace::keys::{self, KeyRange};
@@ -22,7 +22,7 @@ type Touches = Vec<Touch>;
 /// The blocks of a chunk that are kept for the snapshots from `ids` on, up to the last of `ids`.
 pub fn kept_since(
     namespace: &Namespace,
-    chunk: Chunk,
+    chunk: FileChunk,
     ids: RangeInclusive<SnapshotId>,
 ) -> Result<Blocks, StoreError> {
     let mut kept = Blocks::NONE;
@@ -38,7 +38,7 @@ pub fn kept_since(
 /// The blocks of a chunk in the records from `first` on, up to but not including that of `end`.
 pub fn kept_between(
     namespace: &Namespace,
-    Chunk { ino, number }: Chunk,
+    FileChunk { ino, number }: FileChunk,
     first: SnapshotId,
     end: SnapshotId,
 ) -> Result<Blocks, StoreError> {
@@ -58,7 +58,7 @@ pub fn kept_between(
 /// kept for one of `ids`.
 pub fn find(
     namespace: &Namespace,
-    chunk: Chunk,
+    chunk: FileChunk,
     wanted: Blocks,
     ids: RangeInclusive<SnapshotId>,
 ) -> Result<Vec<(u32, KeptBlock)>, StoreError> {
@@ -114,7 +114,7 @@ pub fn next_chunk(
 pub fn note(
     namespace: &Namespace,
     label: SnapshotId,
-    touches: &[(Chunk, Touch)],
+    touches: &[(FileChunk, Touch)],
 ) -> Result<Vec<RecordChange>, StoreError> {
     let mut batch: Vec<RecordChange> = Vec::with_capacity(2 * touches.len());
     for (chunk, touch) in touches {
@@ -147,7 +147,7 @@ pub fn note(
 pub fn append(
     namespace: &Namespace,
     label: SnapshotId,
-    chunk: Chunk,
+    chunk: FileChunk,
     touches: Vec<Touch>,
 ) -> Result<Vec<RecordChange>, StoreError> {
     let key = keys::kept_blocks(chunk.ino, chunk.number, label);
@@ -164,7 +164,7 @@ pub fn append(
 
 fn each_record(
     namespace: &Namespace,
-    Chunk { ino, number }: Chunk,
+    FileChunk { ino, number }: FileChunk,
     ids: RangeInclusive<SnapshotId>,
     each: &mut dyn FnMut(Touches) -> ControlFlow<()>,
 ) -> Result<(), StoreError> {

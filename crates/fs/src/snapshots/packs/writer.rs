@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::files::{PackFile, PackFiles, offset_of};
 use super::group::Group;
 use super::index;
-use super::touch::{NewTouch, Place};
+use super::touch::{NewTouch, PackPlace};
 use crate::error::StoreError;
 use crate::namespace::Namespace;
 use crate::paths::pack_path;
@@ -31,14 +31,14 @@ const PACK_BLOCKS: u32 = 1 << 16;
 /// The touches of one thread, until a group has them.
 struct Submission {
     touches: Vec<NewTouch>,
-    outcome: Mutex<Option<Outcome>>,
+    outcome: Mutex<Option<GroupOutcome>>,
 }
 
 /// How a group with a submission has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum GroupOutcome {
     /// It is durable, and in the index.
-    Kept,
+    Durable,
     /// Its leader has the error.
     Failed,
 }
@@ -51,8 +51,8 @@ struct Tail {
 }
 
 impl Tail {
-    const fn place(&self) -> Place {
-        Place {
+    const fn place(&self) -> PackPlace {
+        PackPlace {
             pack: self.number,
             block: self.block,
         }
@@ -60,7 +60,7 @@ impl Tail {
 }
 
 #[derive(Default)]
-struct Queue {
+struct GroupQueue {
     /// Touches that wait for the next group.
     waiting: Vec<Arc<Submission>>,
     /// Whether a thread leads.
@@ -68,13 +68,13 @@ struct Queue {
     /// `None` while a thread leads, before the first group and after a failure: the next group begins a pack then.
     tail: Option<Tail>,
     /// Every group before this place is in the index.
-    noted_to: Option<Place>,
+    noted_to: Option<PackPlace>,
 }
 
 /// See the head of this file.
 #[derive(Default)]
 pub struct GroupWriter {
-    queue: Mutex<Queue>,
+    queue: Mutex<GroupQueue>,
     ended: Condvar,
 }
 
@@ -104,7 +104,7 @@ impl GroupWriter {
             touches,
             outcome: Mutex::new(None),
         });
-        if self.keep_with_others(on, label, &mine)? == Outcome::Kept {
+        if self.keep_with_others(on, label, &mine)? == GroupOutcome::Durable {
             return Ok(());
         }
         self.keep_alone(on, label, &mine)
@@ -116,7 +116,7 @@ impl GroupWriter {
         on: PackDisk<'_>,
         label: SnapshotId,
         mine: &Arc<Submission>,
-    ) -> Result<Outcome, StoreError> {
+    ) -> Result<GroupOutcome, StoreError> {
         let mut queue = self.queue.lock();
         queue.waiting.push(Arc::clone(mine));
         while queue.is_led {
@@ -128,7 +128,7 @@ impl GroupWriter {
         }
         let group = std::mem::take(&mut queue.waiting);
         self.lead(on, label, &group, queue)?;
-        Ok(Outcome::Kept)
+        Ok(GroupOutcome::Durable)
     }
 
     fn keep_alone(
@@ -149,7 +149,7 @@ impl GroupWriter {
         on: PackDisk<'_>,
         label: SnapshotId,
         group: &[Arc<Submission>],
-        mut queue: MutexGuard<'_, Queue>,
+        mut queue: MutexGuard<'_, GroupQueue>,
     ) -> Result<(), StoreError> {
         queue.is_led = true;
         let tail = queue.tail.take();
@@ -157,9 +157,9 @@ impl GroupWriter {
         let touches = group.iter().flat_map(|submitted| &submitted.touches);
         let written = write_group(on, label, touches, tail);
         let outcome = if written.is_ok() {
-            Outcome::Kept
+            GroupOutcome::Durable
         } else {
-            Outcome::Failed
+            GroupOutcome::Failed
         };
         let mut queue = self.queue.lock();
         for submitted in group {
@@ -176,7 +176,7 @@ impl GroupWriter {
     }
 
     /// The place before which every group of this process is in the index; `None` before the first group.
-    pub fn noted_to(&self) -> Option<Place> {
+    pub fn noted_to(&self) -> Option<PackPlace> {
         self.queue.lock().noted_to
     }
 

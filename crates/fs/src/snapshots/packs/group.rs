@@ -9,7 +9,7 @@ use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{DatastoreUuid, Hash128, SnapshotId};
 use serde::{Deserialize, Serialize};
 
-use super::touch::{Blocks, Chunk, NewTouch, Place, Touch};
+use super::touch::{Blocks, FileChunk, NewTouch, PackPlace, Touch};
 use crate::namespace::record;
 
 const PACK_MAGIC: [u8; 8] = *b"lspackF1";
@@ -70,7 +70,7 @@ impl PackKey {
 /// A touch, as the header of its group has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct GroupEntry {
-    chunk: Chunk,
+    chunk: FileChunk,
     kept: Blocks,
     dense: Blocks,
     sums: Vec<u64>,
@@ -81,12 +81,16 @@ pub struct Group {
     /// The bytes of the header, whole blocks.
     pub header: Vec<u8>,
     /// The touches, with their chunks.
-    pub touches: Vec<(Chunk, Touch)>,
+    pub touches: Vec<(FileChunk, Touch)>,
 }
 
 impl Group {
     /// The group of these touches at a place.
-    pub fn new<'a>(key: &PackKey, at: Place, touches: impl Iterator<Item = &'a NewTouch>) -> Self {
+    pub fn new<'a>(
+        key: &PackKey,
+        at: PackPlace,
+        touches: impl Iterator<Item = &'a NewTouch>,
+    ) -> Self {
         let entries: Vec<GroupEntry> = touches.map(|touch| entry(key, touch)).collect();
         let body = record::encode(&entries);
         let header = framed(GROUP_MAGIC, key.hash(GROUP_MAGIC, at.block, &body), &body);
@@ -96,7 +100,7 @@ impl Group {
 
     /// The touches of the group that begins with these blocks at a place, if its header is whole. The blocks may go on behind
     /// the header.
-    pub fn read(key: &PackKey, at: Place, bytes: &[u8]) -> Option<Self> {
+    pub fn read(key: &PackKey, at: PackPlace, bytes: &[u8]) -> Option<Self> {
         let (hash, body) = unframed(GROUP_MAGIC, bytes)?;
         if key.hash(GROUP_MAGIC, at.block, body) != hash {
             return None;
@@ -144,12 +148,12 @@ fn entry(key: &PackKey, touch: &NewTouch) -> GroupEntry {
 }
 
 /// The touches with their places: the blocks of each behind those of the one before.
-fn placed(at: Place, header_bytes: usize, entries: Vec<GroupEntry>) -> Vec<(Chunk, Touch)> {
+fn placed(at: PackPlace, header_bytes: usize, entries: Vec<GroupEntry>) -> Vec<(FileChunk, Touch)> {
     let header = u32::try_from(header_bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
     let mut block = at.block.saturating_add(header);
     let mut touches = Vec::with_capacity(entries.len());
     for entry in entries {
-        let place = Place {
+        let place = PackPlace {
             block,
             pack: at.pack,
         };
@@ -198,7 +202,7 @@ mod tests {
 
     fn touch(ino: u64, number: u64, dense: Blocks) -> NewTouch {
         NewTouch {
-            chunk: Chunk {
+            chunk: FileChunk {
                 ino: Ino::new(ino).unwrap(),
                 number,
             },
@@ -211,7 +215,7 @@ mod tests {
     #[test]
     fn a_group_is_read_as_it_was_written_and_in_its_place_only() {
         let key = PackKey::random();
-        let at = Place { pack: 3, block: 9 };
+        let at = PackPlace { pack: 3, block: 9 };
         let touches = [
             touch(5, 0, Blocks::range(0, 3)),
             touch(5, 1, Blocks::NONE),
@@ -228,7 +232,10 @@ mod tests {
         assert_eq!(header_bytes(&group.header), Some(BLOCK_BYTES));
         assert_eq!(read(&key, at, &group.header), Some(group.touches.clone()));
         assert_eq!(read(&PackKey::random(), at, &group.header), None);
-        assert_eq!(read(&key, Place { block: 10, ..at }, &group.header), None);
+        assert_eq!(
+            read(&key, PackPlace { block: 10, ..at }, &group.header),
+            None
+        );
         let mut torn = group.header.clone();
         torn[70] ^= 1;
         assert_eq!(read(&key, at, &torn), None);

@@ -15,7 +15,7 @@ use lockstep_types::limits::BLOCK_BYTES;
 use parking_lot::Mutex;
 
 use super::group::PackKey;
-use super::touch::Place;
+use super::touch::PackPlace;
 use crate::error::StoreError;
 use crate::paths::{PACKS_DIR, pack_owner, pack_path};
 
@@ -38,7 +38,7 @@ pub struct PackFile {
 }
 
 #[derive(Default)]
-struct Listed {
+struct KnownPacks {
     /// The label of each pack.
     labels: BTreeMap<u64, SnapshotId>,
     open: BTreeMap<u64, Arc<PackFile>>,
@@ -47,7 +47,7 @@ struct Listed {
 /// See the head of this file.
 pub struct PackFiles {
     backing: Arc<dyn Backing>,
-    listed: Mutex<Listed>,
+    listed: Mutex<KnownPacks>,
 }
 
 impl PackFiles {
@@ -56,7 +56,7 @@ impl PackFiles {
         let names = backing.list(PACKS_DIR);
         let names = names.map_err(StoreError::disk("list", PACKS_DIR))?;
         let labels = names.iter().filter_map(|name| pack_owner(name)).collect();
-        let listed = Listed {
+        let listed = KnownPacks {
             labels,
             open: BTreeMap::new(),
         };
@@ -140,7 +140,7 @@ impl PackFiles {
     }
 
     /// Reads a kept block, and checks its sum.
-    pub fn read(&self, place: Place, sum: u64, into: &mut [u8]) -> Result<(), StoreError> {
+    pub fn read(&self, place: PackPlace, sum: u64, into: &mut [u8]) -> Result<(), StoreError> {
         let damaged = |what: &str| StoreError::Damaged {
             what: format!("block {} of pack {:x} {what}", place.block, place.pack),
         };

@@ -22,7 +22,7 @@ use lockstep_types::limits::BLOCK_BYTES;
 
 use self::files::{PackFile, PackFiles, offset_of};
 use self::group::{Group, header_bytes};
-use self::touch::{NewTouch, Place};
+use self::touch::{NewTouch, PackPlace};
 use self::writer::{GroupWriter, PackDisk};
 use crate::error::StoreError;
 use crate::namespace::record::{self, RecordChange};
@@ -67,7 +67,7 @@ impl Packs {
     }
 
     /// Reads a kept block of [`BLOCK_BYTES`], and checks its sum.
-    pub fn read(&self, place: Place, sum: u64, into: &mut [u8]) -> Result<(), StoreError> {
+    pub fn read(&self, place: PackPlace, sum: u64, into: &mut [u8]) -> Result<(), StoreError> {
         self.files.read(place, sum, into)
     }
 
@@ -80,23 +80,23 @@ impl Packs {
 
     /// Notes the groups behind the last checkpoint, which the index lacks. For the opening of a store, before anything changes.
     pub fn replay(&self, namespace: &Namespace) -> Result<(), StoreError> {
-        let from: Place = match namespace.get(keys::PACKS)? {
+        let from: PackPlace = match namespace.get(keys::PACKS)? {
             Some(place) => {
                 record::decode(&place).ok_or_else(|| StoreError::unreadable(keys::PACKS))?
             }
-            None => Place { pack: 0, block: 1 },
+            None => PackPlace { pack: 0, block: 1 },
         };
         for (pack, _) in self.files.from(from.pack) {
             let block = if pack == from.pack { from.block } else { 1 };
             if let Some(file) = self.files.get(pack)? {
-                replay_pack(namespace, &file, Place { pack, block })?;
+                replay_pack(namespace, &file, PackPlace { pack, block })?;
             }
         }
         Ok(())
     }
 
     /// Gives the space of blocks back that no snapshot needs: so many from each place on. A pack that is gone has none.
-    pub fn punch(&self, places: &[(Place, u32)]) -> Result<(), StoreError> {
+    pub fn punch(&self, places: &[(PackPlace, u32)]) -> Result<(), StoreError> {
         for (place, blocks) in places {
             let Some(file) = self.files.get(place.pack)? else {
                 continue;
@@ -116,7 +116,7 @@ impl Packs {
 }
 
 /// Notes the groups of a pack from a place on, up to the first one that is not whole.
-fn replay_pack(namespace: &Namespace, file: &PackFile, from: Place) -> Result<(), StoreError> {
+fn replay_pack(namespace: &Namespace, file: &PackFile, from: PackPlace) -> Result<(), StoreError> {
     let mut at = from;
     while let Some(group) = read_group(file, at)? {
         let batch = index::note(namespace, file.label, &group.touches)?;
@@ -127,7 +127,7 @@ fn replay_pack(namespace: &Namespace, file: &PackFile, from: Place) -> Result<()
 }
 
 /// The group at a place, if its header and its blocks are whole.
-fn read_group(file: &PackFile, at: Place) -> Result<Option<Group>, StoreError> {
+fn read_group(file: &PackFile, at: PackPlace) -> Result<Option<Group>, StoreError> {
     let read = |block: u32, length: usize| {
         let mut bytes = vec![0; length];
         let read = file.bytes.read_at(offset_of(block), &mut bytes);

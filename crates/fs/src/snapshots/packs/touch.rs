@@ -89,7 +89,7 @@ const fn below(end: u32) -> u16 {
 
 /// A place in a pack: the first of the kept blocks of a touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Place {
+pub struct PackPlace {
     /// The number of the pack.
     pub pack: u64,
     /// The block within the pack.
@@ -104,7 +104,7 @@ pub struct Touch {
     /// Those of them that have other bytes than zeros. Only these take space in the pack, one behind the other.
     pub dense: Blocks,
     /// Where the first dense block lies.
-    pub place: Place,
+    pub place: PackPlace,
     /// The sum of each dense block, with the key of the pack.
     pub sums: Vec<u64>,
 }
@@ -115,7 +115,7 @@ pub enum KeptBlock {
     /// In no place: the block has zeros.
     Zeros,
     /// In a pack, with their sum.
-    Dense(Place, u64),
+    Dense(PackPlace, u64),
 }
 
 impl Touch {
@@ -127,7 +127,7 @@ impl Touch {
         let Some(index) = self.dense.index_of(block) else {
             return Some(KeptBlock::Zeros);
         };
-        let place = Place {
+        let place = PackPlace {
             block: self.place.block.saturating_add(u32::try_from(index).ok()?),
             ..self.place
         };
@@ -137,14 +137,14 @@ impl Touch {
 
 /// A chunk of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Chunk {
+pub struct FileChunk {
     /// The file.
     pub ino: Ino,
     /// The number of the chunk: its first byte is this number times [`CHUNK_BYTES`].
     pub number: u64,
 }
 
-impl Chunk {
+impl FileChunk {
     /// Those blocks of the chunk that begin before byte `end` of the file.
     pub fn blocks_before(self, end: u64) -> Blocks {
         let bytes = end.saturating_sub(self.number.saturating_mul(CHUNK_BYTES));
@@ -157,7 +157,7 @@ impl Chunk {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewTouch {
     /// The chunk.
-    pub chunk: Chunk,
+    pub chunk: FileChunk,
     /// The blocks.
     pub kept: Blocks,
     /// Those that have other bytes than zeros.
@@ -179,10 +179,10 @@ mod tests {
         let touch = Touch {
             kept: Blocks::range(2, 16),
             dense: blocks(&[3, 7, 15]),
-            place: Place { pack: 4, block: 90 },
+            place: PackPlace { pack: 4, block: 90 },
             sums: vec![10, 11, 12],
         };
-        let dense = |block, sum| Some(KeptBlock::Dense(Place { pack: 4, block }, sum));
+        let dense = |block, sum| Some(KeptBlock::Dense(PackPlace { pack: 4, block }, sum));
         assert_eq!(touch.find(1), None);
         assert_eq!(touch.find(2), Some(KeptBlock::Zeros));
         assert_eq!(touch.find(3), dense(90, 10));
