@@ -44,6 +44,7 @@ use crate::store_disk::StoreDisk;
 use crate::tree::Tree;
 
 pub use self::change_feed::{ChangeFeed, ImageChange};
+pub use self::checkpoint::NewSnapshot;
 pub use self::intents::{Intent, Intents};
 pub use self::replay::{Leftover, recover};
 
@@ -352,7 +353,12 @@ impl MetadataLog {
     pub fn checkpoint(&self, tree: Tree<'_>) -> Result<(), StoreError> {
         tree.content.sync().limit_noted_directories(tree.disk())?;
         let _alone = self.checkpointing.lock();
-        self.checkpoint_alone(tree, tree.namespace.numbers().limit(), Some(self.boot))
+        self.checkpoint_alone(
+            tree,
+            tree.namespace.numbers().limit(),
+            Some(self.boot),
+            None,
+        )
     }
 
     /// Waits until the log has room for an operation that begins now, if the log fills faster than checkpoints empty it
@@ -367,7 +373,12 @@ impl MetadataLog {
         if !self.log()?.is_filling() {
             return Ok(());
         }
-        match self.checkpoint_alone(tree, tree.namespace.numbers().limit(), Some(self.boot)) {
+        match self.checkpoint_alone(
+            tree,
+            tree.namespace.numbers().limit(),
+            Some(self.boot),
+            None,
+        ) {
             Err(error) if error.is_full_disk() && may_make_room => Ok(()),
             made => made,
         }
@@ -379,19 +390,17 @@ impl MetadataLog {
         tree: Tree<'_>,
         ino_limit: u64,
         boot: Option<BootId>,
+        snapshot: Option<NewSnapshot>,
     ) -> Result<(), StoreError> {
         tree.disk().check_not_poisoned()?;
-        self.checkpoint_run(tree)?.write(ino_limit, boot, None)
-    }
-
-    fn checkpoint_run<'a>(&'a self, tree: Tree<'a>) -> Result<CheckpointRun<'a>, StoreError> {
-        Ok(CheckpointRun {
+        let run = CheckpointRun {
             log: self.log()?,
             applying: &self.applying,
             delta: &self.delta,
             packs: &self.packs,
             tree,
-        })
+        };
+        run.write(ino_limit, boot, snapshot)
     }
 
     /// A number for a new inode; never given out twice, even if power is lost (rule P13).
@@ -423,7 +432,12 @@ impl MetadataLog {
         if number < tree.namespace.numbers().limit() {
             return Ok(());
         }
-        self.checkpoint_alone(tree, number.saturating_add(INO_RESERVE), Some(self.boot))
+        self.checkpoint_alone(
+            tree,
+            number.saturating_add(INO_RESERVE),
+            Some(self.boot),
+            None,
+        )
     }
 
     /// Makes the recovered state durable, with a new epoch, before anything new is numbered (P13).
@@ -433,7 +447,12 @@ impl MetadataLog {
         }
         let limit = tree.namespace.numbers().below();
         let _alone = self.checkpointing.lock();
-        self.checkpoint_alone(tree, limit.saturating_add(INO_RESERVE), Some(self.boot))?;
+        self.checkpoint_alone(
+            tree,
+            limit.saturating_add(INO_RESERVE),
+            Some(self.boot),
+            None,
+        )?;
         let epoch = self.applying.lock().epoch;
         let opened = self.delta.opened(epoch);
         tree.disk().poison_on_error(opened)?;
@@ -491,7 +510,7 @@ impl MetadataLog {
         let is_in_doubt = has_unclean || tree.content.are_written();
         tree.content.observers().sums().close(!is_in_doubt);
         let boot = is_in_doubt.then_some(self.boot);
-        self.checkpoint_alone(tree, tree.namespace.numbers().limit(), boot)
+        self.checkpoint_alone(tree, tree.namespace.numbers().limit(), boot, None)
     }
 }
 

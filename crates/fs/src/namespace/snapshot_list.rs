@@ -56,6 +56,8 @@ pub struct SnapshotList {
     keeps: AtomicBool,
     /// Counts the changes of the list.
     changes: AtomicU64,
+    /// See [`Self::all_inos_below`].
+    all_inos_below: AtomicU64,
     records: RwLock<Arc<Records>>,
 }
 
@@ -76,6 +78,11 @@ impl SnapshotList {
     /// two are told apart.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
+    }
+
+    /// Every inode that any snapshot alive sees has a number below this. Costs one load.
+    pub fn all_inos_below(&self) -> u64 {
+        self.all_inos_below.load(Ordering::Acquire)
     }
 
     /// The newest snapshot that is alive, for which the old value of a change is kept.
@@ -138,6 +145,10 @@ impl SnapshotList {
 
     fn replace(&self, records: Records) {
         let keeps = records.iter().any(|record| alive(record).is_some());
+        let numbers = records.iter().filter_map(alive);
+        let highest = numbers.map(|(_, record)| record.inos_below).max();
+        self.all_inos_below
+            .store(highest.unwrap_or(0), Ordering::Release);
         *self.records.write() = Arc::new(records);
         self.changes.fetch_add(1, Ordering::AcqRel);
         self.keeps.store(keeps, Ordering::Release);

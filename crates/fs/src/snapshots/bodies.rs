@@ -23,52 +23,112 @@ use crate::namespace::plan::View;
 use crate::namespace::record;
 use crate::paths::{body_path, content_path};
 
-/// Writes the records that a stop of the process has taken: of freed inodes whose content was moved already.
-pub fn recover(namespace: &Namespace, content: &ContentStore) -> Result<(), StoreError> {
-    let backing = content.disk().backing();
-    let freed = content.removal().freed();
-    for ino in freed.iter().filter(|_| !is_active(Mutant::BodyUnrecovered)) {
-        let Some(label) = last_seen(namespace, *ino)? else {
-            continue;
-        };
-        let exists = |path: String| {
-            let found = backing.exists(&path);
-            found.map_err(StoreError::disk("look for", path))
-        };
-        // While the content is in its place, a body is only the empty file before the move.
-        if !exists(content_path(*ino))? && exists(body_path(*ino, label))? {
-            note(namespace, *ino, label)?;
+/// The content of an inode up to a snapshot.
+pub struct BodyAt {
+    /// The last snapshot that sees the content.
+    pub last: SnapshotId,
+    /// The content.
+    pub content: Arc<dyn BackingFile>,
+}
+
+/// See the head of this file.
+#[derive(Clone)]
+pub struct Bodies(Arc<Namespace>);
+
+impl Bodies {
+    /// The bodies in these records.
+    pub const fn new(namespace: Arc<Namespace>) -> Self {
+        Self(namespace)
+    }
+
+    /// Writes the records that a stop of the process has taken: of freed inodes whose content was moved already.
+    pub fn recover(&self, content: &ContentStore) -> Result<(), StoreError> {
+        let backing = content.disk().backing();
+        let freed = content.removal().freed();
+        for ino in freed.iter().filter(|_| !is_active(Mutant::BodyUnrecovered)) {
+            let Some(label) = self.last_seen(*ino)? else {
+                continue;
+            };
+            let exists = |path: String| {
+                let found = backing.exists(&path);
+                found.map_err(StoreError::disk("look for", path))
+            };
+            // While the content is in its place, a body is only the empty file before the move.
+            if !exists(content_path(*ino))? && exists(body_path(*ino, label))? {
+                self.note(*ino, label)?;
+            }
         }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Moves the content of a freed inode into `bodies/` if a snapshot sees the inode. Returns the directory that has it then.
-pub fn set_aside(
-    namespace: &Namespace,
-    removal: &Removal<'_>,
-) -> Result<Option<String>, StoreError> {
-    let ino = removal.ino;
-    let Some(label) = last_seen(namespace, ino)? else {
-        return Ok(None);
-    };
-    let path = body_path(ino, label);
-    let moved = move_content(removal, &path);
-    if !moved.map_err(StoreError::disk("set aside", content_path(ino)))? {
-        return Ok(None);
+    /// Moves the content of a freed inode into `bodies/` if a snapshot sees the inode. Returns the directory that has it then.
+    pub fn set_aside(&self, removal: &Removal<'_>) -> Result<Option<String>, StoreError> {
+        let ino = removal.ino;
+        let Some(label) = self.last_seen(ino)? else {
+            return Ok(None);
+        };
+        let path = body_path(ino, label);
+        let moved = move_content(removal, &path);
+        if !moved.map_err(StoreError::disk("set aside", content_path(ino)))? {
+            return Ok(None);
+        }
+        self.note(ino, label)?;
+        let directory = path.rsplit_once('/').map_or(".", |(above, _)| above);
+        Ok(Some(directory.to_owned()))
     }
-    note(namespace, ino, label)?;
-    let directory = path.rsplit_once('/').map_or(".", |(above, _)| above);
-    Ok(Some(directory.to_owned()))
-}
 
-/// Notes that the content of an inode is the body of this label, for the snapshots up to the label.
-fn note(namespace: &Namespace, ino: Ino, label: SnapshotId) -> Result<(), StoreError> {
-    let key = keys::body(ino, label);
-    namespace.apply([
-        (keys::kept_index(label, &key), Some(Vec::new())),
-        (key, Some(record::encode(&label))),
-    ])
+    /// Notes that the content of an inode is the body of this label, for the snapshots up to the label.
+    fn note(&self, ino: Ino, label: SnapshotId) -> Result<(), StoreError> {
+        let key = keys::body(ino, label);
+        self.0.apply([
+            (keys::kept_index(label, &key), Some(Vec::new())),
+            (key, Some(record::encode(&label))),
+        ])
+    }
+
+    /// The label of the value that the last change of an inode has kept, if a snapshot that is alive sees the inode with that value: the
+    /// freeing of an inode is its last change.
+    fn last_seen(&self, ino: Ino) -> Result<Option<SnapshotId>, StoreError> {
+        let range = keys::history_of(&keys::inode(ino), SnapshotId::FIRST);
+        let mut last = None;
+        self.0.scan_down(&range, &mut |key, _| {
+            last = keys::snapshot_of(key);
+            ControlFlow::Break(())
+        })?;
+        let Some(last) = last else {
+            return Ok(None);
+        };
+        let Some((seen_by, _)) = self.0.snapshots().newest_up_to(last) else {
+            return Ok(None);
+        };
+        let Some(records) = self.0.at(seen_by) else {
+            return Ok(None);
+        };
+        let inode = records.inode(ino).map_err(crate::OpError::into_store)?;
+        Ok(inode.map(|_| last))
+    }
+
+    /// The body that snapshot `id` sees as the content of an inode; `None` if that is the present content.
+    pub fn body_at(
+        &self,
+        backing: &dyn Backing,
+        ino: Ino,
+        id: SnapshotId,
+    ) -> Result<Option<BodyAt>, StoreError> {
+        let range = KeyRange::inclusive(keys::body(ino, id), keys::body(ino, SnapshotId::LAST));
+        let mut found = None;
+        self.0.scan(&range, &mut |key, value| {
+            found = keys::snapshot_of(key).zip(record::decode(value));
+            ControlFlow::Break(())
+        })?;
+        let Some((last, file)) = found else {
+            return Ok(None);
+        };
+        let path = body_path(ino, file);
+        let content = backing.open(&path);
+        let content = content.map_err(StoreError::disk("open", path))?;
+        Ok(Some(BodyAt { last, content }))
+    }
 }
 
 /// Returns whether the content is at `path` now. An inode without content has none.
@@ -82,56 +142,4 @@ fn move_content(removal: &Removal<'_>, path: &str) -> io::Result<bool> {
     backing.open_or_create(path)?;
     removal.take(path)?;
     Ok(true)
-}
-
-/// The label of the value that the last change of an inode has kept, if a snapshot that is alive sees the inode with that value: the
-/// freeing of an inode is its last change.
-fn last_seen(namespace: &Namespace, ino: Ino) -> Result<Option<SnapshotId>, StoreError> {
-    let range = keys::history_of(&keys::inode(ino), SnapshotId::FIRST);
-    let mut last = None;
-    namespace.scan_down(&range, &mut |key, _| {
-        last = keys::snapshot_of(key);
-        ControlFlow::Break(())
-    })?;
-    let Some(last) = last else {
-        return Ok(None);
-    };
-    let Some((seen_by, _)) = namespace.snapshots().newest_up_to(last) else {
-        return Ok(None);
-    };
-    let Some(records) = namespace.at(seen_by) else {
-        return Ok(None);
-    };
-    let inode = records.inode(ino).map_err(crate::OpError::into_store)?;
-    Ok(inode.map(|_| last))
-}
-
-/// The content of an inode up to a snapshot.
-pub struct BodyAt {
-    /// The last snapshot that sees the content.
-    pub last: SnapshotId,
-    /// The content.
-    pub content: Arc<dyn BackingFile>,
-}
-
-/// The body that snapshot `id` sees as the content of an inode; `None` if that is the present content.
-pub fn body_at(
-    namespace: &Namespace,
-    backing: &dyn Backing,
-    ino: Ino,
-    id: SnapshotId,
-) -> Result<Option<BodyAt>, StoreError> {
-    let range = KeyRange::inclusive(keys::body(ino, id), keys::body(ino, SnapshotId::LAST));
-    let mut found = None;
-    namespace.scan(&range, &mut |key, value| {
-        found = keys::snapshot_of(key).zip(record::decode(value));
-        ControlFlow::Break(())
-    })?;
-    let Some((last, file)) = found else {
-        return Ok(None);
-    };
-    let path = body_path(ino, file);
-    let content = backing.open(&path);
-    let content = content.map_err(StoreError::disk("open", path))?;
-    Ok(Some(BodyAt { last, content }))
 }

@@ -14,11 +14,12 @@ use lockstep_types::backing::{BackingFile, BackingStat};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, SnapshotId};
 
+use super::bodies::Bodies;
 use crate::error::StoreError;
 use crate::namespace::Namespace;
 use crate::namespace::snapshot_list::SnapshotList;
+use crate::snapshots::packs::Packs;
 use crate::snapshots::packs::touch::{Blocks, CHUNK_BLOCKS, CHUNK_BYTES, FileChunk, KeptBlock};
-use crate::snapshots::packs::{Packs, index};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -31,6 +32,8 @@ pub struct KeptSource {
     pub namespace: Arc<Namespace>,
     /// The kept blocks.
     pub packs: Arc<Packs>,
+    /// The kept contents of freed files.
+    pub bodies: Bodies,
 }
 
 /// See the head of this file.
@@ -91,8 +94,8 @@ impl ContentAt {
 
     /// The first chunk from `from` on with a kept block.
     fn next_chunk(&self, from: u64) -> Result<Option<u64>, StoreError> {
-        let namespace = &*self.source.namespace;
-        namespace.without_removals(|| index::next_chunk(namespace, self.ino, from, &self.ids))
+        let index = self.source.packs.index();
+        index.next_chunk(self.ino, from, &self.ids)
     }
 
     fn find(&self, number: u64, wanted: Blocks) -> Result<Vec<(u32, KeptBlock)>, StoreError> {
@@ -100,8 +103,8 @@ impl ContentAt {
             ino: self.ino,
             number,
         };
-        let namespace = &*self.source.namespace;
-        namespace.without_removals(|| index::find(namespace, chunk, wanted, self.ids.clone()))
+        let index = self.source.packs.index();
+        index.find(chunk, wanted, self.ids.clone())
     }
 
     /// Puts the part of the kept block at `at` into a buffer that begins at `offset`.

@@ -13,11 +13,10 @@ use lockstep_types::{Ino, SnapshotId};
 
 use super::content_at::KeptSource;
 use crate::error::StoreError;
+use crate::namespace::Deletion;
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::record::{self, RecordChange};
-use crate::namespace::{Deletion, Namespace};
 use crate::paths::body_path;
-use crate::snapshots::packs::index;
 use crate::snapshots::packs::touch::{Blocks, FileChunk, PackPlace, Touch};
 use crate::store_disk::StoreDisk;
 
@@ -51,7 +50,7 @@ impl<'a> SnapshotDeletion<'a> {
     pub fn step(&mut self) -> Result<bool, StoreError> {
         let namespace = &*self.source.namespace;
         let mut judge = KeptJudge {
-            namespace,
+            source: self.source,
             places: &mut self.places,
             bodies: &mut self.bodies,
         };
@@ -79,7 +78,7 @@ impl<'a> SnapshotDeletion<'a> {
 
 /// Judges the records of kept blocks and of bodies in one deletion.
 struct KeptJudge<'a> {
-    namespace: &'a Namespace,
+    source: &'a KeptSource,
     /// Places in packs that no snapshot sees any more.
     places: &'a mut Vec<(PackPlace, u32)>,
     /// Bodies that no snapshot sees any more.
@@ -96,7 +95,7 @@ impl KeptJudge<'_> {
         let unreadable = || StoreError::unreadable(key);
         let ino = keys::ino_of(key).ok_or_else(unreadable)?;
         let label = keys::snapshot_of(key).ok_or_else(unreadable)?;
-        let Some(value) = self.namespace.get(key)? else {
+        let Some(value) = self.source.namespace.get(key)? else {
             // An entry of the index without its record.
             return Ok(vec![(keys::kept_index(label, key), None)]);
         };
@@ -125,9 +124,9 @@ impl KeptJudge<'_> {
         older: Option<SnapshotId>,
     ) -> Result<Option<Vec<RecordChange>>, StoreError> {
         let seen_by = match older {
-            Some(older) if self.namespace.size_at(older, ino)?.is_some() => {
+            Some(older) if self.source.namespace.size_at(older, ino)?.is_some() => {
                 let hiding = KeyRange::between(keys::body(ino, older), keys::body(ino, label));
-                let is_seen = self.namespace.keys(&hiding)?.is_empty();
+                let is_seen = self.source.namespace.keys(&hiding)?.is_empty();
                 is_seen.then_some(older)
             }
             _ => None,
@@ -169,7 +168,11 @@ impl KeptJudge<'_> {
         if !label.is_local() {
             return Ok(None);
         }
-        index::append(self.namespace, older, chunk, touches).map(Some)
+        self.source
+            .packs
+            .index()
+            .append(older, chunk, touches)
+            .map(Some)
     }
 
     /// The blocks of a chunk that snapshot `older` sees, and for which no older record than that with `label` has the bytes.
@@ -179,9 +182,17 @@ impl KeptJudge<'_> {
         older: SnapshotId,
         label: SnapshotId,
     ) -> Result<Blocks, StoreError> {
-        let size = self.namespace.size_at(older, chunk.ino)?.unwrap_or(0);
+        let size = self
+            .source
+            .namespace
+            .size_at(older, chunk.ino)?
+            .unwrap_or(0);
         let visible = chunk.blocks_before(size);
-        let hidden = index::kept_between(self.namespace, chunk, older, label)?;
+        let hidden = self
+            .source
+            .packs
+            .index()
+            .kept_between(chunk, older, label)?;
         Ok(visible.without(hidden))
     }
 }

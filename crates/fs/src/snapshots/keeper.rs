@@ -27,13 +27,11 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Ino, SnapshotId};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::bodies;
 use super::content_at::KeptSource;
 use super::kept_cache::{KeptCache, Newest};
 use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver};
 use crate::content::freed::Removal;
 use crate::error::StoreError;
-use crate::snapshots::packs::index;
 use crate::snapshots::packs::touch::{Blocks, CHUNK_BLOCKS, CHUNK_BYTES, FileChunk, NewTouch};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -94,9 +92,8 @@ impl BlockKeeper {
         if let Some(kept) = self.cache.kept(newest, chunk) {
             return Ok(kept);
         }
-        let namespace = &*self.kept.namespace;
-        let ids = newest.0..=SnapshotId::LAST;
-        let kept = namespace.without_removals(|| index::kept_since(namespace, chunk, ids))?;
+        let index = self.kept.packs.index();
+        let kept = index.kept_since(chunk, newest.0..=SnapshotId::LAST)?;
         self.cache.add(newest, chunk, kept);
         Ok(kept)
     }
@@ -154,9 +151,7 @@ impl BlockKeeper {
         if is_active(Mutant::TouchedBeforeSync) {
             self.note_kept(newest, &noted);
         }
-        self.kept
-            .packs
-            .keep(&self.kept.namespace, newest.0, touches)?;
+        self.kept.packs.keep(newest.0, touches)?;
         self.note_kept(newest, &noted);
         Ok(())
     }
@@ -191,12 +186,12 @@ impl ByteObserver for BlockKeeper {
     ) -> Result<(), StoreError> {
         // The count first: what is noted for it holds for this list or none.
         let changes = self.kept.snapshots.changes();
-        let Some((newest, record)) = self.kept.snapshots.newest() else {
+        let Some((newest, _)) = self.kept.snapshots.newest() else {
             return Ok(());
         };
         let newest = (newest, changes);
         let ino = change.ino;
-        if ino.get() >= record.inos_below || !changes_bytes(&change.edit) {
+        if ino.get() >= self.kept.snapshots.all_inos_below() || !changes_bytes(&change.edit) {
             return Ok(());
         }
         let blocks_end = self.blocks_end(newest, ino)?;
@@ -220,7 +215,7 @@ impl ByteObserver for BlockKeeper {
     }
 
     fn before_removal(&self, removal: &Removal<'_>) -> Result<Option<String>, StoreError> {
-        bodies::set_aside(&self.kept.namespace, removal)
+        self.kept.bodies.set_aside(removal)
     }
 }
 

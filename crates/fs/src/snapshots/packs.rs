@@ -22,29 +22,37 @@ use lockstep_types::limits::BLOCK_BYTES;
 
 use self::files::{PackFile, PackFiles, offset_of};
 use self::group::{Group, header_bytes};
+use self::index::BlockIndex;
 use self::touch::{NewTouch, PackPlace};
 use self::writer::{GroupWriter, PackDisk};
 use crate::error::StoreError;
+use crate::namespace::keys;
 use crate::namespace::record::{self, RecordChange};
-use crate::namespace::{Namespace, keys};
 use crate::store_disk::StoreDisk;
 
 /// The packs of one store.
 pub struct Packs {
     disk: Arc<StoreDisk>,
+    index: BlockIndex,
     files: PackFiles,
     writer: GroupWriter,
 }
 
 impl Packs {
     /// The packs on a disk.
-    pub fn open(disk: Arc<StoreDisk>) -> Result<Self, StoreError> {
+    pub fn open(disk: Arc<StoreDisk>, index: BlockIndex) -> Result<Self, StoreError> {
         let files = PackFiles::open(Arc::clone(disk.backing()) as Arc<dyn Backing>)?;
         Ok(Self {
             disk,
+            index,
             files,
             writer: GroupWriter::default(),
         })
+    }
+
+    /// The index.
+    pub const fn index(&self) -> &BlockIndex {
+        &self.index
     }
 
     /// Keeps blocks for `label`, the newest snapshot: returns once they are durable, and in the index. The caller lets no other
@@ -52,16 +60,11 @@ impl Packs {
     ///
     /// # Errors
     /// The blocks must not change.
-    pub fn keep(
-        &self,
-        namespace: &Namespace,
-        label: SnapshotId,
-        touches: Vec<NewTouch>,
-    ) -> Result<(), StoreError> {
+    pub fn keep(&self, label: SnapshotId, touches: Vec<NewTouch>) -> Result<(), StoreError> {
         let on = PackDisk {
             disk: &self.disk,
             files: &self.files,
-            namespace,
+            index: &self.index,
         };
         self.writer.keep(on, label, touches)
     }
@@ -79,17 +82,12 @@ impl Packs {
     }
 
     /// Notes the groups behind the last checkpoint, which the index lacks. For the opening of a store, before anything changes.
-    pub fn replay(&self, namespace: &Namespace) -> Result<(), StoreError> {
-        let from: PackPlace = match namespace.get(keys::PACKS)? {
-            Some(place) => {
-                record::decode(&place).ok_or_else(|| StoreError::unreadable(keys::PACKS))?
-            }
-            None => PackPlace { pack: 0, block: 1 },
-        };
+    pub fn replay(&self) -> Result<(), StoreError> {
+        let from = self.index.covers_to()?;
         for (pack, _) in self.files.from(from.pack) {
             let block = if pack == from.pack { from.block } else { 1 };
             if let Some(file) = self.files.get(pack)? {
-                replay_pack(namespace, &file, PackPlace { pack, block })?;
+                replay_pack(&self.index, &file, PackPlace { pack, block })?;
             }
         }
         Ok(())
@@ -116,11 +114,10 @@ impl Packs {
 }
 
 /// Notes the groups of a pack from a place on, up to the first one that is not whole.
-fn replay_pack(namespace: &Namespace, file: &PackFile, from: PackPlace) -> Result<(), StoreError> {
+fn replay_pack(index: &BlockIndex, file: &PackFile, from: PackPlace) -> Result<(), StoreError> {
     let mut at = from;
     while let Some(group) = read_group(file, at)? {
-        let batch = index::note(namespace, file.label, &group.touches)?;
-        namespace.apply(batch)?;
+        index.apply(index.note(file.label, &group.touches)?)?;
         at.block = at.block.saturating_add(group.blocks());
     }
     Ok(())

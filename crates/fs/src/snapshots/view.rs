@@ -8,7 +8,6 @@ use std::sync::Arc;
 use lockstep_types::backing::{BackingFile, BackingStat};
 use lockstep_types::{Errno, Ino, SnapshotId};
 
-use super::bodies;
 use super::content_at::{ContentAt, KeptSource};
 use crate::content::ContentStore;
 use crate::error::{OpError, StoreError};
@@ -61,9 +60,7 @@ impl<'a> SnapshotView<'a> {
         // The present content first: an inode that is freed after that has its body then, which is the same file.
         let present = self.content.open_content_once(ino)?;
         let backing = self.content.disk().backing();
-        let namespace = &*self.source.namespace;
-        let body =
-            namespace.without_removals(|| bodies::body_at(namespace, &**backing, ino, id))?;
+        let body = self.source.bodies.body_at(&**backing, ino, id)?;
         let (last, base) = match body {
             Some(body) => (body.last, Some(body.content)),
             None => (SnapshotId::LAST, present),

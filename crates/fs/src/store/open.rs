@@ -24,10 +24,11 @@ use crate::namespace::Namespace;
 use crate::namespace::last_use::LastUse;
 use crate::namespace::record::Checkpoint;
 use crate::paths::{CONTENT_DIR, FORMAT_FILE, LOG_DIR, TIMES_FILE};
-use crate::snapshots::bodies;
+use crate::snapshots::bodies::Bodies;
 use crate::snapshots::content_at::KeptSource;
 use crate::snapshots::keeper::BlockKeeper;
 use crate::snapshots::packs::Packs;
+use crate::snapshots::packs::index::BlockIndex;
 use crate::store_disk::StoreDisk;
 use crate::sums::SumKeeper;
 use crate::tree::Tree;
@@ -201,7 +202,7 @@ fn open_on(
         content_decides: power_lost || (was_killed && !leftover.torn.is_empty()),
     };
     let recovered = metadata_log::recover(tree, leftover_state)?;
-    bodies::recover(&namespace, &content)?;
+    kept.bodies.recover(&content)?;
     let of_log = (marks.clone(), Arc::clone(&kept.packs));
     let store = Store {
         uuid,
@@ -245,12 +246,14 @@ fn observers(
 
 /// The packs and their index, with the groups that the last checkpoint lacks.
 fn open_kept(disk: &Arc<StoreDisk>, namespace: &Arc<Namespace>) -> Result<KeptSource, StoreError> {
-    let packs = Packs::open(Arc::clone(disk))?;
-    packs.replay(namespace)?;
+    let index = BlockIndex::new(Arc::clone(namespace));
+    let packs = Packs::open(Arc::clone(disk), index)?;
+    packs.replay()?;
     Ok(KeptSource {
         snapshots: Arc::clone(namespace.snapshots()),
         namespace: Arc::clone(namespace),
         packs: Arc::new(packs),
+        bodies: Bodies::new(Arc::clone(namespace)),
     })
 }
 

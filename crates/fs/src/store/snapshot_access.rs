@@ -7,7 +7,7 @@ use lockstep_types::{SnapshotId, Timestamp};
 
 use super::facade::Store;
 use crate::error::StoreError;
-use crate::metadata_log::MetadataLog;
+use crate::metadata_log::{MetadataLog, NewSnapshot};
 use crate::namespace::snapshot_list::{SnapshotKind, SnapshotRecord};
 use crate::namespace::{RecordsAt, keys};
 use crate::snapshots::content_at::KeptSource;
@@ -81,7 +81,7 @@ impl SnapshotAccess<'_> {
     ///
     /// The caller lets no write and no other operation be under way.
     pub fn create(self, id: SnapshotId, record: SnapshotRecord) -> Result<(), StoreError> {
-        self.log.create_snapshot(self.tree, id, record)
+        NewSnapshot { id, record }.take(self.log, self.tree)
     }
 
     /// Gives a snapshot another name, with the next checkpoint durably. Returns whether the snapshot is alive.
@@ -106,7 +106,26 @@ impl SnapshotAccess<'_> {
         kind: SnapshotKind,
         time: Timestamp,
     ) -> Result<SnapshotId, StoreError> {
-        self.log.create_local_snapshot(self.tree, name, kind, time)
+        let Some(id) = self.next_local_id() else {
+            return Err(StoreError::TooManySnapshots);
+        };
+        let record = SnapshotRecord {
+            name,
+            time,
+            kind,
+            inos_below: self.tree.namespace.numbers().below(),
+            is_deleted: false,
+        };
+        self.create(id, record).map(|()| id)
+    }
+
+    /// The id of a new snapshot of this copy, behind its last operation. `None` if this copy has 255 of them since that operation.
+    fn next_local_id(self) -> Option<SnapshotId> {
+        let osn = self.log.applied();
+        let all = self.all();
+        let last = all.keys().rev().find(|id| id.osn == osn);
+        let local = last.map_or(0, |id| id.local).checked_add(1)?;
+        Some(SnapshotId { osn, local })
     }
 
     /// Deletes a snapshot, with everything that only this snapshot sees. Returns whether it was there. No reader sees the snapshot

@@ -1,6 +1,7 @@
 //! Snapshots of a store against deep copies of a model.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_fs::snapshot_list::SnapshotKind;
 use lockstep_fs::store::SnapshotAccess;
@@ -9,7 +10,8 @@ use lockstep_model::Model;
 use lockstep_types::{SnapshotId, Timestamp};
 use proptest::prelude::*;
 
-use crate::harness::World;
+use crate::durability::Client;
+use crate::harness::{Node, World, osn_and_time, read_all, read_view};
 use crate::steps::{Step, step};
 
 /// A step of a test with snapshots.
@@ -126,4 +128,50 @@ proptest! {
         world.delete_all();
         world.compare();
     }
+}
+
+/// Threads change blocks of the same chunks while another one reads what the snapshot sees.
+#[test]
+fn threads_that_change_a_file_leave_a_snapshot_as_it_is() {
+    const BLOCK: u64 = 4096;
+    const BLOCKS: u64 = 64;
+    const THREADS: u64 = 4;
+    let node = Node::new();
+    let (store, mut client) = (&node.store, Client::new());
+    let ino = client.create(&node, "f");
+    let old: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| (at / 7) as u8).collect();
+    client.write(&node, ino, &old);
+    let kind = SnapshotKind::Fallback { is_exact: true };
+    let snapshots = SnapshotAccess::of(store);
+    let id = snapshots.create_local("s".to_owned(), kind, Timestamp::default());
+    let view = snapshots.view(id.unwrap()).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while !is_over.load(Ordering::Acquire) {
+                assert!(read_view(&view, ino) == old);
+            }
+        });
+        let writers: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                scope.spawn(move || {
+                    // Each block has one thread, and each chunk has all of them.
+                    for block in (thread..BLOCKS).step_by(THREADS as usize) {
+                        for round in 0..3 {
+                            let (osn, time) = osn_and_time(10 + round);
+                            let data = [0xf0 + round as u8; 100];
+                            store
+                                .write(ino, block * BLOCK + 50, &data, osn, time)
+                                .unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        writers.into_iter().for_each(|it| it.join().unwrap());
+        is_over.store(true, Ordering::Release);
+        reader.join().unwrap();
+    });
+    assert!(read_view(&view, ino) == old);
+    assert!(read_all(store, ino).get(50) == Some(&0xf2));
 }

@@ -18,10 +18,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::files::{PackFile, PackFiles, offset_of};
 use super::group::Group;
-use super::index;
+use super::index::BlockIndex;
 use super::touch::{NewTouch, PackPlace};
 use crate::error::StoreError;
-use crate::namespace::Namespace;
 use crate::paths::pack_path;
 use crate::store_disk::StoreDisk;
 
@@ -86,7 +85,7 @@ pub struct PackDisk<'a> {
     /// The packs.
     pub files: &'a PackFiles,
     /// The index.
-    pub namespace: &'a Namespace,
+    pub index: &'a BlockIndex,
 }
 
 impl GroupWriter {
@@ -213,8 +212,7 @@ fn write_group<'a>(
         on.disk
             .poison_on_error(synced.map_err(StoreError::disk("sync", path())))?;
     }
-    let batch = index::note(on.namespace, label, &group.touches)?;
-    on.namespace.apply(batch)?;
+    on.index.apply(on.index.note(label, &group.touches)?)?;
     let block = at.block.saturating_add(group.blocks());
     Ok(Tail { block, ..tail })
 }
