@@ -61,6 +61,15 @@ fn describe_disk_error(operation: &str, path: &str, source: &std::io::Error) -> 
     format!("cannot {operation} {path}: {source}")
 }
 
+/// How to give up an adoption.
+const fn give_up(is_emptying: bool) -> &'static str {
+    if is_emptying {
+        "; do not remove this directory, which has files that were moved out of the other one"
+    } else {
+        "; or remove this directory to give up, the other one is whole"
+    }
+}
+
 /// A failure of a store: of its disk, or of its data.
 #[derive(Debug, Error)]
 pub enum StoreError {
@@ -160,6 +169,14 @@ pub enum StoreError {
     NotEmpty {
         /// One of the files found.
         found: String,
+    },
+    /// A directory was being adopted, and not to its end.
+    #[error("the adoption of {source_dir} has not ended: run the same `lockstep adopt` again, it goes on{}", give_up(*.is_emptying))]
+    AdoptionUnfinished {
+        /// The adopted directory, escaped.
+        source_dir: String,
+        /// Files are being moved out of that directory.
+        is_emptying: bool,
     },
     /// Another process has the store open.
     #[error("{path} is in use by another node process; stop that one first")]

@@ -31,8 +31,8 @@ pub use list::{list, write_list};
 pub use lost::Lost;
 pub use manifest::HEADER;
 
+use crate::backing::boot::boot_id;
 use crate::backing::os_backing::OsBacking;
-use crate::boot::boot_id;
 use crate::error::StoreError;
 use crate::store::{Access, MarkTableSizes, OpenOptions, Store};
 use crate::text::{escaped, hex};

@@ -4,13 +4,13 @@
 //!
 //! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; `store_disk`, `sums`,
 //! `under_way` and `namespace`; [`view`] (reading); `content`, `snapshots`, `lost_found`, `delta`, `tree` and `metadata_log` (the state); [`store`]
-//! (the operations); [`export`]. No module uses one further up.
+//! (the operations); [`adopt`] and [`export`]. No module uses one further up.
 
 // Tests have threads of their own.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+pub mod adopt;
 mod backing;
-pub mod boot;
 mod content;
 mod delta;
 pub mod error;
@@ -30,7 +30,7 @@ mod under_way;
 pub mod view;
 
 pub use backing::overlay::Overlay;
-pub use backing::{os_backing, poison, reserve};
+pub use backing::{boot, os_backing, poison, reserve};
 pub use error::{OpError, StoreError};
 pub use namespace::{InoRanges, keys, plan, record, snapshot_list};
 pub use store::Store;

@@ -8,6 +8,10 @@ use lockstep_types::{Generation, Ino, Osn, SnapshotId};
 pub const FORMAT_FILE: &str = "format.json";
 /// The key-value store of the namespace.
 pub const NAMESPACE_FILE: &str = "namespace.redb";
+/// Says that a directory is being adopted, and which. With [`FORMAT_FILE`] beside it, the adoption is complete.
+pub const ADOPTION_FILE: &str = "adoption.json";
+/// The namespace of a directory that is being adopted. Becomes [`NAMESPACE_FILE`].
+pub const ADOPTED_NAMES_FILE: &str = "adopted.redb";
 /// The directory of the intent log.
 pub const LOG_DIR: &str = "log";
 /// The directory of the tables.

@@ -17,12 +17,13 @@
 //! - Once a sync has failed the store is poisoned: it refuses to promise durability ever again. Over a
 //!   [fenced](crate::backing::poison) disk it stays poisoned when it is opened again.
 
+pub(crate) mod adoption;
 #[cfg(test)]
 mod announced;
 mod barrier_access;
 mod capacity;
 mod change_access;
-mod create;
+pub(crate) mod create;
 mod delta_access;
 mod facade;
 mod format;
@@ -49,6 +50,7 @@ pub use crate::namespace::RecordsAt;
 pub use crate::sums::{KeptSum, SumTotals};
 pub use crate::tree::Tree;
 pub use crate::view::{Census, FileTimes, WholeContent};
+pub use adoption::AdoptWay;
 pub use barrier_access::BarrierAccess;
 pub use capacity::Capacity;
 pub use change_access::ChangeAccess;

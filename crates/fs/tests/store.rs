@@ -9,6 +9,10 @@
     clippy::disallowed_methods
 )]
 
+#[path = "store/adopt.rs"]
+mod adopt;
+#[path = "store/adopt_place.rs"]
+mod adopt_place;
 #[path = "store/bad_input.rs"]
 mod bad_input;
 #[path = "store/barriers.rs"]

@@ -14,6 +14,7 @@ mod cache;
 mod failure;
 mod file;
 mod holder;
+mod intake;
 mod place_lock;
 mod reads;
 mod reserved;
@@ -40,6 +41,7 @@ pub use failure::{BackingFailure, errno_of};
 use failure::{failed, refused};
 use file::{OsFile, retry, to_backing};
 pub use holder::{Holder, describe, holders};
+pub use intake::MountPlace;
 use place_lock::PlaceLock;
 use table::OsTable;
 

@@ -357,7 +357,11 @@ const CALLS: [&str; 5] = [
 ];
 
 /// The files of the product that may make such calls, and their objects.
-const CALLERS: [(&str, &str); 16] = [
+const CALLERS: [(&str, &str); 17] = [
+    (
+        "adopt/target.rs",
+        "the content of a store that is not there yet",
+    ),
     ("backing", "below the store"),
     ("content/before_change.rs", "the one place"),
     ("content/freed.rs", "a copy of freed content"),
@@ -378,7 +382,7 @@ const CALLERS: [(&str, &str); 16] = [
     ("lost_found.rs", "a file of the lost+found"),
     ("lost_found/list.rs", "the list of the lost+found"),
     ("lost_found/tests.rs", "tests"),
-    ("packs", "the files of the packs"),
+    ("snapshots/packs", "the files of the packs"),
     ("sums", "the files of the sums"),
 ];
 

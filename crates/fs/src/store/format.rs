@@ -4,6 +4,7 @@ use lockstep_types::DatastoreUuid;
 use lockstep_types::backing::{Backing, replace};
 use serde::{Deserialize, Serialize};
 
+use super::adoption::AdoptionNote;
 use crate::error::StoreError;
 use crate::paths::FORMAT_FILE;
 
@@ -26,6 +27,7 @@ pub(super) fn read_format(backing: &dyn Backing) -> Result<Format, StoreError> {
     let not_a_store = |why: String| StoreError::NotAStore { why };
     let file = match backing.open(FORMAT_FILE) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            AdoptionNote::check_none(backing)?;
             return Err(not_a_store("there is no format.json in it".to_owned()));
         }
         opened => opened.map_err(StoreError::disk("open", FORMAT_FILE))?,
