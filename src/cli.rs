@@ -66,6 +66,7 @@ Exit codes: 0 done or yes, 1 no, 2 could not be done. See `lockstep help COMMAND
 enum Command {
     Init(setup::init::InitArgs),
     CreateStore(setup::create_store::CreateStoreArgs),
+    Adopt(setup::adopt::AdoptArgs),
     Node(operate::node::NodeArgs),
     Health(inspect::health::HealthArgs),
     Hold(operate::hold::HoldArgs),
@@ -105,6 +106,7 @@ pub(crate) fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Init(args) => setup::init::run(args),
         Command::CreateStore(args) => setup::create_store::run(&args),
+        Command::Adopt(args) => setup::adopt::run(&args),
         Command::Node(args) => operate::node::run(&args),
         Command::Health(args) => inspect::health::run(&args),
         Command::Hold(args) => operate::hold::run(&args),

@@ -16,6 +16,7 @@ use lockstep_driver::report::{
     RoleReport, ScrubStatus, ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus,
     StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
+use lockstep_fs::adopt::{NotAdopted, Reason};
 use lockstep_fs::poison::DiskFailure;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
 use lockstepfs::control::NodeStatus;
@@ -261,8 +262,37 @@ fn made() -> Value {
         .output()
         .unwrap();
     // The mount directory may be immutable, and so cannot be removed.
-    let _ = Command::new("chattr").args(["-i", &mount]).output();
+    let _ = run_chattr(&mount);
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The JSON output of `lockstep adopt`.
+fn adopted() -> Value {
+    let root = tempfile::tempdir().unwrap();
+    let path = |part: &str| root.path().join(part).display().to_string();
+    let (dir, mount, store) = (path("etc"), path("mnt"), path("store"));
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        command.args(arguments).output().unwrap()
+    };
+    let init = ["init", "--name", "a", "--unmirrored", "--dir", &dir];
+    let made = run(&[&init[..], &["--mount", &mount, "--store", &store]].concat());
+    assert!(made.status.success(), "{made:?}");
+    // The mount directory may be immutable, and so cannot be removed.
+    let _ = run_chattr(&mount);
+    let config = path("etc/node.toml");
+    let output = run(&["adopt", "--json", &mount, "--config", &config]);
+    let mut report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let not_adopted = NotAdopted {
+        name: String::new(),
+        why: Reason::Came,
+    };
+    report["not_adopted"] = serde_json::json!([not_adopted]);
+    report
+}
+
+fn run_chattr(mount: &str) -> std::io::Result<std::process::Output> {
+    Command::new("chattr").args(["-i", mount]).output()
 }
 
 /// The keys of each section of the page. `tests/cli_witness.rs` checks the sections about the witness.
@@ -283,6 +313,7 @@ fn every_key_is_described_and_no_other() {
         serde_json::json!({ "readers": [reader()] }),
         serde_json::to_value(change_of_role()).unwrap(),
         made(),
+        adopted(),
         serde_json::to_value(cleared()).unwrap(),
     ];
     let described = described();

@@ -1,5 +1,6 @@
 //! The commands that set a node up.
 
+pub(super) mod adopt;
 pub(super) mod create_store;
 pub(super) mod init;
 pub(super) mod init_ask_witness;

@@ -58,6 +58,7 @@ pub use durable::tables::TableError;
 pub use host::alarm::GateAlarm;
 pub use host::{Alarm, Gate, Host, Job, OsHost, RoomLimits, SpillLimits};
 pub use host::{memory, threads};
+pub use open::adopt::{AdoptRequest, AdoptionError, adopt_on_this_machine};
 pub use open::clear_poison::{ClearError, Cleared, Repair, clear_poison};
 pub use open::{Place, Prepared, make_store, make_store_on_this_machine, prepare};
 pub use ops::spill::SpillLoad;

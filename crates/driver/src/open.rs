@@ -4,6 +4,7 @@
 //! `role.json`: a copy that lost data with the machine is marked out of sync, durably, before anything else acts on
 //! the copy (rule P12).
 
+pub(crate) mod adopt;
 pub(crate) mod clear_poison;
 
 use std::os::unix::fs::DirBuilderExt;
@@ -550,32 +551,37 @@ struct Parts {
 
 /// Opens the store's directory for this process alone. A missing directory is made.
 fn open_backing(directory: &Path) -> Result<Arc<dyn Backing>, DatastoreError> {
-    let path = || directory.display().to_string();
-    let io = |source| DatastoreError::Io {
-        path: path(),
-        source,
-    };
+    Ok(open_directory(directory)?)
+}
+
+/// [`open_backing`], as the directory that it is.
+fn open_directory(directory: &Path) -> Result<Arc<OsBacking>, DatastoreError> {
     let mut private = std::fs::DirBuilder::new();
     private.recursive(true).mode(0o700);
-    private.create(directory).map_err(io)?;
-    open_existing(directory)
+    private.create(directory).map_err(unusable(directory))?;
+    open_locked(directory)
 }
 
 /// Opens an existing store's directory for this process alone.
 pub(crate) fn open_existing(directory: &Path) -> Result<Arc<dyn Backing>, DatastoreError> {
-    let path = || directory.display().to_string();
-    let io = |source| DatastoreError::Io {
-        path: path(),
-        source,
-    };
-    let backing = OsBacking::open(directory).map_err(io)?;
+    Ok(open_locked(directory)?)
+}
+
+fn open_locked(directory: &Path) -> Result<Arc<OsBacking>, DatastoreError> {
+    let backing = OsBacking::open(directory).map_err(unusable(directory))?;
     match backing.lock() {
         Ok(()) => Ok(Arc::new(backing)),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-            Err(DatastoreError::InUse { path: path() })
+            let path = directory.display().to_string();
+            Err(DatastoreError::InUse { path })
         }
-        Err(error) => Err(io(error)),
+        Err(error) => Err(unusable(directory)(error)),
     }
+}
+
+fn unusable(directory: &Path) -> impl FnOnce(std::io::Error) -> DatastoreError {
+    let path = directory.display().to_string();
+    |source| DatastoreError::Io { path, source }
 }
 
 #[cfg(test)]
