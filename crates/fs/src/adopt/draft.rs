@@ -15,8 +15,8 @@ use crate::error::StoreError;
 use crate::kv::KvError;
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::{RedbKv, RedbOptions};
-use crate::namespace::RecordChange;
 use crate::namespace::keys::{self, KeyRange};
+use crate::namespace::record::RecordChange;
 use crate::namespace::record::{self, Body, Checkpoint, EntryRecord, Inode, NamedEntry};
 use crate::paths::ADOPTED_NAMES_FILE;
 

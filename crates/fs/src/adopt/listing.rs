@@ -19,8 +19,8 @@ use super::progress::{AdoptionProgress, CountedWatcher, Phase};
 use super::source::{self, SourceInode};
 use super::target::AdoptTarget;
 use crate::backing::os_backing::MountPlace;
-use crate::namespace::RecordChange;
 use crate::namespace::keys;
+use crate::namespace::record::RecordChange;
 use crate::namespace::record::{self, Body, Inode};
 use crate::store::adoption::AdoptionTotals;
 

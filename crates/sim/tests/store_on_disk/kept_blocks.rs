@@ -78,7 +78,8 @@ impl Script {
         self.store
             .write(self.inos[name], offset, data, number, time)?;
         let file = self.files.get_mut(name).unwrap();
-        let (from, to) = (offset as usize, offset as usize + data.len());
+        let from = index(offset);
+        let to = from + data.len();
         file.resize(file.len().max(to), 0);
         file[from..to].copy_from_slice(data);
         Ok(())
@@ -90,7 +91,7 @@ impl Script {
             size,
             drop_set_id: false,
         })?;
-        self.files.get_mut(name).unwrap().resize(size as usize, 0);
+        self.files.get_mut(name).unwrap().resize(index(size), 0);
         Ok(())
     }
 
@@ -102,7 +103,7 @@ impl Script {
             mode: AllocateMode::PunchHole,
         })?;
         let file = self.files.get_mut(name).unwrap();
-        file[offset as usize..(offset + length) as usize].fill(0);
+        file[index(offset)..index(offset + length)].fill(0);
         Ok(())
     }
 
@@ -138,7 +139,9 @@ impl Script {
 
     /// Every kind of change around three snapshots, of which the second and the first are deleted.
     fn run(&mut self) -> Result<(), OpError> {
-        let pattern: Vec<u8> = (0..40 * BLOCK).map(|at| (at / 100) as u8 | 1).collect();
+        let pattern: Vec<u8> = (0..40 * index(BLOCK))
+            .map(|at| (at / 100).to_le_bytes()[0] | 1)
+            .collect();
         for name in [b"large", b"other"] {
             self.create(name)?;
             self.write(name, 0, &pattern)?;
@@ -159,7 +162,7 @@ impl Script {
         self.write(b"young", 4000, &[0xf5; 5000])?;
         self.remove(b"other")?;
         let third = self.take()?;
-        self.write(b"large", 0, &vec![0xf6; 20 * BLOCK as usize])?;
+        self.write(b"large", 0, &vec![0xf6; 20 * index(BLOCK)])?;
         self.remove(b"young")?;
         self.delete(second)?;
         self.write(b"large", 30 * BLOCK, &[0xf7; 8192])?;
@@ -168,6 +171,10 @@ impl Script {
         self.delete(third)?;
         Ok(())
     }
+}
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).unwrap()
 }
 
 /// The content of a file as a view shows it.
