@@ -27,13 +27,13 @@ use lockstep_types::{
 
 use self::measured::{median, stamp};
 
-const ROUNDS: usize = 9;
+const ROUNDS: u8 = 9;
 const FILE_BYTES: u64 = 256 << 20;
 const CHUNK_BYTES: u64 = 64 << 10;
 const WRITE_BYTES: usize = 8 << 10;
 const THREADS: u64 = 8;
 /// Chunks that one round changes.
-const CHUNKS: u64 = 2_000;
+const CHUNKS: u32 = 2_000;
 const SNAPSHOTS: usize = 1_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -150,19 +150,22 @@ impl Site {
 
     /// Overwrites one place in each of some chunks, in an order that depends on the round. Returns writes a second, and the median
     /// time of one in µs.
-    fn overwrite(&self, round: usize) -> Result<(f64, f64), Box<dyn Error>> {
+    fn overwrite(&self, round: u8) -> Result<(f64, f64), Box<dyn Error>> {
         let chunks = FILE_BYTES / CHUNK_BYTES;
         // A step without a common divisor visits each chunk once.
-        let place = |number: u64| (number * 1_237 + round as u64) % chunks * CHUNK_BYTES + 16_384;
+        let place =
+            |number: u64| (number * 1_237 + u64::from(round)) % chunks * CHUNK_BYTES + 16_384;
+        let byte = round.wrapping_add(2);
         let begin = Instant::now();
         let times = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS)
                 .map(|thread| {
                     scope.spawn(move || {
                         let mut times = Vec::new();
-                        for number in (thread..CHUNKS).step_by(THREADS as usize) {
+                        let all = 0..u64::from(CHUNKS);
+                        for number in all.filter(|number| number % THREADS == thread) {
                             let begin = Instant::now();
-                            self.write(place(number), round as u8 + 2)?;
+                            self.write(place(number), byte)?;
                             times.push(begin.elapsed().as_secs_f64() * 1e6);
                         }
                         Ok::<_, lockstep_fs::OpError>(times)
@@ -175,7 +178,7 @@ impl Site {
             }
             Ok::<_, Box<dyn Error>>(times)
         })?;
-        let rate = CHUNKS as f64 / begin.elapsed().as_secs_f64();
+        let rate = f64::from(CHUNKS) / begin.elapsed().as_secs_f64();
         Ok((rate, median(times)))
     }
 

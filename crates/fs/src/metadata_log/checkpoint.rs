@@ -36,7 +36,7 @@ type FoldedFile = (Arc<OpenFile>, Option<u64>);
 pub struct NewSnapshot {
     /// Which snapshot.
     pub id: SnapshotId,
-    /// What the store notes of it.
+    /// Its record.
     pub record: SnapshotRecord,
 }
 

@@ -31,7 +31,7 @@ pub enum SnapshotKind {
     Lost(Generation),
 }
 
-/// What a store notes of a snapshot.
+/// The record of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotRecord {
     /// The name, unique among the snapshots of a store that are alive.

@@ -23,7 +23,7 @@ use crate::snapshots::packs::touch::{Blocks, CHUNK_BLOCKS, CHUNK_BYTES, FileChun
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// What a file as of a snapshot is read from.
+/// The places from which a file as of a snapshot is read.
 #[derive(Clone)]
 pub struct KeptSource {
     /// The snapshots of the store.

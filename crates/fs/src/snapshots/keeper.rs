@@ -184,7 +184,7 @@ impl ByteObserver for BlockKeeper {
         change: &ByteChange<'_>,
         old: &dyn BackingFile,
     ) -> Result<(), StoreError> {
-        // The count first: what is noted for it holds for this list or none.
+        // The count first: notes for it hold for this list or for none.
         let changes = self.kept.snapshots.changes();
         let Some((newest, _)) = self.kept.snapshots.newest() else {
             return Ok(());

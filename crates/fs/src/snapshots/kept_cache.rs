@@ -1,4 +1,4 @@
-//! What a store knows, in memory, of the blocks that are kept already: so a write asks the index once for each chunk.
+//! The blocks that are kept already, as far as the memory of a store has them: so a write asks the index once for each chunk.
 //!
 //! Invariant: a block is noted as kept after it was durable in a pack. A note holds for one newest snapshot, and is forgotten with the
 //! next one. Forgetting is always allowed: the index has everything.

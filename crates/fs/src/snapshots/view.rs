@@ -45,7 +45,7 @@ impl<'a> SnapshotView<'a> {
         self.records.id()
     }
 
-    /// What the store notes of the snapshot.
+    /// The record of the snapshot.
     pub fn snapshot(&self) -> &SnapshotRecord {
         self.records.snapshot()
     }

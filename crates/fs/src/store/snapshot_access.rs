@@ -48,7 +48,7 @@ impl<'a> SnapshotAccess<'a> {
             .collect()
     }
 
-    /// What the store notes of a snapshot; `None` if the snapshot is not alive.
+    /// The record of a snapshot; `None` if the snapshot is not alive.
     pub fn get(self, id: SnapshotId) -> Option<Arc<SnapshotRecord>> {
         self.source.snapshots.get(id)
     }

@@ -114,7 +114,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Each snapshot shows the moment at which it was made, whatever happens after it: changes, restarts, kills, and other snapshots that
+    /// Each snapshot shows the moment at which it was made, over everything that happens later: changes, restarts, kills, and other snapshots that
     /// come and go.
     #[test]
     fn a_snapshot_shows_its_moment(steps in prop::collection::vec(past_step(8), 1..40)) {
@@ -139,7 +139,9 @@ fn threads_that_change_a_file_leave_a_snapshot_as_it_is() {
     let node = Node::new();
     let (store, mut client) = (&node.store, Client::new());
     let ino = client.create(&node, "f");
-    let old: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| (at / 7) as u8).collect();
+    let old: Vec<u8> = (0..BLOCKS * BLOCK)
+        .map(|at| (at / 7).to_le_bytes()[0])
+        .collect();
     client.write(&node, ino, &old);
     let kind = SnapshotKind::Fallback { is_exact: true };
     let snapshots = SnapshotAccess::of(store);
@@ -156,10 +158,10 @@ fn threads_that_change_a_file_leave_a_snapshot_as_it_is() {
             .map(|thread| {
                 scope.spawn(move || {
                     // Each block has one thread, and each chunk has all of them.
-                    for block in (thread..BLOCKS).step_by(THREADS as usize) {
-                        for round in 0..3 {
-                            let (osn, time) = osn_and_time(10 + round);
-                            let data = [0xf0 + round as u8; 100];
+                    for block in (0..BLOCKS).filter(|block| block % THREADS == thread) {
+                        for round in 0..3_u8 {
+                            let (osn, time) = osn_and_time(10 + u64::from(round));
+                            let data = [0xf0 + round; 100];
                             store
                                 .write(ino, block * BLOCK + 50, &data, osn, time)
                                 .unwrap();
@@ -168,7 +170,9 @@ fn threads_that_change_a_file_leave_a_snapshot_as_it_is() {
                 })
             })
             .collect();
-        writers.into_iter().for_each(|it| it.join().unwrap());
+        for writer in writers {
+            writer.join().unwrap();
+        }
         is_over.store(true, Ordering::Release);
         reader.join().unwrap();
     });

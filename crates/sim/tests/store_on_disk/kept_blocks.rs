@@ -22,7 +22,7 @@ const SURVIVORS: [Survivors; 3] = [
 /// The names and contents that a snapshot has to show.
 type Files = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What is known of the snapshots of a store at some moment.
+/// The snapshots of a store at some moment.
 #[derive(Clone, Default)]
 struct Expected {
     made: BTreeMap<SnapshotId, Files>,
@@ -196,7 +196,7 @@ fn show(view: &dyn StoreView) -> Files {
     files
 }
 
-/// What is wrong with the snapshots on a disk after a stop; `None` if nothing is.
+/// The first fault of the snapshots on a disk after a stop.
 fn fault(disk: &Disk, boot: u8, expected: &Expected) -> Option<String> {
     let store = open(disk, boot).unwrap().store;
     for (id, files) in &expected.made {
@@ -206,7 +206,7 @@ fn fault(disk: &Disk, boot: u8, expected: &Expected) -> Option<String> {
             _ => {}
         }
     }
-    // What is left of a deletion goes, and the snapshots stay.
+    // The rest of a deletion goes, and the snapshots stay.
     SnapshotAccess::of(&store).resume_deletions().unwrap();
     let views = expected.made.iter().filter_map(|(id, files)| {
         let view = SnapshotAccess::of(&store).view(*id)?;

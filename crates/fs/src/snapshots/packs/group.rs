@@ -17,7 +17,7 @@ const GROUP_MAGIC: [u8; 8] = *b"lspackG1";
 /// Magic, length of the body, hash.
 const PREFIX_BYTES: usize = 8 + 8 + 16;
 
-/// What the sums and hashes of one pack have in common.
+/// The salt of one pack, which all its sums and hashes depend on.
 pub struct PackKey {
     salt: [u8; 16],
     sums: SumKey,

@@ -77,7 +77,7 @@ pub struct GroupWriter {
     ended: Condvar,
 }
 
-/// What a group is written to.
+/// The parts of a store that a group is written to.
 #[derive(Clone, Copy)]
 pub struct PackDisk<'a> {
     /// The disk, which a failed sync poisons.
