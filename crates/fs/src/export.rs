@@ -11,6 +11,7 @@ mod list;
 mod lost;
 mod manifest;
 mod place;
+mod source;
 mod tree_walk;
 mod unfinished;
 
@@ -19,22 +20,16 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
 
 use blake3::Hasher;
-use lockstep_intentlog::LogOptions;
-use lockstep_types::backing::Backing;
 use lockstep_types::{Attr, Ino, NodeKind};
 
 pub use error::ExportError;
 pub use list::{list, write_list};
 pub use lost::Lost;
 pub use manifest::HEADER;
+pub use source::ExportSource;
 
-use crate::backing::boot::boot_id;
-use crate::backing::os_backing::OsBacking;
-use crate::error::StoreError;
-use crate::store::{Access, MarkTableSizes, OpenOptions, Store};
 use crate::text::{escaped, hex};
 use crate::view::StoreView;
 use content_reader::{ContentPiece, ContentReader, PIECE_BYTES};
@@ -60,9 +55,11 @@ pub struct ExportSummary {
     pub lost: u64,
     /// Losses that are missing names: of files, directories or special files.
     pub missing: u64,
+    /// A resync had begun to change the copy, and had not ended: its files are of different moments.
+    pub is_mixed: bool,
 }
 
-/// Writes the store in `store_dir` out to `dest`, which must be missing or an empty directory, and a list of all names
+/// Writes a store out to `dest`, as it is or as one of its snapshots sees it; `dest` must be missing or an empty directory. Writes a list of all names
 /// to `manifest` (see [`HEADER`]), which must not exist. Until they are complete, both have names that end with
 /// `.partial`. An existing `dest` is filled in place.
 ///
@@ -71,46 +68,29 @@ pub struct ExportSummary {
 /// left out. Reserved space is not kept: a copy takes the space of its data. If the destination cannot hold a name, a
 /// file of that size or an attribute, the loss is reported to `report` and to the manifest, and the export goes on. The
 /// export stops if the destination fails or is full.
-pub fn export(
-    store_dir: &Path,
+pub fn export<'a>(
+    source: impl Into<ExportSource<'a>>,
     dest: &Path,
     manifest: Option<&Path>,
     report: &mut dyn FnMut(&Lost),
 ) -> Result<ExportSummary, ExportError> {
-    let store = open_store(store_dir)?;
+    let source = source.into();
+    let opened = source.open()?;
     let list = manifest.map(Unfinished::file).transpose()?;
     let tree = Unfinished::directory(dest)?;
-    let root = prepare(store_dir, &tree.path).map_err(|error| error.about(dest))?;
+    let root = prepare(source.store, &tree.path).map_err(|error| error.about(dest))?;
     let manifest = list.as_ref().map(|list| Manifest::create(&list.path));
     let manifest = manifest.transpose().inspect_err(|_| tree.forget())?;
-    let view = store.tree();
-    let mut export = Export::new(&view, root, manifest, report)?;
+    let view = opened.view();
+    let mut export = Export::new(&*view, root, manifest, report)?;
     let summary = export.tree().and_then(|()| export.finish(&tree.path));
     let summary = summary.map_err(|error| tree.incomplete(error))?;
     list.map_or(Ok(()), Unfinished::finish)?;
     tree.finish()?;
-    Ok(summary)
-}
-
-fn open_store(dir: &Path) -> Result<Store, ExportError> {
-    let disk = |source| ExportError::store(dir)(StoreError::disk("open", ".")(source));
-    let backing = OsBacking::open(dir).map_err(disk)?;
-    backing
-        .lock_for_reading()
-        .map_err(|error| match error.kind() {
-            std::io::ErrorKind::WouldBlock => ExportError::InUse { path: dir.into() },
-            _ => ExportError::store(dir)(StoreError::disk("lock", ".")(error)),
-        })?;
-    let backing: Arc<dyn Backing> = Arc::new(backing);
-    let options = OpenOptions {
-        datastore: None,
-        boot: boot_id(),
-        access: Access::Read,
-        log: LogOptions::default(),
-        marks: MarkTableSizes::default(),
-    };
-    let opened = Store::open(backing, &options).map_err(ExportError::store(dir))?;
-    Ok(opened.store)
+    Ok(ExportSummary {
+        is_mixed: opened.is_mixed(),
+        ..summary
+    })
 }
 
 /// Makes the destination if it is missing.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use lockstep_fs::export::{ExportSummary, Lost, export, write_list};
+use lockstep_fs::export::{ExportSource, ExportSummary, Lost, export, write_list};
 
 use super::caveats::warn_of_caveats;
 use crate::cli::arguments::{ConfigArgs, absolute, find_datastore};
@@ -32,6 +32,10 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     config: ConfigArgs,
 
+    /// Write the state that this snapshot shows: `fallback` is the whole copy from before a resync that has not ended
+    #[arg(long, value_name = "SNAPSHOT")]
+    at: Option<String>,
+
     /// Write one line per name: path, inode, type, mode, owner, size, times, links, hash. The file
     /// must not exist; it is called FILE.partial until it is complete
     #[arg(long, value_name = "FILE")]
@@ -43,11 +47,16 @@ Examples:
   lockstep export data /mnt/rescue/data
   lockstep export data /tmp/data --manifest /tmp/data.manifest
   lockstep export data --manifest /tmp/data.manifest     for `lockstep verify --offline`
+  lockstep export data /mnt/rescue/data --at fallback    the whole copy from before a resync
 
 A copy that may be incomplete (on a secondary that was not in sync, or on a failed disk) is
 exported too, with a warning.
 
 Exit codes: 0 exported, 1 exported without the reported losses, 2 could not export.";
+
+const MIXED: &str = "\
+WARNING: a resync had begun to change this copy, and had not ended: its files are of different moments
+  cure: export the whole copy from before that resync, with --at fallback";
 
 /// Most losses that are printed; the manifest lists all.
 const PRINTED_LOSSES_MAX: u64 = 20;
@@ -55,17 +64,21 @@ const PRINTED_LOSSES_MAX: u64 = 20;
 pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     let config = args.config.load()?;
     let datastore = find_datastore(&config, &args.name)?;
+    let source = ExportSource {
+        store: &datastore.store,
+        at: args.at.as_deref(),
+    };
     let outcome = match (&args.dest, &args.manifest) {
-        (Some(dest), manifest) => copy(&datastore.store, dest, manifest.as_deref()),
-        (None, Some(manifest)) => write_manifest(&datastore.store, manifest),
+        (Some(dest), manifest) => copy(source, dest, manifest.as_deref()),
+        (None, Some(manifest)) => write_manifest(source, manifest),
         (None, None) => bail!("name a directory, or a file after --manifest"),
     }?;
     warn_of_caveats(None, &datastore.store, datastore.role);
     Ok(outcome)
 }
 
-fn write_manifest(store: &Path, manifest: &Path) -> Result<ExitCode> {
-    let names = write_list(store, manifest)?;
+fn write_manifest(source: ExportSource<'_>, manifest: &Path) -> Result<ExitCode> {
+    let names = write_list(source, manifest)?;
     say(&format!(
         "listed {} names in {}\n",
         count(names),
@@ -74,7 +87,7 @@ fn write_manifest(store: &Path, manifest: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn copy(store: &Path, dest: &Path, manifest: Option<&Path>) -> Result<ExitCode> {
+fn copy(source: ExportSource<'_>, dest: &Path, manifest: Option<&Path>) -> Result<ExitCode> {
     let dest = absolute(dest)?;
     let mut losses = 0;
     let mut report = |lost: &Lost| {
@@ -86,13 +99,16 @@ fn copy(store: &Path, dest: &Path, manifest: Option<&Path>) -> Result<ExitCode> 
             ));
         }
     };
-    let summary = export(store, &dest, manifest, &mut report)?;
+    let summary = export(source, &dest, manifest, &mut report)?;
     say(&format!(
         "exported {} names, {} of content to {}\n",
         count(summary.names),
         bytes(summary.bytes),
         dest.display()
     ))?;
+    if summary.is_mixed {
+        warn(MIXED);
+    }
     Ok(outcome(&summary, manifest.is_some()))
 }
 

@@ -16,6 +16,16 @@ pub enum ExportError {
         /// The store's directory.
         path: PathBuf,
     },
+    /// The store has no snapshot of this name.
+    #[error("the store {} has no snapshot {name}{}", path.display(), known(others))]
+    NoSnapshot {
+        /// The store's directory.
+        path: PathBuf,
+        /// The name.
+        name: String,
+        /// The names that there are.
+        others: Vec<String>,
+    },
     /// The store cannot be read.
     #[error("cannot read the store {}: {source}", path.display())]
     Store {
@@ -74,6 +84,15 @@ pub enum ExportError {
         /// The error of the operating system.
         source: io::Error,
     },
+}
+
+/// The names of snapshots, behind the words that there is none of a name.
+fn known(names: &[String]) -> String {
+    if names.is_empty() {
+        ", and no other one".to_owned()
+    } else {
+        format!(": it has {}", names.join(", "))
+    }
 }
 
 impl ExportError {

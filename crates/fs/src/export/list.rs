@@ -9,30 +9,33 @@ use lockstep_types::NodeKind;
 use super::content_reader::PIECE_BYTES;
 use super::error::ExportError;
 use super::manifest::{Manifest, ManifestLine, no_content};
-use super::open_store;
+use super::source::ExportSource;
 use super::tree_walk::{NamedInode, TreeWalk, WalkStep};
 use super::unfinished::Unfinished;
-use crate::store::Store;
 use crate::text::{escaped, hex};
+use crate::view::StoreView;
 
-/// Calls `visit` with the lines of the manifest of the store in `store_dir`, without the header and without line ends. Ends early when
+/// Calls `visit` with the lines of the manifest of a store, without the header and without line ends. Ends early when
 /// `visit` says so. The store is only read, and no node may have it open.
-pub fn list(
-    store_dir: &Path,
+pub fn list<'a>(
+    source: impl Into<ExportSource<'a>>,
     visit: &mut dyn FnMut(String) -> ControlFlow<()>,
 ) -> Result<(), ExportError> {
-    let store = open_store(store_dir)?;
-    visit_lines(&store, &mut |line| Ok(visit(line.to_string())))
+    let opened = source.into().open()?;
+    visit_lines(&*opened.view(), &mut |line| Ok(visit(line.to_string())))
 }
 
-/// Writes the manifest of the store in `store_dir` to a file, which must not exist. It is called FILE.partial until it is complete.
+/// Writes the manifest of a store to a file, which must not exist. It is called FILE.partial until it is complete.
 /// Returns the number of names, with the root.
-pub fn write_list(store_dir: &Path, file: &Path) -> Result<u64, ExportError> {
-    let store = open_store(store_dir)?;
+pub fn write_list<'a>(
+    source: impl Into<ExportSource<'a>>,
+    file: &Path,
+) -> Result<u64, ExportError> {
+    let opened = source.into().open()?;
     let unfinished = Unfinished::file(file)?;
     let mut manifest = Manifest::create(&unfinished.path)?;
     let mut names = 0;
-    let listed = visit_lines(&store, &mut |line| {
+    let listed = visit_lines(&*opened.view(), &mut |line| {
         names += 1;
         manifest.line(line)?;
         Ok(ControlFlow::Continue(()))
@@ -44,11 +47,10 @@ pub fn write_list(store_dir: &Path, file: &Path) -> Result<u64, ExportError> {
 }
 
 fn visit_lines(
-    store: &Store,
+    view: &dyn StoreView,
     visit: &mut dyn FnMut(&ManifestLine<'_>) -> Result<ControlFlow<()>, ExportError>,
 ) -> Result<(), ExportError> {
-    let view = store.tree();
-    let mut walk = TreeWalk::new(&view);
+    let mut walk = TreeWalk::new(view);
     let mut buffer = vec![0; PIECE_BYTES];
     while let Some(step) = walk.next()? {
         let WalkStep::Name(inode) = step else {
