@@ -13,12 +13,12 @@
 mod busy;
 #[path = "failover/departure.rs"]
 mod departure;
+#[path = "failover/fallback.rs"]
+mod fallback;
 #[path = "failover/flags.rs"]
 mod flags;
 #[path = "failover/late.rs"]
 mod late;
-#[path = "failover/lost_found.rs"]
-mod lost_found;
 #[path = "failover/mappings.rs"]
 mod mappings;
 #[path = "failover/middle.rs"]
@@ -379,14 +379,14 @@ fn two_nodes_that_both_served_alone_wait_for_a_demotion() {
 #[test]
 fn an_operator_finds_what_a_demoted_node_had_alone() {
     if let Some(mut pair) = start(IMPATIENT) {
-        lost_found::is_kept(&mut pair);
+        fallback::is_kept_of_a_deposed_node(&mut pair);
     }
 }
 
 #[test]
-fn a_kill_in_the_middle_of_the_resync_loses_nothing_that_was_set_aside() {
-    if let Some(mut pair) = start(IMPATIENT) {
-        lost_found::survives_kills(&mut pair);
+fn an_operator_serves_the_whole_copy_from_before_a_resync() {
+    if let Some(mut pair) = start(fallback::SLOW_RESYNC) {
+        fallback::is_served_by_force(&mut pair);
     }
 }
 

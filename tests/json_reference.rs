@@ -12,9 +12,10 @@ use lockstep_driver::Cleared;
 use lockstep_driver::report::{
     AddressDeparture, BlocksDifference, ChangeEntry, ChangeReaderStatus, ChangedRange, ChangesHead,
     ClusterStatus, CopyStatus, DatastoreStatus, Difference, DiskStallStatus, FailoverTimesStatus,
-    LostFoundStatus, PeerStatus, PoisonStatus, ProvedStatus, ResyncPhase, ResyncStatus, ResyncWait,
-    RoleReport, ScrubStatus, ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus,
-    StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
+    OwnSnapshotStatus, PeerStatus, PoisonStatus, ProvedStatus, ResyncPhase, ResyncStatus,
+    ResyncWait, RoleReport, ScrubStatus, ServiceStatus, SettingsStatus, SlowOperationStatus,
+    SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus,
+    WorkStatus,
 };
 use lockstep_fs::adopt::{NotAdopted, Reason};
 use lockstep_fs::poison::DiskFailure;
@@ -52,6 +53,11 @@ fn copy() -> CopyStatus {
             ..ScrubStatus::default()
         }),
         readers: vec![reader()],
+        mixed: false,
+        own_snapshots: vec![OwnSnapshotStatus {
+            lost_generation: Some(1),
+            ..OwnSnapshotStatus::default()
+        }],
     }
 }
 
@@ -184,12 +190,6 @@ fn status() -> NodeStatus {
             only_touched: false,
             sent_again: 0,
         }),
-        lost_found: vec![LostFoundStatus {
-            generation: 1,
-            files: 0,
-            bytes: 0,
-            path: String::new(),
-        }],
     };
     NodeStatus {
         node: String::new(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lockstep_driver::report::{
     AddressDeparture, BlocksDifference, ChangeEntry, ChangeReaderStatus, ChangedRange, ChangesHead,
     ChangesPart, ChangesQuestion, ClusterStatus, CommandFailure, CopyStatus, DatastoreStatus,
-    Difference, DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PeerStatus, PoisonStatus,
+    Difference, DiskStallStatus, FailoverTimesStatus, OwnSnapshotStatus, PeerStatus, PoisonStatus,
     ProvedStatus, ReaderCommand, ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus,
     ServiceStatus, SettingsStatus, SlowOperationStatus, SpaceStatus, StrayStatus, SyncStatus,
     TimesStatus, VerifiedStatus, VerifyMode, VerifyProgress, VerifyReport, WitnessStatus,
@@ -65,6 +65,14 @@ fn copy_in_sync() -> CopyStatus {
             unproved_blocks: 1,
         }),
         readers: vec![fake_reader()],
+        mixed: true,
+        own_snapshots: vec![OwnSnapshotStatus {
+            name: "lost-3".to_owned(),
+            time: "2025-11-20T02:13:04Z".to_owned(),
+            osn: "3.17".to_owned(),
+            exact: true,
+            lost_generation: Some(3),
+        }],
     }
 }
 
@@ -185,12 +193,6 @@ fn fake_status() -> NodeStatus {
             more: true,
         }),
         verified: Some(fake_verified()),
-        lost_found: vec![LostFoundStatus {
-            generation: 1,
-            files: 2,
-            bytes: 4096,
-            path: "/var/lib/a/.lockstep/lost+found/1".to_owned(),
-        }],
     };
     let single = DatastoreStatus {
         sync: SyncStatus {
@@ -206,7 +208,6 @@ fn fake_status() -> NodeStatus {
         resync: None,
         stray: None,
         verified: None,
-        lost_found: Vec::new(),
         ..mirrored.clone()
     };
     NodeStatus {

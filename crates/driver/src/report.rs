@@ -5,6 +5,7 @@ mod cluster;
 pub(crate) mod comparison;
 mod copy;
 mod fitness;
+mod own_snapshots;
 
 use std::num::NonZeroU64;
 
@@ -21,6 +22,7 @@ pub use changes::{
 pub use cluster::ClusterStatus;
 pub use copy::{CopyStatus, ProvedStatus, ScrubStatus};
 pub use lockstep_types::{ResyncPhase, ResyncStatus, ResyncWait};
+pub use own_snapshots::OwnSnapshotStatus;
 
 /// Settings of a datastore, and its place on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -229,9 +231,6 @@ pub struct DatastoreStatus {
     /// Result of the last comparison of both nodes since the start of the node; on the primary. A later resync makes
     /// the result void, but differences stay until everything is compared.
     pub verified: Option<VerifiedStatus>,
-    /// The data that this node had alone when it lost its role, and that a resync has set aside; one entry for each generation.
-    #[serde(default)]
-    pub lost_found: Vec<LostFoundStatus>,
 }
 
 impl DatastoreStatus {
@@ -295,22 +294,8 @@ impl DatastoreStatus {
             resync: None,
             stray: None,
             verified: None,
-            lost_found: Vec::new(),
         }
     }
-}
-
-/// The part that was set aside of the changes that a deposed node had alone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LostFoundStatus {
-    /// The generation in which the node had the role that it lost.
-    pub generation: u64,
-    /// Number of files with kept bytes.
-    pub files: u64,
-    /// Spilled bytes.
-    pub bytes: u64,
-    /// The directory, with the list.
-    pub path: String,
 }
 
 /// Files in a mount directory that are no part of the datastore.

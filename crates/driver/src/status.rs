@@ -4,10 +4,12 @@ pub(crate) mod usage;
 
 use std::time::Duration;
 
-use lockstep_fs::paths::lost_found_dir;
+use lockstep_fs::poison::utc;
+use lockstep_fs::snapshot_list::SnapshotKind;
+use lockstep_fs::store::{FallbackAccess, SnapshotAccess};
 use lockstep_repl::state::{ServiceMode, State};
 use lockstep_types::time::millis;
-use lockstep_types::{Ino, Osn};
+use lockstep_types::{Generation, Ino, Osn};
 
 use crate::client::Standing;
 use crate::durable::role_file::RoleState;
@@ -15,7 +17,7 @@ use crate::engine::Engine;
 use crate::jobs::change_readers::ReaderService;
 use crate::jobs::store_place;
 use crate::report::{
-    ChangeReaderStatus, CopyStatus, DatastoreStatus, LostFoundStatus, PoisonStatus, ServiceStatus,
+    CopyStatus, DatastoreStatus, OwnSnapshotStatus, PoisonStatus, ServiceStatus,
     SlowOperationStatus, SpaceStatus, SyncStatus, WorkStatus,
 };
 use crate::session::Session;
@@ -37,15 +39,40 @@ fn slow(
     })
 }
 
-/// The content of this copy by its role file. The notes know since when.
-fn copy(marks: RoleState, readers: Vec<ChangeReaderStatus>) -> CopyStatus {
+/// The content of this copy by its role file and its store. The notes know since when.
+fn copy(engine: &Engine, marks: RoleState) -> CopyStatus {
     CopyStatus {
         marked_in_sync: marks.is_in_sync(),
         complete: marks.record.complete,
         write_verifier: Some(marks.clients.verifier.get()),
-        readers,
+        readers: ReaderService::of(engine).list(),
+        mixed: FallbackAccess::of(&engine.store).is_mixed().unwrap_or(true),
+        own_snapshots: own_snapshots(engine),
         ..CopyStatus::default()
     }
+}
+
+/// The snapshots that this node has made of its own copy.
+fn own_snapshots(engine: &Engine) -> Vec<OwnSnapshotStatus> {
+    let snapshots = SnapshotAccess::of(&engine.store).list();
+    let status = snapshots.into_iter().filter_map(|(id, record)| {
+        let (exact, lost) = match record.kind {
+            SnapshotKind::Fallback { is_exact, own_of } => (is_exact, own_of),
+            SnapshotKind::Lost {
+                is_exact,
+                generation,
+            } => (is_exact, Some(generation)),
+            SnapshotKind::User | SnapshotKind::Scheduled => return None,
+        };
+        Some(OwnSnapshotStatus {
+            name: record.name.clone(),
+            time: utc(record.time),
+            osn: id.osn.to_string(),
+            exact,
+            lost_generation: lost.map(Generation::get),
+        })
+    });
+    status.collect()
 }
 
 /// The status of a datastore.
@@ -77,7 +104,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
             .gate
             .restart_within(&*engine.host, RESTART_WITHOUT_LEASE)
             .map(millis),
-        copy: copy(marks, ReaderService::of(engine).list()),
+        copy: copy(engine, marks),
         in_sync: state.is_in_sync() && poisoned.is_none(),
         disk_stall: engine.disk.watch.status(),
         ..status.sync
@@ -100,7 +127,6 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         total_bytes: space.total_bytes,
         available_bytes: space.available_bytes,
     });
-    status.lost_found = lost_found(engine);
     let entries = usage.in_flight as u64;
     add_role(&mut status, engine, session, (state, next), entries);
     engine.notes.add_to(&mut status, state, now);
@@ -111,25 +137,6 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
         peer.disk_silent_ms = silent_ms.filter(|_| peer.connected);
     }
     status
-}
-
-/// The data that this node had alone when it was deposed, by generation.
-fn lost_found(engine: &Engine) -> Vec<LostFoundStatus> {
-    let totals = engine.store.lost_found().totals();
-    let status = totals.into_iter().map(|(generation, kept)| {
-        let directory = engine
-            .config
-            .current()
-            .store
-            .join(lost_found_dir(generation));
-        LostFoundStatus {
-            generation: generation.get(),
-            files: kept.files,
-            bytes: kept.bytes,
-            path: directory.display().to_string(),
-        }
-    });
-    status.collect()
 }
 
 /// Adds the entries of one role.

@@ -25,7 +25,6 @@ pub mod before_change;
 mod changes;
 mod dirty;
 mod file_table;
-pub mod freed;
 mod healing;
 mod open_file;
 mod read;
@@ -42,7 +41,7 @@ use lockstep_sums::SummedBytes;
 use lockstep_types::backing::{BackingFile, BackingStat};
 use lockstep_types::{Errno, Ino, InodeFlags, Osn, StateVersion, Timestamp, limits};
 
-use self::before_change::{ByteChange, ByteEdit, ChangeOrigin, Observers};
+use self::before_change::{ByteChange, ByteEdit, Observers};
 use self::dirty::DirtySet;
 use self::file_table::FileTable;
 use self::removal::ContentRemoval;
@@ -282,13 +281,12 @@ impl ContentStore {
         ticket: &WriteTicket,
         offset: u64,
         data: SummedBytes<'_>,
-        origin: ChangeOrigin,
     ) -> Result<(), StoreError> {
         let file = &ticket.file;
         let ino = file.ino();
         let content = self.content_file_to_write(file)?;
         let edit = ByteEdit::Write { offset, data };
-        let change = ByteChange { ino, origin, edit };
+        let change = ByteChange { ino, edit };
         let written = self.observers.carry_out(&change, &*content);
         self.sync.dirty().content_changed(ino);
         if !ticket.is_durable {

@@ -3,7 +3,7 @@
 //! The store stands on the disk below as a trait, and knows nothing of peers or mounts. Start with [`store`].
 //!
 //! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; `store_disk`, `sums`,
-//! `under_way` and `namespace`; [`view`] (reading); `content`, `snapshots`, `lost_found`, `delta`, `tree` and `metadata_log` (the state); [`store`]
+//! `under_way` and `namespace`; [`view`] (reading); `content`, `snapshots`, `delta`, `tree` and `metadata_log` (the state); [`store`]
 //! (the operations); [`adopt`] and [`export`]. No module uses one further up.
 
 // Tests have threads of their own.
@@ -16,7 +16,6 @@ mod delta;
 pub mod error;
 pub mod export;
 pub mod kv;
-mod lost_found;
 mod metadata_log;
 mod namespace;
 pub mod paths;

@@ -47,12 +47,10 @@ pub const READER_MARK_FILES: [[&str; 2]; 4] = [
 pub const PACKS_DIR: &str = "packs";
 /// The directory above the content of freed inodes that snapshots see.
 pub const BODIES_DIR: &str = "bodies";
+/// The directory of the marks of snapshots that are given up.
+pub const GIVEN_UP_DIR: &str = "given-up";
 /// The directory above all content.
 pub const CONTENT_DIR: &str = "content";
-/// The directory above everything that was set aside before a resync overwrote it. A directory `lost+found` in the store
-/// itself would be that of ext4, if the store is the top of a file system.
-pub const LOST_FOUND_DIR: &str = ".lockstep/lost+found";
-
 /// The directory that holds the content of an inode: 256 inodes to each. The disk places each of these
 /// directories, with its files, apart from the others ([`Backing::scatter`]). The number is small for a reason:
 /// for each new file, ext4 without a journal steps one by one over every inode that was freed in the same place
@@ -109,30 +107,34 @@ pub fn block_sums_owner(path: &str) -> Option<Ino> {
     (block_sums_path(ino) == path).then_some(ino)
 }
 
-/// The pack with a number, which keeps blocks for snapshot `label`.
-pub fn pack_path(number: u64, label: SnapshotId) -> String {
-    let Osn {
-        generation,
-        sequence,
-    } = label.osn;
-    let generation = generation.get();
-    format!(
-        "{PACKS_DIR}/{number:x}.{generation:x}.{sequence:x}.{:x}",
-        label.local
-    )
+/// A snapshot in the name of a file.
+fn snapshot_name(SnapshotId { osn, local }: SnapshotId) -> String {
+    format!("{:x}.{:x}.{local:x}", osn.generation.get(), osn.sequence)
 }
 
-/// Number and snapshot of the pack with this name in its directory; `None` for a name that [`pack_path`] never gives.
-pub fn pack_owner(name: &str) -> Option<(u64, SnapshotId)> {
+/// The snapshot with this name; `None` for a name that [`snapshot_name`] never gives.
+fn snapshot_of_name(name: &str) -> Option<SnapshotId> {
     let mut numbers = name.split('.');
     let mut next = || u64::from_str_radix(numbers.next()?, 16).ok();
-    let number = next()?;
     let osn = Osn {
         generation: Generation::new(next()?)?,
         sequence: next()?,
     };
     let local = u8::try_from(next()?).ok()?;
-    let label = SnapshotId { osn, local };
+    let id = SnapshotId { osn, local };
+    (snapshot_name(id) == name).then_some(id)
+}
+
+/// The pack with a number, which keeps blocks for snapshot `label`.
+pub fn pack_path(number: u64, label: SnapshotId) -> String {
+    format!("{PACKS_DIR}/{number:x}.{}", snapshot_name(label))
+}
+
+/// Number and snapshot of the pack with this name in its directory; `None` for a name that [`pack_path`] never gives.
+pub fn pack_owner(name: &str) -> Option<(u64, SnapshotId)> {
+    let (number, label) = name.split_once('.')?;
+    let number = u64::from_str_radix(number, 16).ok()?;
+    let label = snapshot_of_name(label)?;
     let path = pack_path(number, label);
     (path.strip_prefix(PACKS_DIR)?.strip_prefix('/')? == name).then_some((number, label))
 }
@@ -145,27 +147,31 @@ pub fn is_pack(path: &str) -> bool {
 
 /// The content that the freed inode had for the snapshots up to `label`.
 pub fn body_path(ino: Ino, label: SnapshotId) -> String {
-    let Osn {
-        generation,
-        sequence,
-    } = label.osn;
-    let (number, generation) = (ino.get(), generation.get());
-    format!(
-        "{BODIES_DIR}/{:x}/{number:x}.{generation:x}.{sequence:x}.{:x}",
-        number >> 8,
-        label.local
-    )
+    let number = ino.get();
+    let label = snapshot_name(label);
+    format!("{BODIES_DIR}/{:x}/{number:x}.{label}", number >> 8)
 }
 
-/// The directory of the data that a node had alone when it was deposed in a generation.
-pub fn lost_found_dir(generation: Generation) -> String {
-    format!("{LOST_FOUND_DIR}/{}", generation.get())
-}
-
-/// Whether a file is part of the lost+found of a store.
-pub fn is_lost_found(path: &str) -> bool {
-    path.strip_prefix(LOST_FOUND_DIR)
+/// Whether a file is the content of a freed inode that snapshots see.
+pub fn is_body(path: &str) -> bool {
+    path.strip_prefix(BODIES_DIR)
         .is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// Whether a file says that a snapshot is given up.
+pub fn is_given_up_mark(path: &str) -> bool {
+    path.strip_prefix(GIVEN_UP_DIR)
+        .is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// The file that says that a snapshot is given up.
+pub fn given_up_path(id: SnapshotId) -> String {
+    format!("{GIVEN_UP_DIR}/{}", snapshot_name(id))
+}
+
+/// The snapshot whose mark has this name in its directory; `None` for a name that [`given_up_path`] never gives.
+pub fn given_up_owner(name: &str) -> Option<SnapshotId> {
+    snapshot_of_name(name)
 }
 
 #[cfg(test)]

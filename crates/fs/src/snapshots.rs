@@ -7,6 +7,7 @@
 pub mod bodies;
 pub mod content_at;
 pub mod deletion;
+pub mod given_up;
 pub mod keeper;
 mod kept_cache;
 pub mod packs;

@@ -6,10 +6,10 @@
 //!
 //! [`Store`] composes its parts, each of which owns its state and states its invariants and lock order: `namespace` owns
 //! the records, `content` the bytes of files, `metadata_log` the log and the progress of metadata operations, `delta` the
-//! changes since both copies were equal, `lost_found` what a resync sets aside. The last two are told of each change of
+//! changes since both copies were equal, `snapshots` what snapshots see. The last two are told of each change of
 //! bytes by `content` (`content/before_change.rs`): the store has no rule for them. [`Tree`] is namespace and content
 //! together, and the [view](crate::view) of the present. Each kind of caller besides clients has functions of its own,
-//! over the parts that it needs: [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`LostFoundAccess`],
+//! over the parts that it needs: [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`FallbackAccess`],
 //! [`DeltaAccess`], [`BarrierAccess`], [`SumsAccess`], [`ChangeAccess`], [`SnapshotAccess`].
 //!
 //! Invariants:
@@ -26,12 +26,11 @@ mod change_access;
 pub(crate) mod create;
 mod delta_access;
 mod facade;
+mod fallback_access;
 mod format;
 mod image;
-mod lost_found_access;
-#[cfg(test)]
-mod needed_content;
 mod open;
+mod put_back;
 mod replica_access;
 mod snapshot_access;
 mod sums_access;
@@ -44,7 +43,6 @@ pub use crate::delta::{
     NotAPoint, READER_KEPT_DAYS, READER_NAME_MAX, READERS_MAX, ReaderError, ReaderRecord,
     RestOfFiles, WalkProgress, WholeAnswer, make_table as make_delta_table,
 };
-pub use crate::lost_found::{OwnBytes, PreservedTotals};
 pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent, Intents};
 pub use crate::namespace::RecordsAt;
 pub use crate::sums::{KeptSum, SumTotals};
@@ -56,8 +54,8 @@ pub use capacity::Capacity;
 pub use change_access::ChangeAccess;
 pub use delta_access::DeltaAccess;
 pub use facade::Store;
+pub use fallback_access::{CopyBefore, FallbackAccess, FallbackEnd};
 pub use image::{ImageAccess, ImageChunk, ImageRecord};
-pub use lost_found_access::LostFoundAccess;
 pub use open::{Access, Checked, OpenOptions, Opened};
 pub use replica_access::ReplicaAccess;
 pub use snapshot_access::SnapshotAccess;

@@ -11,11 +11,11 @@ use lockstep_types::backing::{BackingFile, BackingStat};
 use lockstep_types::{AllocateMode, Errno, Ino, InodeFlags, MetaOp, MetaRequest};
 
 use crate::content::ContentStore;
-use crate::content::before_change::{ByteChange, ByteEdit, ChangeOrigin};
+use crate::content::before_change::{ByteChange, ByteEdit};
 use crate::error::{OpError, StoreError};
 use crate::kv::Each;
 use crate::namespace::Namespace;
-use crate::namespace::keys::{self, KeyRange};
+use crate::namespace::keys::KeyRange;
 use crate::namespace::plan::{self, ContentEffect, Plan, View};
 use crate::namespace::record::{Body, Inode};
 use crate::store_disk::StoreDisk;
@@ -46,7 +46,6 @@ impl<'a> Tree<'a> {
         {
             self.content.change(&ByteChange {
                 ino,
-                origin: ChangeOrigin::Operation,
                 edit: ByteEdit::Reserve {
                     offset,
                     length,
@@ -97,23 +96,9 @@ impl<'a> Tree<'a> {
                 Some((Body::File { size }, flags)) => {
                     self.content.record_written(ino, size, flags);
                 }
-                None if freed => {
-                    self.mark_freed(ino)?;
-                    self.content.forget_file(ino);
-                }
+                None if freed => self.content.forget_file(ino),
                 _ => {}
             }
-        }
-        Ok(())
-    }
-
-    /// Marks the content of a freed inode if observers need that content.
-    fn mark_freed(self, ino: Ino) -> Result<(), StoreError> {
-        let observers = self.content.observers();
-        let marks = observers.freed(ino, ChangeOrigin::Operation);
-        if !marks.is_empty() {
-            let mark = (keys::garbage(ino), Some(marks.encode()));
-            self.namespace.apply([mark])?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! write.
 
 use lockstep_fs::record::{self, Body, Inode};
-use lockstep_fs::store::{ImageChange, ImageChunk};
+use lockstep_fs::store::{FallbackAccess, ImageChange, ImageChunk};
 use lockstep_fs::{OpError, Store, StoreError, StoreView, keys};
 use lockstep_repl::message::{
     ComparePurpose, ContentSource, Request, Response, WireContent, WireFileTimes,
@@ -28,11 +28,11 @@ use crate::summed_content::SummedContent;
 ///
 /// Answers the requests of a resync and of a recovery; all other requests belong to other modules and are refused.
 ///
-/// The data that a deposed node has set aside never fail a resync: on a full disk they give their room back.
+/// The fallback of the copy never fails a resync: on a full disk its room is given back.
 pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Response, AnswerError> {
     let answered = match answer_once(store, request, payload) {
         Err(AnswerError::Store(error))
-            if is_full(&error) && store.lost_found().give_room_back() =>
+            if is_full(&error) && FallbackAccess::of(store).give_up()? =>
         {
             answer_once(store, request, payload)
         }
@@ -234,17 +234,13 @@ fn set_files(
 ) -> Result<Response, AnswerError> {
     check_count(files.len(), FILES_MAX, "files")?;
     check_payload_of(files, payload)?;
+    let mut told = told_contents(store, files, payload)?.into_iter();
     let mut answers = Vec::with_capacity(files.len());
-    let mut rest = payload;
     for (ino, times, content) in files {
         answers.push(match content {
             WireContent::Bytes => {
-                let length = usize::try_from(times.size).unwrap_or(usize::MAX);
-                let (bytes, after) = rest
-                    .split_at_checked(length)
-                    .ok_or(AnswerError::OtherPayload)?;
-                rest = after;
-                [put_file(store, *ino, times, bytes)?, false]
+                let told = told.next().ok_or(AnswerError::OtherPayload)?;
+                [put_file(store, *ino, times, told)?, false]
             }
             WireContent::Hash(hash) => [set_times(store, *ino, times, Some(*hash))?, false],
             WireContent::Untold => {
@@ -254,6 +250,34 @@ fn set_files(
         });
     }
     Ok(Response::Differing(FileAnswers::pack(answers).0))
+}
+
+/// The bytes of each file whose content comes with the request, and whether the file has them already. The old bytes of all others are kept
+/// for the snapshots.
+fn told_contents<'a>(
+    store: &Store,
+    files: &[DescribedFile],
+    payload: &'a [u8],
+) -> Result<Vec<(&'a [u8], bool)>, AnswerError> {
+    let (mut told, mut changes) = (Vec::new(), Vec::new());
+    let mut rest = payload;
+    for (ino, times, content) in files {
+        if *content != WireContent::Bytes {
+            continue;
+        }
+        let length = usize::try_from(times.size).unwrap_or(usize::MAX);
+        let (bytes, after) = rest
+            .split_at_checked(length)
+            .ok_or(AnswerError::OtherPayload)?;
+        rest = after;
+        let is_equal = is_equal(store, *ino, times, bytes)?;
+        if !is_equal {
+            changes.push((*ino, 0..u64::MAX));
+        }
+        told.push((bytes, is_equal));
+    }
+    store.replica().keep_ahead(&changes)?;
+    Ok(told)
 }
 
 /// Refuses bytes that are more or fewer than those of the files, before anything changes.
@@ -289,8 +313,22 @@ fn set_times(
         let (view, sums) = (&store.tree(), store.sums());
         SummedContent { view, sums }.adopt_file(ino, times.size);
     }
-    store.lost_found().file_begun(ino, times.size, differs);
     Ok(differs)
+}
+
+/// Whether a file of the primary has this content here, byte for byte.
+fn is_equal(
+    store: &Store,
+    ino: Ino,
+    times: &WireFileTimes,
+    bytes: &[u8],
+) -> Result<bool, AnswerError> {
+    let view = store.tree();
+    check_found(view.file_times(ino)?.is_some(), ino)?;
+    Ok(view.content_bytes(ino)? == times.size && {
+        let ours = view.whole_content(ino, times.size)?;
+        ours.is_dense && ours.bytes == bytes
+    })
 }
 
 /// Makes a file equal. Returns whether its content differed.
@@ -298,24 +336,14 @@ fn put_file(
     store: &Store,
     ino: Ino,
     times: &WireFileTimes,
-    bytes: &[u8],
+    (bytes, is_equal): (&[u8], bool),
 ) -> Result<bool, AnswerError> {
-    let lost_found = store.lost_found();
-    let view = store.tree();
-    check_found(view.file_times(ino)?.is_some(), ino)?;
-    let is_equal = view.content_bytes(ino)? == times.size && {
-        let ours = view.whole_content(ino, times.size)?;
-        ours.is_dense && ours.bytes == bytes
-    };
-    let times_of_primary = from_wire(times);
+    let times = from_wire(times);
     if is_equal {
-        store.replica().set_file_times(ino, &times_of_primary)?;
+        store.replica().set_file_times(ino, &times)?;
         adopt(store, ino, 0, bytes);
-    }
-    lost_found.file_begun(ino, times.size, !is_equal);
-    if !is_equal {
-        lost_found.compared(ino, times.size);
-        store.replica().put_file(ino, &times_of_primary, bytes)?;
+    } else {
+        store.replica().put_file(ino, &times, bytes)?;
     }
     Ok(!is_equal)
 }
@@ -376,7 +404,6 @@ fn compare_run(
     };
     if is_equal {
         adopt(store, ino, offset, &blocks);
-        store.lost_found().compared(ino, end);
     }
     Ok(Response::Differing(bits::pack([!is_equal])))
 }
@@ -395,10 +422,6 @@ fn compare_blocks(
     let mut differing: Vec<bool> = differing.collect();
     if purpose.is_resync() {
         note_holes(store, ino, offset, &mut differing)?;
-        // From here until the differing blocks are written, the primary's lock keeps mirrored writes away.
-        store
-            .lost_found()
-            .compared(ino, offset + blocks.len() as u64);
     }
     if purpose == ComparePurpose::Resync {
         let (view, sums) = (&store.tree(), store.sums());
@@ -429,18 +452,16 @@ fn compare_sums(
     let (mut all, mut theirs) = (Vec::with_capacity(theirs.len()), theirs.iter());
     let kept = runs.iter().map(|&(offset, blocks)| {
         let length = usize::try_from(blocks).unwrap_or(usize::MAX) * BLOCK_BYTES;
-        (offset, length, ours.keeps(ino, offset, length))
+        (offset, ours.keeps(ino, offset, length))
     });
     // The disk hears of all runs before the first one is read.
     let kept: Vec<_> = kept.collect();
-    for (offset, length, kept) in kept {
+    for (offset, kept) in kept {
         let told = ours.tell(&key, ino, kept)?;
         let of_run = told.sums.iter().zip(theirs.by_ref());
         let mut differing: Vec<bool> = of_run.map(|(ours, sum)| ours.get() != *sum).collect();
         note_holes(store, ino, offset, &mut differing)?;
         told.adopt_equal(ours, ino, &differing);
-        let end = offset.saturating_add(length as u64);
-        store.lost_found().compared(ino, end);
         all.extend(differing);
     }
     Ok(Response::Differing(bits::pack(all)))
@@ -485,6 +506,11 @@ fn write_blocks(
     if drops_pieces() {
         return Ok(Response::Done);
     }
+    let writes = ranges.iter().map(|&(offset, length)| {
+        let end = offset.saturating_add(u64::from(length));
+        (ino, offset..end)
+    });
+    store.replica().keep_ahead(&writes.collect::<Vec<_>>())?;
     let mut rest = payload;
     for &(offset, length) in ranges {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -492,9 +518,6 @@ fn write_blocks(
             .split_at_checked(length)
             .ok_or(AnswerError::OtherPayload)?;
         rest = after;
-        store
-            .lost_found()
-            .compared(ino, offset + bytes.len() as u64);
         store.replica().put_blocks(ino, offset, bytes)?;
     }
     Ok(Response::Done)
@@ -536,7 +559,6 @@ fn compare_hole(
     check_purpose(purpose)?;
     check_range(offset, length)?;
     let differs = if purpose.is_resync() {
-        store.lost_found().compared(ino, offset + length);
         store.replica().punch(ino, offset, length)?
     } else {
         !store.tree().is_zero(ino, offset, length)?

@@ -22,7 +22,11 @@ const SCHEDULES_MAX: usize = 8_000;
 /// `put_back.rs`, `restarted.rs`, `touched.rs`, `deposed.rs` and `resync_power.rs` in `poison`; `sums.rs`, `healed.rs`,
 /// `numbers.rs` and `history.rs` in `store_on_disk` find those of sums, of a repair, of numbers and of kept values, `tests/barrier_marks.rs` those of the marks of mirrored
 /// intervals, and `tests/change_readers.rs` those of change readers.
-const SCRIPTED: [Mutant; 58] = [
+const SCRIPTED: [Mutant; 62] = [
+    Mutant::ServeMixture,
+    Mutant::FallbackOverwritten,
+    Mutant::KeepOfSuccessor,
+    Mutant::GivenUpUnmarked,
     Mutant::RejoinWithoutPaw,
     Mutant::StandUnrecorded,
     Mutant::ForgetUnrecorded,

@@ -227,6 +227,40 @@ fn lost_number(seed: u64) -> Result<(), String> {
     cluster.end_in_sync()
 }
 
+/// The primary is lost while a resync changes the copy of the secondary, and an operator forces the secondary to lead.
+fn forced_in_a_resync(seed: u64) -> Result<(), String> {
+    let mut cluster = cluster(seed, None)?;
+    let mut files = Vec::new();
+    for name in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        let ino = create(&mut cluster, name)?;
+        ask(&mut cluster, MAKER, write(ino, 1, true))?;
+        files.push(ino);
+    }
+    cluster.run_for(WHILE)?;
+    let before = cluster.stopped_content(SECONDARY)?;
+    for ino in files {
+        ask(&mut cluster, MAKER, write(ino, 2, true))?;
+    }
+    create(&mut cluster, "of the primary alone")?;
+    cluster.start(SECONDARY);
+    let is_mixed = |cluster: &ScriptedCluster| {
+        let status = cluster.status(SECONDARY);
+        status.is_some_and(|status| status.sync.copy.mixed)
+    };
+    cluster.until(IN_SYNC_WITHIN, is_mixed)?;
+    cluster.run_for(Duration::from_millis(seed))?;
+    cluster.stop(PRIMARY, Stop::Process);
+    if !is_mixed(&cluster) {
+        return Ok(());
+    }
+    cluster.promote_by_force(SECONDARY)?;
+    if cluster.stopped_content(SECONDARY)? == before {
+        Ok(())
+    } else {
+        Err("mixed: the copy is not that from before the resync".to_owned())
+    }
+}
+
 /// Returns whether a node is in a state.
 fn is(side: Side, state: State) -> impl Fn(&ScriptedCluster) -> bool {
     move |cluster| cluster.state(side) == Some(state)
@@ -497,4 +531,14 @@ fn a_deposed_node_that_forgets_its_write_is_found() {
         Mutant::RejoinWithoutPaw,
         &["differs, though in sync"],
     );
+}
+
+#[test]
+fn a_node_that_is_forced_to_lead_in_a_resync_serves_the_whole_copy_from_before() {
+    check(forced_in_a_resync);
+}
+
+#[test]
+fn a_copy_that_is_served_as_a_mixture_is_found() {
+    check_finds(forced_in_a_resync, Mutant::ServeMixture, &["mixed: "]);
 }

@@ -290,6 +290,14 @@ mutants! {
     KeepForNewestOnly,
     /// The opening of a store does not look for bodies whose records are lost.
     BodyUnrecovered,
+    /// The blocks of a file are kept for a snapshot that sees an earlier file of the same number.
+    KeepOfSuccessor,
+    /// A snapshot that gives way on a full disk gets no mark.
+    GivenUpUnmarked,
+    /// A node that an operator has promoted serves a copy that a resync has changed in part.
+    ServeMixture,
+    /// A resync that goes on makes another fallback in the place of the first one.
+    FallbackOverwritten,
     /// The deletion of a snapshot takes kept values that an older snapshot sees.
     DeleteTakesNeighbours,
     /// The deletion of a snapshot gives what stays of it the label of the older snapshot.

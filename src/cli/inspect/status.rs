@@ -2,6 +2,7 @@
 
 pub(in crate::cli) mod cluster_text;
 pub(in crate::cli) mod disk_text;
+mod own_snapshots_text;
 mod promotion;
 pub(in crate::cli) mod readers_text;
 pub(in crate::cli) mod resync_text;
@@ -21,7 +22,7 @@ use lockstepfs::control::{ControlClient, NodeStatus};
 
 use crate::cli::arguments::RunningNodeArgs;
 use crate::cli::outcome::NO;
-use crate::cli::terminal::{bytes, count, duration, say, say_json};
+use crate::cli::terminal::{count, duration, say, say_json};
 
 /// Show the status of a node and its datastores
 ///
@@ -244,17 +245,7 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
     ));
     rows.extend(readers_text::rows(store));
     rows.extend(store.space.map(|space| ("space", space_text::row(&space))));
-    rows.extend(store.lost_found.iter().map(|kept| {
-        let text = format!(
-            "{} in {} files that only this node had in generation {}: see {}/list.txt; remove the directory once nothing of it \
-             is needed",
-            bytes(kept.bytes),
-            count(kept.files),
-            kept.generation,
-            kept.path
-        );
-        ("lost+found", text)
-    }));
+    rows.extend(own_snapshots_text::rows(&store.sync.copy));
     rows.push(("uuid", store.settings.uuid.clone()));
     rows
 }

@@ -12,8 +12,8 @@ use crate::cli::operate::role_change::RoleChangeArgs;
 ///
 /// Run this command on a primary that serves alone, or that waits for its peer (`undecided` in `lockstep
 /// status`). It is for two nodes that have both served alone, and therefore refuse to connect. The next resync drops
-/// the changes that only this node has, and sets them aside as far as there is room: see `lost+found` in `lockstep
-/// status`. `lockstep export` saves a whole tree before, with the node stopped.
+/// the changes that only this node has, and keeps the copy from before as the snapshot lost-GENERATION if the disk has
+/// room: see `lockstep status`, and `lockstep export --at`.
 ///
 /// While the nodes are in sync, run `lockstep failover` instead.
 #[derive(Debug, Args)]
@@ -34,5 +34,5 @@ pub(crate) fn run(args: &DemoteArgs) -> Result<ExitCode> {
     args.change.run(RoleCommand::Demote, |_| REST.to_owned())
 }
 
-const REST: &str = "the next resync drops the changes that only this node has, and sets them aside: see lost+found in \
-                    `lockstep status`";
+const REST: &str = "the next resync drops the changes that only this node has, and keeps the copy from before as a snapshot: \
+                    see `lockstep status`";

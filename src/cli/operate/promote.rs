@@ -28,7 +28,8 @@ use crate::cli::operate::role_change::RoleChangeArgs;
 ///
 /// Use --force-data-loss only if the other node is lost for good, or the witness is lost and cannot be brought back.
 /// It lets this node serve its copy as it is: acknowledged changes that this copy lacks are lost, also if the other
-/// node has them. It also overrides the witness, for a primary, too, that waits for the answer of a lost witness. The
+/// node has them. A copy that a resync has changed in part first goes back to its state from before the resync (see
+/// `fallback` in `lockstep status`); that may take as long as the resync has taken so far. It also overrides the witness, for a primary, too, that waits for the answer of a lost witness. The
 /// witness is told that only this node serves, so that the other node cannot take over. If the witness gives no
 /// answer, the command says so: then keep the other node off until `lockstep status` says that the witness answers.
 /// With a witness that answers, the other node takes over by itself, and nothing is to be forced.

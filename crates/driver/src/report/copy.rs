@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::changes::ChangeReaderStatus;
+use super::own_snapshots::OwnSnapshotStatus;
 
 /// The content of the copy of this node. In JSON the fields stand beside those of the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +31,12 @@ pub struct CopyStatus {
     /// Those that ask this node what has changed.
     #[serde(default)]
     pub readers: Vec<ChangeReaderStatus>,
+    /// A resync has begun to change this copy, and has not ended: the copy shows no moment of the datastore.
+    #[serde(default)]
+    pub mixed: bool,
+    /// The snapshots that this node has made of its own copy, the oldest first.
+    #[serde(default)]
+    pub own_snapshots: Vec<OwnSnapshotStatus>,
 }
 
 /// Both copies were found to be the same: each file, and each name, at some moment after all these operations.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use lockstep_fs::store::TraceAccess;
+use lockstep_fs::store::{FallbackAccess, TraceAccess};
 use lockstep_fs::{Overlay, Store, StoreError};
 use lockstep_repl::core::{Core, CoreConfig, CoreStart};
 use lockstep_repl::state::{ServiceMode, State};
@@ -37,6 +37,7 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
     let (config, store) = (&*engine.config.current(), &engine.store);
     let role = engine.role_file.state();
     let is_in_sync = role.is_in_sync() && role.record.complete;
+    settle_mixture(engine, part, role.is_in_sync()).map_err(refused(config))?;
     let backing = store.backing().as_ref();
     if part == ServicePart::Serve {
         if !engine.is_always_durable() {
@@ -66,8 +67,6 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
     }
     let has_lost_power = role.lineage.power.has_lost_power;
     let ends_doubts = is_secondary || is_alone || has_lost_power;
-    // A resync that was set aside for belongs to an earlier session.
-    store.lost_found().end();
     if part == ServicePart::Wait && !is_in_sync {
         store.image().was_interrupted();
     }
@@ -76,6 +75,35 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
         end_doubts(engine, applies).map_err(refused(config))?;
     }
     Ok(with(engine, tables, state))
+}
+
+/// Makes a copy whole that a resync has changed in part, before the copy is shown. A copy that is in sync is whole already.
+fn settle_mixture(engine: &Engine, part: ServicePart, is_in_sync: bool) -> Result<(), StoreError> {
+    let (store, datastore) = (&engine.store, engine.name());
+    let fallback = FallbackAccess::of(store);
+    if !fallback.is_mixed()? {
+        return Ok(());
+    }
+    if is_in_sync {
+        return fallback.end().map(drop);
+    }
+    if part != ServicePart::Serve || is_active(Mutant::ServeMixture) {
+        return Ok(());
+    }
+    // An operator has accepted the loss. No other copy knows how this one changes now.
+    tracing::warn!(
+        datastore,
+        "a resync had changed this copy in part: the copy goes back to its state from before"
+    );
+    store.barriers().forget()?;
+    if !fallback.put_back()? {
+        tracing::error!(
+            datastore,
+            "a resync had changed this copy in part, and there was no room for a state to go back to: files show different moments"
+        );
+        fallback.end()?;
+    }
+    Ok(())
 }
 
 /// Begins the delta of a primary, before anything changes. A node that has just taken over goes on from the operations that
@@ -155,16 +183,13 @@ fn with(engine: &Arc<Engine>, tables: Tables, state: State) -> Session {
 ///
 /// A primary without its secondary `applies` them in their order, as it would have done without its stop: the secondary may have
 /// executed them, and so the delta names what they change (rule P21). After a loss of power no delta names anything: then they are
-/// rolled back, as on a secondary, which takes what its primary has. A node that was deposed lists them in its lost+found.
+/// rolled back, as on a secondary, which takes what its primary has.
 fn end_doubts(engine: &Engine, applies: bool) -> Result<(), StoreError> {
     let store = &engine.store;
-    let deposed = engine.role_file.state().lineage.deposed;
     for osn in store.intents().in_doubt() {
         let is_applied = applies && !store.intents().is_of_lost_run(osn) && apply(engine, osn)?;
         if !is_applied {
-            if let Some(generation) = deposed {
-                store.lost_found().note_dropped(generation, osn);
-            }
+            tracing::warn!(datastore = engine.name(), %osn, "an operation that no program was told of is dropped");
             store.intents().roll_back(osn)?;
         }
     }

@@ -11,13 +11,10 @@
 
 use std::sync::Arc;
 
-use lockstep_fs::store::OwnBytes;
 use lockstep_paw_saw::{InFlightEntry, InFlightTable};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Generation, Osn};
 use parking_lot::Mutex;
-
-use crate::durable::tables::ranges_of;
 
 /// See the head of this file.
 pub(crate) struct CopyBase {
@@ -62,14 +59,9 @@ impl CopyBase {
             .map_or_else(Vec::new, InFlightTable::entries)
     }
 
-    /// The bytes that only a deposed primary may have.
-    pub fn own_bytes(&self) -> OwnBytes {
-        let mut own = OwnBytes::new();
-        for (ino, offset, length) in ranges_of(&self.own_writes()) {
-            let bytes = offset..offset.saturating_add(length);
-            own.entry(ino).or_default().push(bytes);
-        }
-        own
+    /// Whether a deposed primary may have bytes of writes alone.
+    pub fn has_own_writes(&self) -> bool {
+        !self.own_writes().is_empty()
     }
 
     /// A recovery is complete: the primary has every write below `below`.

@@ -9,7 +9,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockstep_fs::{OpError, Store, StoreError};
+use lockstep_fs::store::{CopyBefore, FallbackAccess, FallbackEnd};
+use lockstep_fs::{OpError, StoreError};
 use lockstep_repl::core::Event;
 use lockstep_repl::message::{BarrierName, Request, RequestFailure, Response, ResyncScope};
 use lockstep_repl::state::Trigger;
@@ -207,6 +208,7 @@ impl Responder {
                 Some(base.ok_or(ResponseError::NoBase)?)
             }
         };
+        let was_in_sync = role_file.state().is_in_sync();
         if !is_active(Mutant::ResyncUnmarked) {
             role_file.take_over(self.replication.generation(), sync, base)?;
         }
@@ -217,17 +219,23 @@ impl Responder {
         }
         store.delta().end();
         self.has_namespace.store(false, Ordering::Release);
-        let own = self.base.own_bytes();
+        let deposed = role_file.state().lineage.deposed;
+        // A base of a later generation comes from a resync of everything, which has not compared all content yet.
+        let has_nothing_alone =
+            |generation| base == Some(generation) && !self.base.has_own_writes();
+        let copy = CopyBefore {
+            is_exact: !role_file.state().lineage.power.has_lost_power,
+            own_of: deposed.filter(|generation| !has_nothing_alone(*generation)),
+            time: self.replication.engine.host.time_of_day(),
+        };
         self.base.begin_resync(base.is_some());
         self.happened(Trigger::MarkedOutOfSync);
-        let goes_on = base.is_some() && store.lost_found().is_preserving();
-        if let Some(generation) = role_file.state().lineage.deposed.filter(|_| !goes_on) {
-            // A base of a later generation comes from a resync of everything, which has not compared all content yet.
-            let knows_own = base == Some(generation);
-            store
-                .lost_found()
-                .begin(generation, knows_own.then_some(own));
+        let fallback = FallbackAccess::of(store);
+        if was_in_sync {
+            // The end of an earlier resync may have been cut short.
+            fallback.end()?;
         }
+        fallback.begin(copy)?;
         Ok(())
     }
 
@@ -260,7 +268,6 @@ impl Responder {
         if role_file.state().is_in_sync() {
             return Err(ResponseError::AlreadyInSync);
         }
-        complete_lost_found(store);
         // The content of the resync is in the system's cache. On the primary the same content may be durable (rule P10).
         if !is_active(Mutant::MarkBeforeSync) {
             store.sync_everything()?;
@@ -276,28 +283,26 @@ impl Responder {
             return Err(ResponseError::SaidIncomplete);
         }
         self.base.enter_sync(generation);
-        store.lost_found().end();
+        self.end_fallback();
         self.happened(Trigger::MarkedInSync);
         Ok(Response::Done)
     }
-}
 
-/// Completes the list of the data that the resync has set aside. A list without paths is no reason to stay out of sync.
-fn complete_lost_found(store: &Store) {
-    let lost_found = store.lost_found();
-    if !lost_found.is_preserving() {
-        return;
-    }
-    let completed = lost_found.complete();
-    if let Err(error) = completed.and_then(|()| Ok(lost_found.refresh()?)) {
-        tracing::warn!(%error, "the list of what this node had alone is not complete");
-    }
-    let of_this_resync = lost_found.generation();
-    for (generation, kept) in lost_found.totals() {
-        if Some(generation) != of_this_resync {
-            continue;
+    /// The copy is whole again. The next resync, or the next start, tries again to end a fallback whose end fails.
+    fn end_fallback(&self) {
+        let engine = &*self.replication.engine;
+        match FallbackAccess::of(&engine.store).end() {
+            Ok(FallbackEnd::Gone) => {}
+            Ok(FallbackEnd::Lost(snapshot)) => {
+                tracing::warn!(
+                    datastore = engine.name(),
+                    snapshot,
+                    "what this node had alone when it was deposed is kept as a snapshot: see `lockstep status`",
+                );
+            }
+            Err(error) => {
+                tracing::error!(datastore = engine.name(), %error, "the fallback of the resync stays");
+            }
         }
-        let (files, bytes) = (kept.files, kept.bytes);
-        tracing::warn!(%generation, files, bytes, "kept in lost+found: what this node had alone");
     }
 }

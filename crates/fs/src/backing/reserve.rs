@@ -2,8 +2,7 @@
 //!
 //! The file `reserve` holds the space. A call that finds the disk full frees this space and is repeated. The file gets
 //! the space back when the disk has room again. Bytes of content never open the reserve: a client whose write finds no
-//! room is refused, and so is a resync; a sum of such bytes that finds no room is void, and a block that finds none in a pack does not change. The creation of an empty content file may, as a start may need one. Nothing in
-//! the lost+found of a store opens the reserve, not even a name.
+//! room is refused, and so is a resync; a sum of such bytes that finds no room is void, and a block that finds none in a pack does not change. The creation of an empty content file may, as a start may need one.
 //!
 //! Invariant: clients may take all space that [`Backing::space`] calls available. It leaves out the bytes that the
 //! reserve lacks, and a spare that the file system below needs to keep content.
@@ -20,7 +19,7 @@ use lockstep_types::{Errno, limits};
 use parking_lot::Mutex;
 
 use crate::backing::os_backing::os_code;
-use crate::paths::{CONTENT_DIR, is_lost_found, is_pack, is_sums};
+use crate::paths::{CONTENT_DIR, is_pack, is_sums};
 
 /// The file that holds the space.
 pub const RESERVE_FILE: &str = "reserve";
@@ -194,11 +193,7 @@ fn is_of_clients(path: &str) -> bool {
     let is_content = path
         .strip_prefix(CONTENT_DIR)
         .is_some_and(|rest| rest.starts_with('/'));
-    is_content
-        || path.starts_with(WAITING_PREFIX)
-        || is_lost_found(path)
-        || is_sums(path)
-        || is_pack(path)
+    is_content || path.starts_with(WAITING_PREFIX) || is_sums(path) || is_pack(path)
 }
 
 impl Backing for Reserved {
@@ -207,12 +202,9 @@ impl Backing for Reserved {
     }
 
     fn open_or_create(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
-        let open = || self.below.open_or_create(path);
-        let opened = if is_lost_found(path) {
-            open()
-        } else {
-            self.reserve.with_reserve(open)
-        };
+        let opened = self
+            .reserve
+            .with_reserve(|| self.below.open_or_create(path));
         Ok(self.file(path, opened?))
     }
 
@@ -231,9 +223,6 @@ impl Backing for Reserved {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        if is_lost_found(to) {
-            return self.below.rename(from, to);
-        }
         self.reserve.with_reserve(|| self.below.rename(from, to))
     }
 

@@ -2,9 +2,8 @@
 //!
 //! A change is a value, [`ByteChange`]: [`Observers::carry_out`] tells each observer of it, in the order of their list,
 //! and then makes exactly that change. So no change can be made that was not announced, and none can be announced in
-//! other words than it is made. The content of a freed inode is announced twice: when the inode is freed
-//! ([`Observers::freed`]) and when its content is about to leave its place ([`Observers::before_removal`]). Several observers
-//! may need that content ([`freed`](super::freed)).
+//! other words than it is made. The content of a freed inode is announced when it is about to leave its place
+//! ([`Observers::before_removal`]). The first observer that takes the content has it.
 //!
 //! The order of the list is the order of the calls. Observers that only take notes come first. An observer that needs
 //! the old bytes reads them from the content file that it is given. An error of an observer stops the change: the later
@@ -13,8 +12,7 @@
 //!
 //! Locks: the lock manager, or the resync that holds its locks, keeps any other change of the same bytes away. A write
 //! is announced under no lock of the store. The content part of a metadata operation, and a cut to the size of the other
-//! node, are announced under `applying` of the metadata log; a freed inode under `applying` or at the receiver of an
-//! image, where no operation runs; a removal under `collecting` of [`removal`](super::removal). An observer takes
+//! node, are announced under `applying` of the metadata log; a removal under `collecting` of [`removal`](super::removal). An observer takes
 //! locks of its own and those of the namespace, and calls back neither the content nor the metadata log.
 //!
 //! A write costs one call for each observer and no lock: the list is fixed when the store is opened, and an idle
@@ -35,28 +33,17 @@ use lockstep_types::Ino;
 use lockstep_types::backing::BackingFile;
 use lockstep_types::mutants::{Mutant, is_active};
 
-use super::freed::{FreedMarks, MarkOwner, Removal};
 use super::reservation::allocate_whole;
 use crate::error::StoreError;
+use crate::paths::content_path;
 use crate::store_disk::StoreDisk;
 use crate::sums::{NewBytes, SumKeeper};
-
-/// The cause of a change of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangeOrigin {
-    /// An operation of a client, on the node of the client or mirrored.
-    Operation,
-    /// A resync or a recovery, which makes this copy equal to that of the other node.
-    Resync,
-}
 
 /// A change of the bytes of one file.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteChange<'a> {
     /// The file.
     pub ino: Ino,
-    /// The cause of the change.
-    pub origin: ChangeOrigin,
     /// The change.
     pub edit: ByteEdit<'a>,
 }
@@ -169,6 +156,25 @@ impl ByteEdit<'_> {
     }
 }
 
+/// The content of a freed inode, which is about to leave its place.
+#[derive(Clone, Copy)]
+pub struct Removal<'a> {
+    /// The disk with the content.
+    pub disk: &'a StoreDisk,
+    /// The inode.
+    pub ino: Ino,
+}
+
+impl Removal<'_> {
+    /// Gives the observer the content at `path`, where an empty file is. The caller of the observer makes the name durable.
+    ///
+    /// # Errors
+    /// The content is still in its place.
+    pub fn take(&self, path: &str) -> io::Result<()> {
+        self.disk.backing().rename(&content_path(self.ino), path)
+    }
+}
+
 /// One that is told before bytes change. See the head of this file for order and locks.
 pub trait ByteObserver: Send + Sync {
     /// Bytes of a file are about to change. `old` is the content with the old bytes: the file is new and empty if it had
@@ -181,17 +187,6 @@ pub trait ByteObserver: Send + Sync {
         change: &ByteChange<'_>,
         old: &dyn BackingFile,
     ) -> Result<(), StoreError>;
-
-    /// The name of this observer in the marks of freed inodes, if it gives marks.
-    fn mark_owner(&self) -> Option<MarkOwner> {
-        None
-    }
-
-    /// An inode was freed. Returns a mark if this observer needs the content: the store keeps the mark with the inode,
-    /// over restarts too, until [`Self::before_removal`] gets it.
-    fn freed(&self, _ino: Ino, _origin: ChangeOrigin) -> Option<Vec<u8>> {
-        None
-    }
 
     /// The content of a freed inode is about to be removed. An observer that needs the content takes it
     /// ([`Removal::take`]), and returns the directory that has it now: the names of that directory are then synced.
@@ -241,55 +236,25 @@ impl Observers {
         made.map_err(StoreError::content(change.edit.operation(), change.ino))
     }
 
-    /// Announces that an inode was freed. Returns the marks of the observers that need its content.
-    pub fn freed(&self, ino: Ino, origin: ChangeOrigin) -> FreedMarks {
-        let mut marks = FreedMarks::default();
-        for observer in &self.list {
-            let mark = observer.freed(ino, origin);
-            if let (Some(owner), Some(mark)) = (observer.mark_owner(), mark) {
-                marks.add(owner, mark);
-            }
-        }
-        marks
-    }
-
-    /// Announces the removal of content with these marks. Returns the directory to which an observer has moved the content;
-    /// `None` if it is still in its place.
+    /// Announces the removal of content. Returns the directory to which an observer has moved the content; `None` if it is still in its
+    /// place.
     pub(super) fn before_removal(
         &self,
         disk: &StoreDisk,
         ino: Ino,
-        marks: &FreedMarks,
     ) -> Result<Option<String>, StoreError> {
-        let mark_of = |observer: &dyn ByteObserver| marks.of(observer.mark_owner()?);
-        let mut moved = None;
-        for (number, observer) in self.list.iter().enumerate() {
-            let mut later = self.list.iter().skip(number + 1);
-            let is_shared = later.any(|later| mark_of(&**later).is_some());
-            let taken = observer.before_removal(&Removal {
-                disk,
-                ino,
-                mark: mark_of(&**observer),
-                is_shared,
-            })?;
-            match taken {
-                Some(directory) if is_shared => disk.sync_dir(&directory)?,
-                Some(directory) => moved = Some(directory),
-                None => {}
+        for observer in &self.list {
+            let moved = observer.before_removal(&Removal { disk, ino })?;
+            if moved.is_some() {
+                return Ok(moved);
             }
         }
-        Ok(moved)
+        Ok(None)
     }
 
     /// Adds an observer before the others.
     #[cfg(test)]
     pub fn add_first(&mut self, observer: Arc<dyn ByteObserver>) {
         self.list.insert(0, observer);
-    }
-
-    /// Adds an observer after the others.
-    #[cfg(test)]
-    pub fn add_last(&mut self, observer: Arc<dyn ByteObserver>) {
-        self.list.push(observer);
     }
 }

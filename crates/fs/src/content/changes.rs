@@ -6,7 +6,7 @@ use lockstep_types::backing::BackingFile;
 use lockstep_types::{AllocateMode, Ino};
 
 use super::ContentStore;
-use super::before_change::{ByteChange, ByteEdit, ChangeOrigin};
+use super::before_change::{ByteChange, ByteEdit};
 use crate::error::StoreError;
 use crate::namespace::plan::ContentEffect;
 use crate::paths::content_path;
@@ -46,7 +46,6 @@ impl ContentStore {
         }
         self.change(&ByteChange {
             ino,
-            origin: ChangeOrigin::Operation,
             edit: edit_of(effect),
         })
     }
@@ -58,7 +57,6 @@ impl ContentStore {
         }
         self.change(&ByteChange {
             ino,
-            origin: ChangeOrigin::Resync,
             edit: ByteEdit::Resize { size },
         })
     }
@@ -70,7 +68,6 @@ impl ContentStore {
         }
         self.change(&ByteChange {
             ino,
-            origin: ChangeOrigin::Operation,
             edit: ByteEdit::TakeBack { size },
         })
     }

@@ -25,7 +25,6 @@ use parking_lot::Mutex;
 
 use super::before_change::Observers;
 use super::dirty::DirtySet;
-use super::freed::FreedMarks;
 use crate::error::StoreError;
 use crate::namespace::{Namespace, keys};
 use crate::paths::{CONTENT_DIR, content_dir, content_owner, content_path, is_content_dir};
@@ -117,7 +116,7 @@ impl ContentRemoval {
         let mut preserved = BTreeMap::new();
         let mut failed = Ok(());
         for (done, ino) in freed.iter().enumerate() {
-            let moved = announce(disk, namespace, observers, *ino);
+            let moved = announce(disk, observers, *ino);
             let removed = match moved {
                 Ok(Some(directory)) => {
                     preserved.insert(*ino, directory);
@@ -223,7 +222,6 @@ impl ContentRemoval {
                 let Some(ino) = content_owner(&path) else {
                     continue;
                 };
-                // A mark that exists may say that the content is needed.
                 let is_lost = namespace.inode(ino)?.is_none();
                 if is_lost && namespace.get(&keys::garbage(ino))?.is_none() {
                     namespace.apply([(keys::garbage(ino), Some(Vec::new()))])?;
@@ -284,16 +282,12 @@ impl ContentRemoval {
 /// Takes the sums of content away, and announces its removal. Returns the directory that has the content then, if an observer needs it.
 fn announce(
     disk: &StoreDisk,
-    namespace: &Namespace,
     observers: &Observers,
     ino: Ino,
 ) -> Result<Option<String>, StoreError> {
-    let key = keys::garbage(ino);
-    let record = namespace.get(&key)?.unwrap_or_default();
-    let marks = FreedMarks::decode(&record).ok_or_else(|| StoreError::unreadable(&key))?;
     // The sums first: content of the same number may come at once.
     observers.sums().removed(ino);
-    observers.before_removal(disk, ino, &marks)
+    observers.before_removal(disk, ino)
 }
 
 fn remove_if_empty(disk: &StoreDisk, dirty: &DirtySet, path: &str) -> Result<bool, StoreError> {

@@ -20,7 +20,7 @@ use crate::error::{OpError, StoreError};
 use crate::namespace::Namespace;
 use crate::namespace::keys;
 use crate::namespace::plan::View;
-use crate::namespace::record::{self, Checkpoint};
+use crate::namespace::record::{self, Checkpoint, RecordChange};
 use crate::namespace::snapshot_list::SnapshotRecord;
 use crate::snapshots::packs::Packs;
 use crate::tree::Tree;
@@ -38,12 +38,15 @@ pub struct NewSnapshot {
     pub id: SnapshotId,
     /// Its record.
     pub record: SnapshotRecord,
+    /// Records that change with the snapshot, in the same checkpoint.
+    pub beside: Vec<RecordChange>,
 }
 
 impl NewSnapshot {
-    /// Makes the snapshot. No record changes meanwhile.
-    fn make(self, namespace: &Namespace) {
+    /// Makes the snapshot. No other record changes meanwhile.
+    fn make(self, namespace: &Namespace) -> Result<(), StoreError> {
         namespace.create_snapshot(self.id, self.record);
+        namespace.apply(self.beside)
     }
 }
 
@@ -130,7 +133,7 @@ impl CheckpointRun<'_> {
         // they are, and the next checkpoint takes them again.
         self.tree.namespace.apply(batch)?;
         if let Some(snapshot) = snapshot {
-            snapshot.make(self.tree.namespace);
+            snapshot.make(self.tree.namespace)?;
         }
         self.tree.namespace.freeze();
         Ok((folded, keep_from))

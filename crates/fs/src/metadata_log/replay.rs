@@ -16,7 +16,7 @@ use lockstep_intentlog::{LogError, Position, Record, Replay};
 use lockstep_types::{AllocateMode, Errno, Ino, MetaOp, Osn, Timestamp};
 
 use super::applying::Applying;
-use crate::content::before_change::{ByteChange, ByteEdit, ChangeOrigin};
+use crate::content::before_change::{ByteChange, ByteEdit};
 use crate::content::{ContentStore, UnflushedSlot};
 use crate::delta::DeltaTracker;
 use crate::error::{OpError, StoreError};
@@ -284,13 +284,7 @@ fn change_unreserved(
     range: Range<u64>,
 ) -> Result<(), StoreError> {
     use AllocateMode::{Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
-    let change = |edit: ByteEdit<'_>| {
-        content.change(&ByteChange {
-            ino,
-            origin: ChangeOrigin::Operation,
-            edit,
-        })
-    };
+    let change = |edit: ByteEdit<'_>| content.change(&ByteChange { ino, edit });
     let is_cleared = matches!(mode, PunchHole | ZeroRange | ZeroRangeKeepSize);
     let is_extended = match mode {
         Allocate | ZeroRange => content.length(ino)? < range.end,

@@ -39,6 +39,8 @@ pub const REPLICATED: [u8; 5] = [COOKIES, ENTRIES, INODES, ORPHANS, XATTRS];
 
 /// Number of the checkpoint record under [`LOCAL`].
 pub const CHECKPOINT: &[u8] = b"mcheckpoint";
+/// Says that a resync has begun to change this copy, under [`LOCAL`].
+pub const MIXED: &[u8] = b"mmixed";
 /// The place up to which the index has the packs, under [`LOCAL`].
 pub const PACKS: &[u8] = b"mpacks";
 

@@ -26,9 +26,16 @@ pub enum SnapshotKind {
     Fallback {
         /// Whether the copy was one of a running node: after a loss of power it is only what the disk had.
         is_exact: bool,
+        /// The generation in which this node was deposed as the primary, if it may have had something alone.
+        own_of: Option<Generation>,
     },
-    /// Formerly a fallback: the copy of this node when it was deposed as the primary of this generation.
-    Lost(Generation),
+    /// Formerly a fallback: the copy of a deposed node, which may have had something alone.
+    Lost {
+        /// As that of the fallback.
+        is_exact: bool,
+        /// The generation in which this node was deposed as the primary.
+        generation: Generation,
+    },
 }
 
 /// The record of a snapshot.

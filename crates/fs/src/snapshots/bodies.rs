@@ -15,7 +15,7 @@ use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Ino, SnapshotId};
 
 use crate::content::ContentStore;
-use crate::content::freed::Removal;
+use crate::content::before_change::Removal;
 use crate::error::StoreError;
 use crate::namespace::Namespace;
 use crate::namespace::keys::{self, KeyRange};
@@ -106,6 +106,15 @@ impl Bodies {
         };
         let inode = records.inode(ino).map_err(crate::OpError::into_store)?;
         Ok(inode.map(|_| last))
+    }
+
+    /// Whether snapshot `id`, or a newer one, sees a body as the content of an inode.
+    pub fn has_since(&self, ino: Ino, id: SnapshotId) -> Result<bool, StoreError> {
+        if is_active(Mutant::KeepOfSuccessor) {
+            return Ok(false);
+        }
+        let range = KeyRange::inclusive(keys::body(ino, id), keys::body(ino, SnapshotId::LAST));
+        Ok(!self.0.keys(&range)?.is_empty())
     }
 
     /// The body that snapshot `id` sees as the content of an inode; `None` if that is the present content.

@@ -15,6 +15,7 @@ use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, SnapshotId};
 
 use super::bodies::Bodies;
+use super::given_up::GivenUpMarks;
 use crate::error::StoreError;
 use crate::namespace::Namespace;
 use crate::namespace::snapshot_list::SnapshotList;
@@ -34,6 +35,8 @@ pub struct KeptSource {
     pub packs: Arc<Packs>,
     /// The kept contents of freed files.
     pub bodies: Bodies,
+    /// The marks of snapshots that miss something.
+    pub given_up: GivenUpMarks,
 }
 
 /// See the head of this file.

@@ -15,11 +15,15 @@
 //! Invariants:
 //! - While a block is being kept, no other thread changes it: such a thread waits for the chunk, and finds the block kept.
 //! - A block that is not kept has the bytes that the newest snapshot sees.
+//! - A snapshot of this node's own copy gives way to a change for whose old bytes the disk has no room ([`given_up`](super::given_up)). For any
+//!   other snapshot the change fails.
 //!
 //! Locks: the chunks of one call, in the order of their stripes, held while a pack is written and synced; then those of the packs, of
 //! the namespace and of the cache. The caller holds no lock that a thread which keeps blocks takes.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use lockstep_types::backing::BackingFile;
 use lockstep_types::limits::BLOCK_BYTES;
@@ -29,14 +33,15 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::content_at::KeptSource;
 use super::kept_cache::{KeptCache, Newest};
-use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver};
-use crate::content::freed::Removal;
+use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver, Removal};
 use crate::error::StoreError;
 use crate::snapshots::packs::touch::{Blocks, CHUNK_BLOCKS, CHUNK_BYTES, FileChunk, NewTouch};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Chunks that are kept at once: 1 MiB.
 const PIECE_CHUNKS: u64 = 16;
+/// Pieces that share a group at most, of several writes.
+const AHEAD_PIECES: usize = 32;
 /// Locks of chunks. Two chunks may have one.
 const STRIPES: usize = 256;
 /// A multiplier that spreads numbers over the stripes: 2^64 divided by the golden ratio.
@@ -49,14 +54,26 @@ pub struct BlockKeeper {
     stripes: Vec<Mutex<()>>,
 }
 
-/// A file with a change, and the snapshot for which its blocks are kept.
+/// A file with a change.
 #[derive(Clone, Copy)]
 struct TouchedFile<'a> {
-    newest: Newest,
     ino: Ino,
     /// The blocks that snapshots see are before this one.
     blocks_end: u64,
     old: &'a dyn BackingFile,
+}
+
+/// Blocks of a file that are about to change.
+struct Piece<'a> {
+    file: TouchedFile<'a>,
+    blocks: Range<u64>,
+}
+
+impl Piece<'_> {
+    fn chunks(&self) -> impl Iterator<Item = FileChunk> + use<> {
+        let ino = self.file.ino;
+        chunks_of(&self.blocks).map(move |number| FileChunk { ino, number })
+    }
 }
 
 impl BlockKeeper {
@@ -75,7 +92,10 @@ impl BlockKeeper {
         if let Some(end) = self.cache.blocks_end(newest, ino) {
             return Ok(end);
         }
-        let size = if is_active(Mutant::KeepForNewestOnly) {
+        let size = if self.kept.bodies.has_since(ino, newest.0)? {
+            // The content is that of another inode of this number, which no snapshot sees yet.
+            0
+        } else if is_active(Mutant::KeepForNewestOnly) {
             self.kept.namespace.size_at(newest.0, ino)?.unwrap_or(0)
         } else {
             self.kept.namespace.largest_size_kept(newest.0, ino)?
@@ -110,42 +130,49 @@ impl BlockKeeper {
     }
 
     /// Keeps the blocks of a range that are not kept.
-    fn keep(&self, change: TouchedFile<'_>, blocks: &Range<u64>) -> Result<(), StoreError> {
-        let mut first = blocks.start;
-        while first < blocks.end {
-            let chunk = first / u64::from(CHUNK_BLOCKS);
-            let end = (chunk + PIECE_CHUNKS) * u64::from(CHUNK_BLOCKS);
-            let piece = first..end.min(blocks.end);
-            if !self.are_known_kept(change.newest, change.ino, &piece) {
-                self.keep_piece(change, &piece)?;
+    fn keep(
+        &self,
+        newest: Newest,
+        file: TouchedFile<'_>,
+        blocks: &Range<u64>,
+    ) -> Result<(), StoreError> {
+        for blocks in pieces_of(blocks) {
+            if !self.are_known_kept(newest, file.ino, &blocks) {
+                self.keep_pieces(newest, &[Piece { file, blocks }])?;
             }
-            first = piece.end;
         }
         Ok(())
     }
 
-    fn keep_piece(&self, change: TouchedFile<'_>, blocks: &Range<u64>) -> Result<(), StoreError> {
-        let TouchedFile { newest, ino, .. } = change;
-        let _alone = self.lock_chunks(ino, blocks);
-        let mut touches = Vec::new();
-        for number in chunks_of(blocks) {
-            let chunk = FileChunk { ino, number };
-            let kept = self.kept(newest, chunk)?;
-            let missing = part_of(blocks, number).without(kept);
-            if missing.is_empty() {
-                continue;
+    /// Keeps the blocks of some pieces that are not kept, in one group.
+    fn keep_pieces(&self, newest: Newest, pieces: &[Piece<'_>]) -> Result<(), StoreError> {
+        let _alone = self.lock_chunks(pieces);
+        let mut touches: BTreeMap<FileChunk, NewTouch> = BTreeMap::new();
+        for Piece { file, blocks } in pieces {
+            for number in chunks_of(blocks) {
+                let chunk = FileChunk {
+                    ino: file.ino,
+                    number,
+                };
+                let kept = self.kept(newest, chunk)?;
+                let here = touches.get(&chunk).map_or(Blocks::NONE, |touch| touch.kept);
+                let missing = part_of(blocks, number).without(kept).without(here);
+                if missing.is_empty() {
+                    continue;
+                }
+                let visible = part_of(&(0..file.blocks_end), number);
+                let wanted = if kept.is_empty() && here.is_empty() {
+                    missing
+                } else {
+                    visible.without(kept)
+                };
+                touches.insert(chunk, read_touch(file.old, chunk, wanted)?);
             }
-            let visible = part_of(&(0..change.blocks_end), number);
-            let wanted = if kept.is_empty() {
-                missing
-            } else {
-                visible.without(kept)
-            };
-            touches.push(read_touch(change.old, chunk, wanted)?);
         }
         if touches.is_empty() {
             return Ok(());
         }
+        let touches: Vec<NewTouch> = touches.into_values().collect();
         let noted: Vec<(FileChunk, Blocks)> =
             touches.iter().map(|it| (it.chunk, it.kept)).collect();
         if is_active(Mutant::TouchedBeforeSync) {
@@ -163,18 +190,142 @@ impl BlockKeeper {
     }
 
     /// Keeps other threads from keeping blocks of the same chunks.
-    fn lock_chunks(&self, ino: Ino, blocks: &Range<u64>) -> Vec<MutexGuard<'_, ()>> {
-        let stripe = |number: u64| {
+    fn lock_chunks(&self, pieces: &[Piece<'_>]) -> Vec<MutexGuard<'_, ()>> {
+        let stripe = |FileChunk { ino, number }: FileChunk| {
             let spread = (ino.get() ^ number.rotate_left(32)).wrapping_mul(SPREAD);
             usize::try_from(spread >> 32).unwrap_or(0) % STRIPES
         };
-        let mut stripes: Vec<usize> = chunks_of(blocks).map(stripe).collect();
+        let chunks = pieces.iter().flat_map(Piece::chunks);
+        let mut stripes: Vec<usize> = chunks.map(stripe).collect();
         stripes.sort_unstable();
         stripes.dedup();
         let locks = stripes
             .iter()
             .filter_map(|stripe| self.stripes.get(*stripe));
         locks.map(Mutex::lock).collect()
+    }
+
+    /// The newest snapshot, if a change of this file may have to be kept for a snapshot.
+    fn newest_for(&self, ino: Ino) -> Option<Newest> {
+        // The count first: notes for it hold for this list or for none.
+        let changes = self.kept.snapshots.changes();
+        let (newest, _) = self.kept.snapshots.newest()?;
+        (ino.get() < self.kept.snapshots.all_inos_below()).then_some((newest, changes))
+    }
+
+    fn keep_before(
+        &self,
+        newest: Newest,
+        change: &ByteChange<'_>,
+        old: &dyn BackingFile,
+    ) -> Result<(), StoreError> {
+        let ino = change.ino;
+        let blocks_end = self.blocks_end(newest, ino)?;
+        let blocks = blocks_of(&change.edit.range(), blocks_end);
+        let file = TouchedFile {
+            ino,
+            blocks_end,
+            old,
+        };
+        if matches!(change.edit, ByteEdit::Write { .. }) {
+            return self.keep(newest, file, &blocks);
+        }
+        let mut at = blocks.start;
+        while let Some(data) = next_data(ino, old, &(at..blocks.end))? {
+            self.keep(newest, file, &data)?;
+            at = data.end;
+        }
+        Ok(())
+    }
+
+    /// Has a snapshot of this node's own copy give way to a change whose old bytes find no room. The mark outlives everything before
+    /// the change is made.
+    fn give_way(&self, id: SnapshotId, error: &StoreError) -> Result<(), StoreError> {
+        self.kept.given_up.add(id)?;
+        if let Some(record) = self.kept.snapshots.get(id) {
+            tracing::error!(
+                snapshot = %record.name, %error,
+                "the disk is full: the snapshot is given up, and its space is given back",
+            );
+        }
+        let _later = self.kept.namespace.delete_snapshot(id);
+        Ok(())
+    }
+}
+
+/// For callers that know more than one change.
+impl BlockKeeper {
+    /// Whether a write of these bytes may have to wait for the disk before the bytes change. Asks the memory alone.
+    pub fn may_keep(&self, ino: Ino, bytes: &Range<u64>) -> bool {
+        let Some(newest) = self.newest_for(ino) else {
+            return false;
+        };
+        let Some(blocks_end) = self.cache.blocks_end(newest, ino) else {
+            return true;
+        };
+        let blocks = blocks_of(bytes, blocks_end);
+        !blocks.is_empty() && !self.are_known_kept(newest, ino, &blocks)
+    }
+
+    /// Keeps the old bytes of several writes with few syncs, before the first of the writes: each of them finds its blocks kept. `old` opens
+    /// the content of a file. The bytes of a full disk are left to the writes themselves.
+    pub fn keep_ahead(
+        &self,
+        writes: &[(Ino, Range<u64>)],
+        old: impl Fn(Ino) -> Result<Option<Arc<dyn BackingFile>>, StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut ahead = Ahead::default();
+        for (ino, bytes) in writes {
+            if let Some(newest) = self.newest_for(*ino)
+                && let Some(content) = old(*ino)?
+            {
+                ahead.newest = Some(newest);
+                ahead.add(*ino, self.blocks_end(newest, *ino)?, bytes, content);
+            }
+        }
+        let Some(newest) = ahead.newest else {
+            return Ok(());
+        };
+        for pieces in ahead.pieces().chunks(AHEAD_PIECES) {
+            match self.keep_pieces(newest, pieces) {
+                Err(error) if error.is_full_disk() => return Ok(()),
+                kept => kept?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The writes of [`BlockKeeper::keep_ahead`], with the contents that they change.
+#[derive(Default)]
+struct Ahead {
+    newest: Option<Newest>,
+    writes: Vec<(Ino, u64, Range<u64>, Arc<dyn BackingFile>)>,
+}
+
+impl Ahead {
+    fn add(
+        &mut self,
+        ino: Ino,
+        blocks_end: u64,
+        bytes: &Range<u64>,
+        content: Arc<dyn BackingFile>,
+    ) {
+        let blocks = blocks_of(bytes, blocks_end);
+        self.writes.push((ino, blocks_end, blocks, content));
+    }
+
+    fn pieces(&self) -> Vec<Piece<'_>> {
+        let mut pieces = Vec::new();
+        for (ino, blocks_end, blocks, content) in &self.writes {
+            let file = TouchedFile {
+                ino: *ino,
+                blocks_end: *blocks_end,
+                old: &**content,
+            };
+            pieces.extend(pieces_of(blocks).map(|blocks| Piece { file, blocks }));
+        }
+        pieces
     }
 }
 
@@ -184,39 +335,44 @@ impl ByteObserver for BlockKeeper {
         change: &ByteChange<'_>,
         old: &dyn BackingFile,
     ) -> Result<(), StoreError> {
-        // The count first: notes for it hold for this list or for none.
-        let changes = self.kept.snapshots.changes();
-        let Some((newest, _)) = self.kept.snapshots.newest() else {
-            return Ok(());
-        };
-        let newest = (newest, changes);
-        let ino = change.ino;
-        if ino.get() >= self.kept.snapshots.all_inos_below() || !changes_bytes(&change.edit) {
+        if !changes_bytes(&change.edit) {
             return Ok(());
         }
-        let blocks_end = self.blocks_end(newest, ino)?;
-        let range = change.edit.range();
-        let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK).min(blocks_end);
-        let change_of = TouchedFile {
-            newest,
-            ino,
-            blocks_end,
-            old,
-        };
-        if matches!(change.edit, ByteEdit::Write { .. }) {
-            return self.keep(change_of, &blocks);
-        }
-        let mut at = blocks.start;
-        while let Some(data) = next_data(ino, old, &(at..blocks.end))? {
-            self.keep(change_of, &data)?;
-            at = data.end;
+        // Once more for an older snapshot where the newest one has given way.
+        while let Some(newest) = self.newest_for(change.ino) {
+            match self.keep_before(newest, change, old) {
+                Err(error) if error.is_full_disk() && newest.0.is_local() => {
+                    self.give_way(newest.0, &error)?;
+                }
+                kept => return kept,
+            }
         }
         Ok(())
     }
 
     fn before_removal(&self, removal: &Removal<'_>) -> Result<Option<String>, StoreError> {
-        self.kept.bodies.set_aside(removal)
+        let directory = self.kept.bodies.set_aside(removal)?;
+        // A file that gets the number of the removed one has other blocks.
+        self.cache.forget_file(removal.ino);
+        Ok(directory)
     }
+}
+
+/// The blocks with these bytes, up to the last one that snapshots see.
+fn blocks_of(bytes: &Range<u64>, blocks_end: u64) -> Range<u64> {
+    bytes.start / BLOCK..bytes.end.div_ceil(BLOCK).min(blocks_end)
+}
+
+/// A range of blocks, cut at every [`PIECE_CHUNKS`] chunks.
+fn pieces_of(blocks: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (mut first, last) = (blocks.start, blocks.end);
+    std::iter::from_fn(move || {
+        let chunk = first / u64::from(CHUNK_BLOCKS);
+        let end = (chunk + PIECE_CHUNKS) * u64::from(CHUNK_BLOCKS);
+        let piece = first..end.min(last);
+        first = piece.end;
+        (!piece.is_empty()).then_some(piece)
+    })
 }
 
 /// Whether a change may change bytes that a client has seen.

@@ -72,6 +72,11 @@ impl KeptCache {
         shard.of(newest).files.entry(ino).or_default().blocks_end = blocks_end;
     }
 
+    /// Forgets a file.
+    pub fn forget_file(&self, ino: Ino) {
+        self.shard(ino).lock().files.remove(&ino);
+    }
+
     /// The blocks of a chunk that are kept, if they are known.
     pub fn kept(&self, newest: Newest, chunk: FileChunk) -> Option<Blocks> {
         let mut shard = self.shard(chunk.ino).lock();

@@ -19,9 +19,8 @@ use lockstep_types::{
 };
 use parking_lot::Mutex;
 
-use super::{ImageChunk, OpenOptions, Store};
-use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver, ChangeOrigin};
-use crate::content::freed::Removal;
+use super::{CopyBefore, FallbackAccess, ImageChunk, OpenOptions, Store};
+use crate::content::before_change::{ByteChange, ByteEdit, ByteObserver, Removal};
 use crate::error::StoreError;
 use crate::namespace::keys;
 use crate::namespace::record::{self, Body, Inode};
@@ -36,7 +35,7 @@ const BLOCKS: u64 = 20;
 /// The announcements, and the calls that came without one.
 #[derive(Default)]
 struct Record {
-    announced: Vec<(Ino, Range<u64>, ChangeOrigin)>,
+    announced: Vec<(Ino, Range<u64>)>,
     removals: Vec<Ino>,
     findings: Vec<String>,
     /// Calls that changed content.
@@ -56,7 +55,7 @@ impl Recorder {
         };
         let mut record = self.0.lock();
         let bytes = call.offset..call.offset.saturating_add(call.length);
-        let covers = |(announced, range, _): &(Ino, Range<u64>, ChangeOrigin)| {
+        let covers = |(announced, range): &(Ino, Range<u64>)| {
             *announced == ino && range.start <= bytes.start && bytes.end <= range.end
         };
         let is_announced = match call.kind {
@@ -89,7 +88,7 @@ impl ByteObserver for Recorder {
         if record.refuses {
             return Err(StoreError::ReadOnly);
         }
-        let announced = (change.ino, change.edit.range(), change.origin);
+        let announced = (change.ino, change.edit.range());
         record.announced.push(announced);
         Ok(())
     }
@@ -170,39 +169,33 @@ impl Site {
     }
 
     /// Changes content in one way, which must be announced with this origin.
-    fn way(&mut self, name: &str, origin: ChangeOrigin, change: impl FnOnce(&mut Self)) {
+    fn way(&mut self, name: &str, change: impl FnOnce(&mut Self)) {
         *self.recorder.0.lock() = Record::default();
         change(self);
         let record = self.recorder.0.lock();
         assert!(record.changes > 0, "{name}: nothing changed");
         assert!(record.findings.is_empty(), "{name}: {:?}", record.findings);
         assert!(!record.announced.is_empty(), "{name}");
-        let origins = record.announced.iter().map(|(.., origin)| *origin);
-        assert!(
-            origins.eq([origin].repeat(record.announced.len())),
-            "{name}"
-        );
     }
 }
 
 #[test]
 fn operations_are_announced() {
     use AllocateMode::{Allocate, AllocateKeepSize, PunchHole, ZeroRange, ZeroRangeKeepSize};
-    use ChangeOrigin::Operation;
     let mut site = Site::new();
     let ino = site.ino;
-    site.way("write of the secondary", Operation, |site| {
+    site.way("write of the secondary", |site| {
         let (osn, time) = site.next();
         site.store.write(ino, 100, b"two", osn, time).unwrap();
     });
-    site.way("write of the primary", Operation, |site| {
+    site.way("write of the primary", |site| {
         let (osn, time) = site.next();
         let ticket = site.store.begin_write(ino, 9000, 3, false).unwrap();
         site.store.write_begun(&ticket, 9000, b"one").unwrap();
         site.store.complete_write(&ticket, 9003, osn, time);
     });
     for size in [BLOCK + 1, 5 * BLOCK] {
-        site.way("truncate", Operation, |site| {
+        site.way("truncate", |site| {
             site.commit(MetaRequest::Truncate {
                 ino,
                 size,
@@ -220,56 +213,50 @@ fn operations_are_announced() {
     .into_iter()
     .enumerate()
     {
-        site.way("allocate", Operation, |site| {
+        site.way("allocate", |site| {
             let op = site.allocate(mode, number as u64 * BLOCK);
             site.store.commit(&op).unwrap();
         });
     }
-    site.way("reservation before the peer is asked", Operation, |site| {
+    site.way("reservation before the peer is asked", |site| {
         let op = site.allocate(Allocate, 30 * BLOCK);
         site.store.validate(&op).unwrap();
     });
-    site.way(
-        "bytes that a failed operation has left",
-        Operation,
-        |site| {
-            let beyond = 50 * BLOCK;
-            let left = ByteChange {
-                ino,
-                origin: Operation,
-                edit: ByteEdit::Resize { size: beyond },
-            };
-            site.store.content.change(&left).unwrap();
-            site.store.tree().restore_length(ino);
-            assert!(site.store.content.length(ino).unwrap() < beyond);
-        },
-    );
+    site.way("bytes that a failed operation has left", |site| {
+        let beyond = 50 * BLOCK;
+        let left = ByteChange {
+            ino,
+            edit: ByteEdit::Resize { size: beyond },
+        };
+        site.store.content.change(&left).unwrap();
+        site.store.tree().restore_length(ino);
+        assert!(site.store.content.length(ino).unwrap() < beyond);
+    });
 }
 
 #[test]
 fn changes_of_a_resync_are_announced() {
-    use ChangeOrigin::Resync;
     let mut site = Site::new();
     let ino = site.ino;
-    site.way("blocks", Resync, |site| {
+    site.way("blocks", |site| {
         site.store
             .replica()
             .put_blocks(ino, BLOCK, &[3; BLOCK_BYTES])
             .unwrap();
     });
-    site.way("zeros", Resync, |site| {
+    site.way("zeros", |site| {
         site.store.replica().zero(ino, BLOCK, BLOCK).unwrap();
     });
-    site.way("hole", Resync, |site| {
+    site.way("hole", |site| {
         assert!(site.store.replica().punch(ino, 2 * BLOCK, BLOCK).unwrap());
     });
-    site.way("reserved space", Resync, |site| {
+    site.way("reserved space", |site| {
         site.store
             .replica()
             .reserve(ino, 30 * BLOCK, BLOCK)
             .unwrap();
     });
-    site.way("size and times", Resync, |site| {
+    site.way("size and times", |site| {
         let times = FileTimes {
             size: 3 * BLOCK,
             mtime: Timestamp::default(),
@@ -278,7 +265,7 @@ fn changes_of_a_resync_are_announced() {
         };
         assert!(site.store.replica().set_file_times(ino, &times).unwrap());
     });
-    site.way("records of an image", Resync, |site| {
+    site.way("records of an image", |site| {
         let view = site.store.tree();
         let mut chunk = ImageChunk::read(&view, keys::INODES, &[], 1 << 20).unwrap();
         resize(&mut chunk, ino, BLOCK);
@@ -296,14 +283,20 @@ fn resize(chunk: &mut ImageChunk, ino: Ino, bytes: u64) {
     found.value = record::encode(&inode);
 }
 
-/// Content that leaves its place is announced, whether it is removed or moved into the lost+found.
+/// Content that leaves its place is announced, whether it is removed or moved into `bodies/`.
 #[test]
 fn removed_content_is_announced() {
-    for is_preserved in [false, true] {
+    for is_seen in [false, true] {
         let mut site = Site::new();
         let ino = site.ino;
-        if is_preserved {
-            site.store.lost_found().begin(Generation::FIRST, None);
+        if is_seen {
+            let fallback = FallbackAccess::of(&site.store);
+            let copy = CopyBefore {
+                is_exact: true,
+                own_of: None,
+                time: Timestamp::default(),
+            };
+            assert!(fallback.begin(copy).unwrap());
         }
         site.commit(MetaRequest::Unlink {
             parent: Ino::ROOT,
@@ -319,12 +312,9 @@ fn removed_content_is_announced() {
             "{:?}",
             record.findings
         );
-        let moved = site
-            .disk
-            .files()
-            .iter()
-            .any(|path| path.contains("lost+found/1/content"));
-        assert_eq!(moved, is_preserved);
+        let files = site.disk.files();
+        let moved = files.iter().any(|path| path.starts_with("bodies/"));
+        assert_eq!(moved, is_seen);
     }
 }
 
@@ -357,14 +347,13 @@ const CALLS: [&str; 5] = [
 ];
 
 /// The files of the product that may make such calls, and their objects.
-const CALLERS: [(&str, &str); 17] = [
+const CALLERS: [(&str, &str); 13] = [
     (
         "adopt/target.rs",
         "the content of a store that is not there yet",
     ),
     ("backing", "below the store"),
     ("content/before_change.rs", "the one place"),
-    ("content/freed.rs", "a copy of freed content"),
     (
         "content/healing.rs",
         "bytes that a disk has changed are put back",
@@ -379,9 +368,6 @@ const CALLERS: [(&str, &str); 17] = [
     ),
     ("export.rs", "a file of the exported tree"),
     ("kv", "the file of the namespace"),
-    ("lost_found.rs", "a file of the lost+found"),
-    ("lost_found/list.rs", "the list of the lost+found"),
-    ("lost_found/tests.rs", "tests"),
     ("snapshots/packs", "the files of the packs"),
     ("sums", "the files of the sums"),
 ];

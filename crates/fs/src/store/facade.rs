@@ -10,14 +10,13 @@ use lockstep_sums::SummedBytes;
 use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Ino, MetaOp, Osn, StateVersion, Timestamp};
 
-use crate::content::before_change::ChangeOrigin;
 use crate::content::{ContentStore, SeekFor, SyncPoint, WriteTicket};
 use crate::delta::{ChangeReaders, DeltaTracker};
 use crate::error::{OpError, StoreError};
-use crate::lost_found::LostFound;
 use crate::metadata_log::{Applied, Intents, MetadataLog};
 use crate::namespace::{InoRanges, Namespace};
 use crate::snapshots::content_at::KeptSource;
+use crate::snapshots::keeper::BlockKeeper;
 use crate::tree::Tree;
 
 /// One node's copy of a datastore. Safe to use from many threads at once.
@@ -28,8 +27,8 @@ pub struct Store {
     pub(super) metadata_log: MetadataLog,
     pub(super) delta: Arc<DeltaTracker>,
     pub(super) readers: Arc<ChangeReaders>,
-    pub(super) lost_found: Arc<LostFound>,
     pub(super) kept: KeptSource,
+    pub(super) keeper: Arc<BlockKeeper>,
 }
 
 /// Identity and state.
@@ -145,8 +144,7 @@ impl Store {
         offset: u64,
         data: impl Into<SummedBytes<'a>>,
     ) -> Result<(), StoreError> {
-        self.content
-            .write(ticket, offset, data.into(), ChangeOrigin::Operation)
+        self.content.write(ticket, offset, data.into())
     }
 
     /// Makes size and time of a write visible. The time of the write with the highest OSN stays, in any order of

@@ -17,9 +17,7 @@ use lockstep_types::{Ino, Osn};
 use serde::{Deserialize, Serialize};
 
 use super::facade::Store;
-use crate::content::before_change::ChangeOrigin;
 use crate::error::{OpError, StoreError};
-use crate::lost_found::LostFound;
 use crate::metadata_log::{ChangeFeed, ImageChange, MetadataLog};
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::record::{self, Body, Inode};
@@ -87,7 +85,6 @@ impl ImageChunk {
 pub struct ImageAccess<'a> {
     tree: Tree<'a>,
     log: &'a MetadataLog,
-    lost_found: &'a LostFound,
 }
 
 impl Store {
@@ -96,7 +93,6 @@ impl Store {
         ImageAccess {
             tree: self.tree(),
             log: &self.metadata_log,
-            lost_found: &self.lost_found,
         }
     }
 }
@@ -156,18 +152,15 @@ impl ImageAccess<'_> {
         let changed = differing.len();
         let _under_way = self.log.readers.begin_change();
         self.log.readers.note_image(stays(&differing));
-        let lost_found = self.lost_found;
-        lost_found.note_records(self.tree.namespace, &differing)?;
         let mut freed = Vec::new();
         if chunk.table == keys::INODES {
-            freed = self.mark_freed_content(&mut differing);
+            freed = Self::mark_freed_content(&mut differing);
             for record in &chunk.records {
                 self.fit_content(&record.key, &record.value)?;
             }
         }
         self.tree.namespace.apply(differing)?;
         self.tree.content.removal().note_freed(freed);
-        lost_found.records_loaded(&last_key(chunk));
         if self.log.needs_checkpoint(self.tree) {
             self.log.checkpoint(self.tree)?;
         }
@@ -193,11 +186,9 @@ impl ImageAccess<'_> {
                 batch.insert(change.key.clone(), change.value.clone());
             }
         }
-        let lost_found = self.lost_found;
-        lost_found.note_records(self.tree.namespace, &batch)?;
         let mut inodes = batch.split_off([keys::INODES].as_slice());
         let mut behind = inodes.split_off([keys::INODES + 1].as_slice());
-        let freed = self.mark_freed_content(&mut inodes);
+        let freed = Self::mark_freed_content(&mut inodes);
         batch.append(&mut inodes);
         batch.append(&mut behind);
         self.tree.namespace.apply(batch)?;
@@ -246,19 +237,18 @@ impl ImageAccess<'_> {
         Ok(changes)
     }
 
-    /// Adds the marks of deleted inodes, whose content is to be removed, with those of observers that need it. Returns the inodes. Their
-    /// content is removed only once they are gone: the batch may fail.
-    fn mark_freed_content(self, changes: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Vec<Ino> {
+    /// Adds the marks of deleted inodes, whose content is to be removed. Returns the inodes. Their content is removed only once they are
+    /// gone: the batch may fail.
+    fn mark_freed_content(changes: &mut BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> Vec<Ino> {
         let freed: Vec<Ino> = changes
             .iter()
             .filter(|(_, value)| value.is_none())
             .filter_map(|(key, _)| keys::ino_of(key))
             .collect();
-        let observers = self.tree.content.observers();
-        for ino in &freed {
-            let marks = observers.freed(*ino, ChangeOrigin::Resync);
-            changes.insert(keys::garbage(*ino), Some(marks.encode()));
-        }
+        let marks = freed
+            .iter()
+            .map(|ino| (keys::garbage(*ino), Some(Vec::new())));
+        changes.extend(marks);
         freed
     }
 
@@ -293,8 +283,6 @@ impl ImageAccess<'_> {
     pub fn finish(self, applied: Osn, inos_below: u64) -> Result<(), StoreError> {
         self.log.set_applied(applied);
         self.tree.namespace.numbers().skip_below(inos_below);
-        let lost_found = self.lost_found;
-        lost_found.namespace_loaded(inos_below);
         self.log.checkpoint(self.tree)?;
         self.tree.content.removal().image_ended();
         Ok(())
@@ -306,14 +294,6 @@ fn stays(
     changes: &BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 ) -> impl Iterator<Item = (&Vec<u8>, bool)> + Clone {
     changes.iter().map(|(key, value)| (key, value.is_some()))
-}
-
-/// The last key that a chunk covers.
-fn last_key(chunk: &ImageChunk) -> Vec<u8> {
-    match chunk.records.last() {
-        Some(record) if !chunk.last => record.key.clone(),
-        _ => vec![chunk.table + 1],
-    }
 }
 
 fn range_after(table: u8, after: &[u8]) -> KeyRange {

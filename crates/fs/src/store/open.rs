@@ -18,7 +18,6 @@ use crate::content::before_change::{ByteObserver, Observers};
 use crate::content::{ContentStore, LeftoverSlots, TABLE_BYTES, UnflushedSlot, UnflushedTable};
 use crate::delta::{ChangeReaders, DeltaTracker, MarkTableSizes, MarkTables};
 use crate::error::StoreError;
-use crate::lost_found::LostFound;
 use crate::metadata_log::{self, Leftover, MetadataLog};
 use crate::namespace::Namespace;
 use crate::namespace::last_use::LastUse;
@@ -26,6 +25,7 @@ use crate::namespace::record::Checkpoint;
 use crate::paths::{CONTENT_DIR, FORMAT_FILE, LOG_DIR, TIMES_FILE};
 use crate::snapshots::bodies::Bodies;
 use crate::snapshots::content_at::KeptSource;
+use crate::snapshots::given_up::GivenUpMarks;
 use crate::snapshots::keeper::BlockKeeper;
 use crate::snapshots::packs::Packs;
 use crate::snapshots::packs::index::BlockIndex;
@@ -172,12 +172,12 @@ fn open_on(
     let (unflushed, leftover) = open_times(backing.as_ref(), &checkpoint, options)?;
     let (log, replay) = open_log(backing.as_ref(), &checkpoint, options)?;
     let marks = open_marks(backing, &checkpoint, options)?;
-    let lost_found = Arc::new(LostFound::default());
+    let keeper = Arc::new(BlockKeeper::new(kept.clone()));
     let content = ContentStore::new(
         disk,
         unflushed,
         was_killed,
-        observers(&marks, &kept, &lost_found, sums),
+        observers(&marks, &keeper, sums),
     );
     // Unless the previous process of this run of the machine was killed, the table is of some earlier moment: it would
     // put older times over newer ones that were synced.
@@ -211,8 +211,8 @@ fn open_on(
         readers: marks.1,
         namespace,
         content,
-        lost_found,
         kept,
+        keeper,
     };
     if options.access == Access::Write {
         start_use(&store, &checkpoint, options, &leftover)?;
@@ -231,15 +231,13 @@ fn last_use(checkpoint: &Checkpoint, options: &OpenOptions) -> LastUse {
 /// The observers of changed bytes, and the keeper of the sums.
 fn observers(
     (delta, readers): &StoreMarks,
-    kept: &KeptSource,
-    lost_found: &Arc<LostFound>,
+    keeper: &Arc<BlockKeeper>,
     sums: SumKeeper,
 ) -> Observers {
     let list: Vec<Arc<dyn ByteObserver>> = vec![
         Arc::clone(delta) as Arc<dyn ByteObserver>,
         Arc::clone(readers) as Arc<dyn ByteObserver>,
-        Arc::new(BlockKeeper::new(kept.clone())),
-        Arc::clone(lost_found) as Arc<dyn ByteObserver>,
+        Arc::clone(keeper) as Arc<dyn ByteObserver>,
     ];
     Observers::new(list, Arc::new(sums))
 }
@@ -249,11 +247,16 @@ fn open_kept(disk: &Arc<StoreDisk>, namespace: &Arc<Namespace>) -> Result<KeptSo
     let index = BlockIndex::new(Arc::clone(namespace));
     let packs = Packs::open(Arc::clone(disk), index)?;
     packs.replay()?;
+    let given_up = GivenUpMarks::new(Arc::clone(disk));
+    for id in given_up.all()? {
+        let _later = namespace.delete_snapshot(id);
+    }
     Ok(KeptSource {
         snapshots: Arc::clone(namespace.snapshots()),
         namespace: Arc::clone(namespace),
         packs: Arc::new(packs),
         bodies: Bodies::new(Arc::clone(namespace)),
+        given_up,
     })
 }
 

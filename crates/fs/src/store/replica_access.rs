@@ -5,13 +5,16 @@
 //!
 //! The caller holds the locks: no other thread writes the same bytes or changes the same times meanwhile.
 
-use lockstep_types::{Errno, Ino, limits};
+use std::ops::Range;
+
+use lockstep_types::{Errno, Ino, MetaRequest, limits};
 
 use super::facade::Store;
 use crate::content::WriteTicket;
-use crate::content::before_change::{ByteChange, ByteEdit, ChangeOrigin};
+use crate::content::before_change::{ByteChange, ByteEdit};
 use crate::error::{OpError, StoreError};
 use crate::metadata_log::MetadataLog;
+use crate::snapshots::keeper::BlockKeeper;
 use crate::tree::Tree;
 use crate::view::{FileTimes, StoreView};
 
@@ -20,6 +23,7 @@ use crate::view::{FileTimes, StoreView};
 pub struct ReplicaAccess<'a> {
     tree: Tree<'a>,
     log: &'a MetadataLog,
+    keeper: &'a BlockKeeper,
 }
 
 impl Store {
@@ -28,6 +32,7 @@ impl Store {
         ReplicaAccess {
             tree: self.tree(),
             log: &self.metadata_log,
+            keeper: &self.keeper,
         }
     }
 }
@@ -54,12 +59,35 @@ impl ReplicaAccess<'_> {
 
 /// Content.
 impl ReplicaAccess<'_> {
+    /// Whether a write of these bytes may have to keep old bytes first, which waits for the disk.
+    pub fn may_keep(self, ino: Ino, offset: u64, length: u64) -> bool {
+        let bytes = offset..offset.saturating_add(length);
+        self.keeper.may_keep(ino, &bytes)
+    }
+
+    /// Whether an operation may have to keep old bytes first, which waits for the disk.
+    pub fn may_keep_for(self, request: &MetaRequest) -> bool {
+        match request {
+            MetaRequest::Truncate { ino, .. } | MetaRequest::Allocate { ino, .. } => {
+                self.may_keep(*ino, 0, u64::MAX)
+            }
+            _ => false,
+        }
+    }
+
+    /// Keeps the old bytes of several writes for the snapshots, with few syncs, before the first of these writes.
+    pub fn keep_ahead(self, writes: &[(Ino, Range<u64>)]) -> Result<(), StoreError> {
+        let content = self.tree.content;
+        let old = |ino| content.open_content_once(ino);
+        self.keeper.keep_ahead(writes, old)
+    }
+
     /// Overwrites bytes of a file with those of the other node. The file grows if the bytes end beyond it, and never
     /// becomes shorter; its times stay.
     pub fn put_blocks(self, ino: Ino, offset: u64, data: &[u8]) -> Result<(), OpError> {
         let ticket = self.begin_write(ino, offset, data.len() as u64)?;
         let content = self.tree.content;
-        if let Err(error) = content.write(&ticket, offset, data.into(), ChangeOrigin::Resync) {
+        if let Err(error) = content.write(&ticket, offset, data.into()) {
             ticket.abandon();
             return Err(error.into());
         }
@@ -106,11 +134,7 @@ impl ReplicaAccess<'_> {
     }
 
     fn change(self, ino: Ino, edit: ByteEdit<'_>) -> Result<(), StoreError> {
-        self.tree.content.change(&ByteChange {
-            ino,
-            origin: ChangeOrigin::Resync,
-            edit,
-        })
+        self.tree.content.change(&ByteChange { ino, edit })
     }
 
     /// Makes a range of a file zeros with space reserved; the size stays.

@@ -8,6 +8,7 @@ use lockstep_types::{SnapshotId, Timestamp};
 use super::facade::Store;
 use crate::error::StoreError;
 use crate::metadata_log::{MetadataLog, NewSnapshot};
+use crate::namespace::record::RecordChange;
 use crate::namespace::snapshot_list::{SnapshotKind, SnapshotRecord};
 use crate::namespace::{RecordsAt, keys};
 use crate::snapshots::content_at::KeptSource;
@@ -81,7 +82,8 @@ impl SnapshotAccess<'_> {
     ///
     /// The caller lets no write and no other operation be under way.
     pub fn create(self, id: SnapshotId, record: SnapshotRecord) -> Result<(), StoreError> {
-        NewSnapshot { id, record }.take(self.log, self.tree)
+        let beside = Vec::new();
+        NewSnapshot { id, record, beside }.take(self.log, self.tree)
     }
 
     /// Gives a snapshot another name, with the next checkpoint durably. Returns whether the snapshot is alive.
@@ -106,6 +108,17 @@ impl SnapshotAccess<'_> {
         kind: SnapshotKind,
         time: Timestamp,
     ) -> Result<SnapshotId, StoreError> {
+        self.create_local_beside(name, kind, time, |_| Vec::new())
+    }
+
+    /// The same, with the records that `beside` gives for the id: one checkpoint has both.
+    pub(super) fn create_local_beside(
+        self,
+        name: String,
+        kind: SnapshotKind,
+        time: Timestamp,
+        beside: impl FnOnce(SnapshotId) -> Vec<RecordChange>,
+    ) -> Result<SnapshotId, StoreError> {
         let Some(id) = self.next_local_id() else {
             return Err(StoreError::TooManySnapshots);
         };
@@ -116,7 +129,14 @@ impl SnapshotAccess<'_> {
             inos_below: self.tree.namespace.numbers().below(),
             is_deleted: false,
         };
-        self.create(id, record).map(|()| id)
+        // The number may be that of a snapshot that was given up, and is gone.
+        self.source.given_up.remove(id)?;
+        let new = NewSnapshot {
+            id,
+            record,
+            beside: beside(id),
+        };
+        new.take(self.log, self.tree).map(|()| id)
     }
 
     /// The id of a new snapshot of this copy, behind its last operation. `None` if this copy has 255 of them since that operation.
@@ -144,10 +164,12 @@ impl SnapshotAccess<'_> {
         }
         self.log.checkpoint(self.tree)?;
         deletion.remove_files()?;
+        self.source.given_up.remove(id)?;
         Ok(true)
     }
 
-    /// Goes on with the deletions that an earlier process has not ended.
+    /// Carries out the deletions that have begun: those of an earlier process, of snapshots that gave way to a full disk, and of fallbacks that
+    /// nobody needs any more. Costs nothing if there are none.
     pub fn resume_deletions(self) -> Result<(), StoreError> {
         let all = self.all();
         for (id, _) in all.iter().filter(|(_, record)| record.is_deleted) {

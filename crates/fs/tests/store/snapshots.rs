@@ -57,7 +57,10 @@ impl PastWorld {
     }
 
     fn take(&mut self) {
-        let kind = SnapshotKind::Fallback { is_exact: true };
+        let kind = SnapshotKind::Fallback {
+            is_exact: true,
+            own_of: None,
+        };
         let snapshots = SnapshotAccess::of(self.store());
         let id = snapshots.create_local("s".to_owned(), kind, Timestamp::default());
         let model = self.present.model.clone();
@@ -143,7 +146,10 @@ fn threads_that_change_a_file_leave_a_snapshot_as_it_is() {
         .map(|at| (at / 7).to_le_bytes()[0])
         .collect();
     client.write(&node, ino, &old);
-    let kind = SnapshotKind::Fallback { is_exact: true };
+    let kind = SnapshotKind::Fallback {
+        is_exact: true,
+        own_of: None,
+    };
     let snapshots = SnapshotAccess::of(store);
     let id = snapshots.create_local("s".to_owned(), kind, Timestamp::default());
     let view = snapshots.view(id.unwrap()).unwrap();

@@ -7,9 +7,9 @@ mod converge;
 #[cfg(test)]
 mod delta;
 #[cfg(test)]
-mod hostile;
+mod fallback;
 #[cfg(test)]
-mod lost_found;
+mod hostile;
 #[cfg(test)]
 mod many_parts;
 #[cfg(test)]

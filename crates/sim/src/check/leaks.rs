@@ -3,7 +3,7 @@
 //! At any moment, every lock belongs to an operation under way. A node is at rest if it is in sync,
 //! no call is open, and it has had time to settle. A node at rest has no locks. It has no inodes
 //! without a name, because no client has one open. Its disk has only the files of docs/on-disk.md,
-//! the content of existing inodes, the directories of that content, and the lost+found. A stop may leave a draft
+//! the content of existing inodes, the directories of that content, and what snapshots keep. A stop may leave a draft
 //! (`*.new`). No draft is left at rest, because the next start writes the file again.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use super::dump::Dump;
 use super::violation::Violation;
 use crate::world::Side;
-use lockstep_fs::paths::{block_sums_owner, content_owner, is_lost_found};
+use lockstep_fs::paths::{block_sums_owner, content_owner, is_body, is_given_up_mark, is_pack};
 
 const INVARIANT: &str = "leaks";
 
@@ -104,7 +104,9 @@ fn is_known(path: &str, inodes: &Dump) -> bool {
     let owner = content_owner(path).or_else(|| block_sums_owner(path));
     FILES.contains(&path)
         || path.starts_with("sums/slots.")
-        || is_lost_found(path)
+        || is_pack(path)
+        || is_body(path)
+        || is_given_up_mark(path)
         || owner.is_some_and(is_of_an_inode)
 }
 

@@ -200,6 +200,13 @@ impl ScriptedCluster {
         (disk, dump)
     }
 
+    /// Stops a node, and returns the content of its store.
+    pub fn stopped_content(&mut self, side: Side) -> Result<Dump, String> {
+        self.stop(side, Stop::Process);
+        let disk = self.disk(side).fork();
+        disk_checks::dump_of(&disk, UUID, self.nodes.of(side).boot())
+    }
+
     /// Changes the configuration of a running node. Returns the refusal, if the node refuses the change.
     pub fn reconfigure(
         &mut self,

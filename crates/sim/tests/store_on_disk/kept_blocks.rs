@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_fs::snapshot_list::SnapshotKind;
-use lockstep_fs::store::SnapshotAccess;
-use lockstep_fs::{OpError, StoreView};
-use lockstep_sim::disk::{CallClass, Survivors};
+use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
+use lockstep_fs::store::{CopyBefore, FallbackAccess, ImageChunk, SnapshotAccess};
+use lockstep_fs::{OpError, StoreView, keys};
+use lockstep_sim::disk::{Call, CallClass, CallKind, Survivors};
 use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::{AllocateMode, Errno, MetaOp, SnapshotId, Timestamp};
 
@@ -122,7 +122,10 @@ impl Script {
     /// Makes a snapshot of synced content: its bytes survive everything.
     fn take(&mut self) -> Result<SnapshotId, StoreError> {
         self.store.sync_everything()?;
-        let kind = SnapshotKind::Fallback { is_exact: true };
+        let kind = SnapshotKind::Fallback {
+            is_exact: true,
+            own_of: None,
+        };
         let snapshots = SnapshotAccess::of(&self.store);
         let id = snapshots.create_local("s".to_owned(), kind, Timestamp::default())?;
         self.expected.made.insert(id, self.files.clone());
@@ -313,4 +316,140 @@ fn a_block_that_cannot_be_kept_does_not_change() {
     let changes = changes();
     activate(None);
     assert!(changes, "TouchedBeforeSync is not found");
+}
+
+/// Has each write to a pack find no room.
+fn fill_packs(disk: &Disk) {
+    disk.observe(Some(Arc::new(|call: &Call<'_>| {
+        match (call.kind, call.path.starts_with("packs/")) {
+            (CallKind::Write, true) => Verdict::Fail(Errno::NoSpace),
+            _ => Verdict::Go,
+        }
+    })));
+}
+
+/// A snapshot of the own copy gives way to a change whose old bytes find no room: no later opening shows the snapshot. One of the datastore
+/// stays, and the change fails.
+#[test]
+fn a_snapshot_of_the_own_copy_gives_way_on_a_full_disk() {
+    let shows_other_bytes = |boot: u8| {
+        let disk = made_disk();
+        let store = open(&disk, BOOT).unwrap().store;
+        let mut script = Script::new(store);
+        script.create(b"file").unwrap();
+        script.write(b"file", 0, &[1; 8192]).unwrap();
+        let id = script.take().unwrap();
+        fill_packs(&disk);
+        script.write(b"file", 0, &[2; 4096]).unwrap();
+        disk.observe(None);
+        script
+            .store
+            .sync_file(script.inos[&b"file"[..]], true)
+            .unwrap();
+        let expected = script.expected.made[&id].clone();
+        let disk = if boot == BOOT {
+            disk.fork()
+        } else {
+            disk.after_power_loss(Survivors::Nothing, 1)
+        };
+        let store = open(&disk, boot).unwrap().store;
+        let view = SnapshotAccess::of(&store).view(id);
+        let shows_other = view.is_some_and(|view| show(&view) != expected);
+        SnapshotAccess::of(&store).resume_deletions().unwrap();
+        assert!(shows_other || SnapshotAccess::of(&store).all().is_empty());
+        shows_other
+    };
+    assert!(!shows_other_bytes(BOOT) && !shows_other_bytes(NEXT_BOOT));
+    activate(Some(Mutant::GivenUpUnmarked));
+    let found = shows_other_bytes(NEXT_BOOT);
+    activate(None);
+    assert!(found, "GivenUpUnmarked is not found");
+}
+
+#[test]
+fn a_snapshot_of_the_datastore_does_not_give_way() {
+    let disk = made_disk();
+    let mut script = Script::new(open(&disk, BOOT).unwrap().store);
+    script.create(b"file").unwrap();
+    script.write(b"file", 0, &[1; 8192]).unwrap();
+    let (osn, time) = script.number();
+    let id = SnapshotId::of_operation(osn);
+    let record = SnapshotRecord {
+        name: "of the datastore".to_owned(),
+        time,
+        kind: SnapshotKind::User,
+        inos_below: script.store.image().inos_below(),
+        is_deleted: false,
+    };
+    SnapshotAccess::of(&script.store)
+        .create(id, record)
+        .unwrap();
+    let expected = script.files.clone();
+    let own = script.take().unwrap();
+    fill_packs(&disk);
+    script.write(b"file", 0, &[2; 4096]).unwrap_err();
+    disk.observe(None);
+    assert!(SnapshotAccess::of(&script.store).get(own).is_none());
+    script.write(b"file", 0, &[3; 4096]).unwrap();
+    let view = SnapshotAccess::of(&script.store).view(id).unwrap();
+    assert!(show(&view) == expected);
+}
+
+/// Makes the records of a copy those of another store, as a resync does.
+fn load_image(copy: &Store, from: &Store) {
+    from.checkpoint().unwrap();
+    copy.image().begin().unwrap();
+    for table in keys::REPLICATED {
+        let chunk = ImageChunk::read(&from.tree(), table, &[], usize::MAX).unwrap();
+        copy.image().load_chunk(&chunk).unwrap();
+    }
+    copy.image().prepare_finish().unwrap();
+    copy.image().finish(osn(1000), 1000).unwrap();
+}
+
+fn begin_fallback(store: &Store) {
+    let copy = CopyBefore {
+        is_exact: true,
+        own_of: None,
+        time: Timestamp::default(),
+    };
+    assert!(FallbackAccess::of(store).begin(copy).unwrap());
+}
+
+/// Two resyncs, of which the first one ends early: the first one removes a file, and the second one brings another file of its number. Returns
+/// whether the fallback, and the copy that is put back, are those from before.
+fn keeps_its_fallback() -> bool {
+    let mut script = Script::new(open(&made_disk(), BOOT).unwrap().store);
+    script.create(b"old").unwrap();
+    script
+        .write(b"old", 0, &vec![3; 10 * index(BLOCK)])
+        .unwrap();
+    begin_fallback(&script.store);
+    let empty = open(&made_disk(), BOOT).unwrap().store;
+    load_image(&script.store, &empty);
+    begin_fallback(&script.store);
+    let mut other = Script::new(open(&made_disk(), BOOT).unwrap().store);
+    other.create(b"new").unwrap();
+    other.write(b"new", 0, &[5; 9]).unwrap();
+    load_image(&script.store, &other.store);
+    let replica = script.store.replica();
+    replica
+        .put_blocks(other.inos[&b"new"[..]], 0, &[5; 9])
+        .unwrap();
+    let fallback = FallbackAccess::of(&script.store);
+    let (id, _) = fallback.get().unwrap().unwrap();
+    let view = SnapshotAccess::of(&script.store).view(id).unwrap();
+    let is_kept = show(&view) == script.files;
+    is_kept && fallback.put_back().unwrap() && show(&script.store.tree()) == script.files
+}
+
+#[test]
+fn a_fallback_is_the_copy_from_before_the_first_resync() {
+    assert!(keeps_its_fallback());
+    for mutant in [Mutant::FallbackOverwritten, Mutant::KeepOfSuccessor] {
+        activate(Some(mutant));
+        let keeps = keeps_its_fallback();
+        activate(None);
+        assert!(!keeps, "{mutant:?} is not found");
+    }
 }

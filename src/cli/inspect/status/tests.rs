@@ -1,7 +1,7 @@
 //! The text of `lockstep status`.
 
 use lockstep_driver::report::{
-    DiskStallStatus, FailoverTimesStatus, LostFoundStatus, PoisonStatus, SettingsStatus,
+    DiskStallStatus, FailoverTimesStatus, OwnSnapshotStatus, PoisonStatus, SettingsStatus,
     SlowOperationStatus, SyncStatus, TimesStatus, WitnessStatus,
 };
 use lockstep_testbed::status::alpha;
@@ -30,18 +30,36 @@ pub(in crate::cli) fn text_of(store: &DatastoreStatus) -> String {
 }
 
 #[test]
-fn what_only_this_node_had_is_shown_with_its_place() {
-    let mut kept = store(true, true);
-    kept.lost_found = vec![LostFoundStatus {
-        generation: 3,
-        files: 2,
-        bytes: 8192,
-        path: "/var/lib/alpha/.lockstep/lost+found/3".to_owned(),
-    }];
-    let text = store_text(&kept);
-    let expected = "lost+found  8.00 KiB in 2 files that only this node had in generation 3: see \
-                    /var/lib/alpha/.lockstep/lost+found/3/list.txt; remove the directory once nothing of it is needed\n";
-    assert!(text.contains(expected), "{text}");
+fn the_snapshots_of_the_own_copy_are_shown() {
+    let mut mixed = store(true, true);
+    mixed.sync.copy.mixed = true;
+    let text = store_text(&mixed);
+    assert!(
+        text.contains("fallback    none: the disk had no room"),
+        "{text}"
+    );
+    let fallback = OwnSnapshotStatus {
+        name: "fallback".to_owned(),
+        time: "2025-11-20T02:13:05Z".to_owned(),
+        osn: "1.42".to_owned(),
+        exact: true,
+        lost_generation: Some(3),
+    };
+    let lost = OwnSnapshotStatus {
+        name: "lost-2".to_owned(),
+        lost_generation: Some(2),
+        ..fallback.clone()
+    };
+    mixed.sync.copy.own_snapshots = vec![lost, fallback];
+    let text = store_text(&mixed);
+    for row in [
+        "fallback    the whole copy from before the resync that began at 2025-11-20T02:13:05Z, with the operations up to 1.42\n",
+        "lost copy   snapshot lost-2: this node may have had something alone when it lost its role in generation 2\n",
+    ] {
+        assert!(text.contains(row), "{text}");
+    }
+    mixed.sync.copy.own_snapshots[1].exact = false;
+    assert!(store_text(&mixed).contains("1.42, as its disk had it after a loss of power\n"));
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl StandbySession {
                 store.delta().note_done_below(envelope.done_below);
                 let is_due = !self.permits.has_metadata()
                     && !store.is_checkpoint_due(&op)
-                    && !store.lost_found().is_preserving();
+                    && !store.replica().may_keep_for(&op.request);
                 if is_due {
                     self.handle_meta(sender, &op, previous, durable, Store::commit_at_once)
                 } else {
@@ -130,8 +130,8 @@ impl StandbySession {
     fn may_write_now(&self, write: &WriteMessage, length: usize) -> bool {
         let store = &self.engine.store;
         let keeps = store
-            .lost_found()
-            .preserves(write.ino, write.offset, length as u64);
+            .replica()
+            .may_keep(write.ino, write.offset, length as u64);
         store.has_room_for_writes(write.ino) && !keeps
     }
 

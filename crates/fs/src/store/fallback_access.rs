@@ -1,0 +1,244 @@
+//! The fallback of a copy that a resync changes: the snapshot of the copy from before the resync, so that a whole state of the datastore
+//! is on this disk at every moment.
+//!
+//! A copy is *mixed* from the first change of a resync until both copies are equal: it shows no moment of the datastore. A record says so, and
+//! names the fallback. The checkpoint that makes the fallback has this record, and both go together.
+//!
+//! Invariants:
+//! - A mixed copy keeps its first fallback: a resync that is begun again makes no other one, which would show the mixture.
+//! - A fallback never fails a resync. On a full disk the copy is mixed without one.
+
+use lockstep_types::mutants::{Mutant, is_active};
+use lockstep_types::{Generation, SnapshotId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::facade::Store;
+use super::put_back::PutBack;
+use super::snapshot_access::SnapshotAccess;
+use crate::error::{OpError, StoreError};
+use crate::namespace::keys;
+use crate::namespace::record::{self, RecordChange};
+use crate::namespace::snapshot_list::{SnapshotKind, SnapshotRecord};
+
+/// The name of every fallback.
+const NAME: &str = "fallback";
+
+/// A copy before a resync changes it.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyBefore {
+    /// Whether the copy is the one of a node that has run on since the copy was whole. After a loss of power the copy is only what
+    /// the disk had.
+    pub is_exact: bool,
+    /// The generation in which this node was deposed as the primary, if it may have something alone.
+    pub own_of: Option<Generation>,
+    /// The present time.
+    pub time: Timestamp,
+}
+
+/// The record of a mixed copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Mixture {
+    /// The snapshot from before the mixture, unless there was no room for one.
+    fallback: Option<SnapshotId>,
+}
+
+/// How the fallback of a copy that is equal to the other one has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FallbackEnd {
+    /// Nobody needs the fallback any more, if there was one.
+    Gone,
+    /// The fallback stays as the snapshot of this name: this node may have had something alone.
+    Lost(String),
+}
+
+/// See the head of this file.
+#[derive(Clone, Copy)]
+pub struct FallbackAccess<'a> {
+    store: &'a Store,
+}
+
+/// Begin and end.
+impl<'a> FallbackAccess<'a> {
+    /// The fallback of a store.
+    pub const fn of(store: &'a Store) -> Self {
+        Self { store }
+    }
+
+    /// A resync is about to change the copy. Makes the fallback, and its bytes durable, unless the copy is mixed already. Returns whether there
+    /// is a fallback.
+    ///
+    /// # Errors
+    /// The disk has failed. Without room for a fallback, the copy is marked as mixed without one.
+    pub fn begin(self, copy: CopyBefore) -> Result<bool, StoreError> {
+        if self.is_mixed()? && !is_active(Mutant::FallbackOverwritten) {
+            return Ok(self.get()?.is_some());
+        }
+        match self.make(copy) {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_full_disk() => {
+                tracing::error!(
+                    %error,
+                    "the disk is full: there will be no state to fall back to while the resync changes this copy",
+                );
+                self.mark(Some(Mixture { fallback: None }))?;
+                self.store.checkpoint()?;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn make(self, copy: CopyBefore) -> Result<(), StoreError> {
+        // A loss of power during the resync leaves the bytes of the fallback, too.
+        self.store.sync_everything()?;
+        let kind = SnapshotKind::Fallback {
+            is_exact: copy.is_exact,
+            own_of: copy.own_of,
+        };
+        let beside = |id| {
+            let fallback = Some(id);
+            vec![put(Some(Mixture { fallback }))]
+        };
+        let snapshots = SnapshotAccess::of(self.store);
+        let made = snapshots.create_local_beside(NAME.to_owned(), kind, copy.time, beside);
+        if made.is_err() {
+            // The records in memory may say that the copy is mixed.
+            self.mark(None)?;
+        }
+        made.map(drop)
+    }
+
+    /// The copy is equal to the other one, durably: it is mixed no more. The fallback of a deposed node stays under another name if a
+    /// change of the resync has kept something for it.
+    pub fn end(self) -> Result<FallbackEnd, StoreError> {
+        let Some(mixture) = self.mixture()? else {
+            return Ok(FallbackEnd::Gone);
+        };
+        let fallback = self.get()?;
+        let lost = fallback.and_then(|(id, record)| match record.kind {
+            SnapshotKind::Fallback {
+                is_exact,
+                own_of: Some(generation),
+            } => Some((
+                id,
+                record,
+                SnapshotKind::Lost {
+                    is_exact,
+                    generation,
+                },
+                generation,
+            )),
+            _ => None,
+        });
+        let end = match lost {
+            Some((id, record, kind, generation)) if self.has_kept(id)? => {
+                let name = self.free_name(generation);
+                let kept = SnapshotRecord {
+                    name: name.clone(),
+                    kind,
+                    ..record
+                };
+                self.store.namespace.change_snapshot(id, kept);
+                FallbackEnd::Lost(name)
+            }
+            _ => {
+                self.drop_later(mixture);
+                FallbackEnd::Gone
+            }
+        };
+        self.mark(None)?;
+        self.store.checkpoint()?;
+        Ok(end)
+    }
+
+    /// Gives the fallback up, to make room on a full disk, and says so. Returns whether there was one. The copy stays mixed.
+    pub fn give_up(self) -> Result<bool, StoreError> {
+        let Some((id, record)) = self.get()? else {
+            return Ok(false);
+        };
+        tracing::error!(
+            snapshot = %record.name,
+            "the disk is full: the state to fall back to is given up, and the resync gets its space",
+        );
+        SnapshotAccess::of(self.store).delete(id)
+    }
+
+    /// Puts the copy back to its fallback: afterwards the copy is whole, and has the last operation of the fallback. Returns whether there was a
+    /// fallback. A stop in between leaves the copy mixed, with the same fallback.
+    ///
+    /// The caller lets no operation and no resync be under way.
+    pub fn put_back(self) -> Result<bool, StoreError> {
+        let Some((mixture, (id, record))) = self.mixture()?.zip(self.get()?) else {
+            return Ok(false);
+        };
+        let snapshots = SnapshotAccess::of(self.store);
+        if let Some(fallback) = snapshots.view(id) {
+            let copy = PutBack::new(self.store, &fallback);
+            let put = copy.run(id, record.inos_below);
+            put.map_err(OpError::into_store)?;
+        }
+        self.drop_later(mixture);
+        self.mark(None)?;
+        self.store.checkpoint()?;
+        Ok(true)
+    }
+
+    /// Frees the space of a fallback that nobody needs, at the next deletion of snapshots.
+    fn drop_later(self, mixture: Mixture) {
+        if let Some(id) = mixture.fallback {
+            let _later = self.store.namespace.delete_snapshot(id);
+        }
+    }
+
+    fn has_kept(self, id: SnapshotId) -> Result<bool, StoreError> {
+        let range = keys::kept_index_range(id, None);
+        let mut has_kept = false;
+        self.store.namespace.scan(&range, &mut |_, _| {
+            has_kept = true;
+            std::ops::ControlFlow::Break(())
+        })?;
+        Ok(has_kept)
+    }
+
+    /// A name for what a node had alone when it was deposed in a generation.
+    fn free_name(self, generation: Generation) -> String {
+        let names = SnapshotAccess::of(self.store).list();
+        let is_free = |name: &String| names.iter().all(|(_, record)| record.name != *name);
+        let first = format!("lost-{generation}");
+        let further = (2_u32..).map(|number| format!("lost-{generation}-{number}"));
+        let mut candidates = std::iter::once(first.clone()).chain(further);
+        candidates.find(is_free).unwrap_or(first)
+    }
+
+    /// Changes the record of the mixture, in memory.
+    fn mark(self, mixture: Option<Mixture>) -> Result<(), StoreError> {
+        self.store.namespace.apply([put(mixture)])
+    }
+}
+
+/// Looking.
+impl FallbackAccess<'_> {
+    fn mixture(self) -> Result<Option<Mixture>, StoreError> {
+        let record = self.store.namespace.get(keys::MIXED)?;
+        let decode = |bytes: Vec<u8>| {
+            record::decode(&bytes).ok_or_else(|| StoreError::unreadable(keys::MIXED))
+        };
+        record.map(decode).transpose()
+    }
+
+    /// Whether a resync has begun to change this copy, and has not ended.
+    pub fn is_mixed(self) -> Result<bool, StoreError> {
+        Ok(self.mixture()?.is_some())
+    }
+
+    /// The fallback of the mixed copy, if there is one.
+    pub fn get(self) -> Result<Option<(SnapshotId, SnapshotRecord)>, StoreError> {
+        let id = self.mixture()?.and_then(|mixture| mixture.fallback);
+        let record = id.and_then(|id| Some((id, SnapshotAccess::of(self.store).get(id)?)));
+        Ok(record.map(|(id, record)| (id, SnapshotRecord::clone(&record))))
+    }
+}
+
+fn put(mixture: Option<Mixture>) -> RecordChange {
+    (keys::MIXED.to_vec(), mixture.map(|it| record::encode(&it)))
+}
