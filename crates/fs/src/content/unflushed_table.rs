@@ -50,7 +50,7 @@ pub struct LeftoverSlots {
     /// Slots of files whose records may be behind.
     pub slots: Vec<(SlotNumber, UnflushedSlot)>,
     /// Torn slots: a process was stopped while it stored the slot, or power was lost.
-    pub given_up: Vec<SlotNumber>,
+    pub torn: Vec<SlotNumber>,
 }
 
 impl LeftoverSlots {

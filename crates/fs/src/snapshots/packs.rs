@@ -1,12 +1,14 @@
 //! Packs: old blocks of files, kept before their first change since a snapshot.
 //!
 //! A pack is a file to which groups of kept blocks are appended ([`group`]). The index of the packs ([`index`]) is in the namespace,
-//! so a process that starts again reads the groups behind the last checkpoint once more ([`Packs::replay`]).
+//! so a process that starts again reads the groups behind the last checkpoint once more ([`Packs::open`]).
 //!
 //! Invariants:
 //! - Blocks are durable in a pack, and in the index, before [`Packs::keep`] returns.
 //! - A pack has blocks for one newest snapshot, its label. Once no snapshot up to the label is alive, no reader needs the pack.
 //! - Each opening of the store begins a pack of its own: nothing is appended behind a group that a crash may have torn.
+//! - A checkpoint with touches of a group notes the place behind that group. A later opening would bring the touches back otherwise, for a snapshot that is
+//!   deleted and for the next one of the same number.
 
 mod files;
 mod group;
@@ -35,17 +37,21 @@ pub struct Packs {
     disk: Arc<StoreDisk>,
     index: BlockIndex,
     files: PackFiles,
+    /// The place behind the groups that the opening has read; `None` if there was no pack to read.
+    read_to: Option<PackPlace>,
     writer: GroupWriter,
 }
 
 impl Packs {
-    /// The packs on a disk.
+    /// The packs on a disk. Notes the groups behind the last checkpoint, which the index lacks: to be called before anything else changes.
     pub fn open(disk: Arc<StoreDisk>, index: BlockIndex) -> Result<Self, StoreError> {
         let files = PackFiles::open(Arc::clone(disk.backing()) as Arc<dyn Backing>)?;
+        let read_to = replay(&index, &files)?;
         Ok(Self {
             disk,
             index,
             files,
+            read_to,
             writer: GroupWriter::default(),
         })
     }
@@ -77,20 +83,9 @@ impl Packs {
     /// The record that a checkpoint has of the packs: the place up to which the index in the checkpoint has every group.
     /// To be taken before the checkpoint freezes its records.
     pub fn checkpoint(&self) -> Option<RecordChange> {
-        let place = self.writer.noted_to()?;
+        // A group of this process is in a younger pack than any that the opening has read.
+        let place = self.writer.noted_to().or(self.read_to)?;
         Some((keys::PACKS.to_vec(), Some(record::encode(&place))))
-    }
-
-    /// Notes the groups behind the last checkpoint, which the index lacks. For the opening of a store, before anything changes.
-    pub fn replay(&self) -> Result<(), StoreError> {
-        let from = self.index.covers_to()?;
-        for (pack, _) in self.files.from(from.pack) {
-            let block = if pack == from.pack { from.block } else { 1 };
-            if let Some(file) = self.files.get(pack)? {
-                replay_pack(&self.index, &file, PackPlace { pack, block })?;
-            }
-        }
-        Ok(())
     }
 
     /// Gives the space of blocks back that no snapshot needs: so many from each place on. A pack that is gone has none.
@@ -113,14 +108,33 @@ impl Packs {
     }
 }
 
-/// Notes the groups of a pack from a place on, up to the first one that is not whole.
-fn replay_pack(index: &BlockIndex, file: &PackFile, from: PackPlace) -> Result<(), StoreError> {
+/// Notes the groups behind the last checkpoint. Returns the place behind them.
+fn replay(index: &BlockIndex, files: &PackFiles) -> Result<Option<PackPlace>, StoreError> {
+    let from = index.covers_to()?;
+    let mut read_to = None;
+    for (pack, _) in files.from(from.pack) {
+        let block = if pack == from.pack { from.block } else { 1 };
+        let mut at = PackPlace { pack, block };
+        if let Some(file) = files.get(pack)? {
+            at = replay_pack(index, &file, at)?;
+        }
+        read_to = Some(at);
+    }
+    Ok(read_to)
+}
+
+/// Notes the groups of a pack from a place on, up to the first one that is not whole. Returns the place behind them.
+fn replay_pack(
+    index: &BlockIndex,
+    file: &PackFile,
+    from: PackPlace,
+) -> Result<PackPlace, StoreError> {
     let mut at = from;
     while let Some(group) = read_group(file, at)? {
         index.apply(index.note(file.label, &group.touches)?)?;
         at.block = at.block.saturating_add(group.blocks());
     }
-    Ok(())
+    Ok(at)
 }
 
 /// The group at a place, if its header and its blocks are whole.

@@ -246,7 +246,6 @@ fn observers(
 fn open_kept(disk: &Arc<StoreDisk>, namespace: &Arc<Namespace>) -> Result<KeptSource, StoreError> {
     let index = BlockIndex::new(Arc::clone(namespace));
     let packs = Packs::open(Arc::clone(disk), index)?;
-    packs.replay()?;
     let given_up = GivenUpMarks::new(Arc::clone(disk));
     for id in given_up.all()? {
         let _later = namespace.delete_snapshot(id);
