@@ -1,13 +1,15 @@
 //! Snapshots of a store against deep copies of a model.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockstep_fs::snapshot_list::SnapshotKind;
+use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
 use lockstep_fs::store::SnapshotAccess;
 use lockstep_fs::{Store, keys};
+use lockstep_lossy::disk::{CallKind, Verdict};
 use lockstep_model::Model;
-use lockstep_types::{Ino, SnapshotId, Timestamp};
+use lockstep_types::{Errno, Ino, SnapshotId, Timestamp};
 use proptest::prelude::*;
 
 use crate::durability::Client;
@@ -211,4 +213,44 @@ fn a_pack_that_was_read_is_not_read_for_a_later_snapshot_of_the_same_number() {
     node.kill();
     assert_eq!(bytes_at(&node, oldest, ino), b"older");
     assert_eq!(bytes_at(&node, same_number, ino), b"newer");
+}
+
+/// A pack whose making fails keeps its number: a pack of the same number for another snapshot would be lost at the next opening.
+#[test]
+fn a_pack_that_could_not_be_made_leaves_its_number_to_no_other_pack() {
+    let (mut node, mut client) = (Node::new(), Client::new());
+    let ino = client.create(&node, "f");
+    client.write(&node, ino, b"old");
+    let at = |sequence| SnapshotId::of_operation(osn_and_time(sequence).0);
+    let take = |node: &Node, id| {
+        let store = &node.store;
+        let record = SnapshotRecord {
+            name: format!("{id:?}"),
+            time: Timestamp::default(),
+            kind: SnapshotKind::User,
+            inos_below: store.image().inos_below(),
+            is_deleted: false,
+        };
+        SnapshotAccess::of(store).create(id, record).unwrap();
+    };
+    // The name of the second pack is the first one in the directory.
+    take(&node, at(0x9));
+    node.disk.observe(Some(Arc::new(|call| {
+        let is_header = call.kind == CallKind::Write && call.path.starts_with("packs/");
+        if is_header {
+            return Verdict::Fail(Errno::NoSpace);
+        }
+        Verdict::Go
+    })));
+    let (osn, time) = osn_and_time(0xa);
+    assert!(node.store.write(ino, 0, b"new", osn, time).is_err());
+    node.disk.observe(None);
+    take(&node, at(0x10));
+    let (osn, time) = osn_and_time(0x11);
+    node.store.write(ino, 0, b"new", osn, time).unwrap();
+    node.kill();
+    for id in [at(0x9), at(0x10)] {
+        assert_eq!(bytes_at(&node, id, ino), b"old");
+    }
+    assert_eq!(read_all(&node.store, ino), b"new");
 }

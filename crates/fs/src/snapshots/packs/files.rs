@@ -82,9 +82,11 @@ impl PackFiles {
             .map_or(1, |(last, _)| last + 1)
     }
 
-    /// Makes a pack, whose header is not durable yet. Its name is.
+    /// Makes a pack, whose header is not durable yet. Its name is. After an error the number belongs to this pack all the same: the disk may have the name,
+    /// and an opening knows one pack of a number.
     pub fn create(&self, number: u64, label: SnapshotId) -> Result<Arc<PackFile>, StoreError> {
         let path = pack_path(number, label);
+        self.listed.lock().labels.insert(number, label);
         let key = PackKey::random();
         let made = self.backing.open_or_create(&path).and_then(|bytes| {
             // A pack of this number from a stop in the middle of its making has no group.
@@ -96,9 +98,7 @@ impl PackFiles {
         });
         let bytes = made.map_err(StoreError::disk("make", path))?;
         let file = Arc::new(PackFile { label, key, bytes });
-        let mut listed = self.listed.lock();
-        listed.labels.insert(number, label);
-        listed.open.insert(number, Arc::clone(&file));
+        self.listed.lock().open.insert(number, Arc::clone(&file));
         Ok(file)
     }
 
