@@ -132,6 +132,22 @@ impl Script {
         Ok(id)
     }
 
+    /// Makes a snapshot as an operation does.
+    fn take_of_datastore(&mut self) -> SnapshotId {
+        self.store.sync_everything().unwrap();
+        let id = SnapshotId::of_operation(self.store.applied());
+        let record = SnapshotRecord {
+            name: "of the datastore".to_owned(),
+            time: Timestamp::default(),
+            kind: SnapshotKind::User,
+            inos_below: self.store.image().inos_below(),
+            is_deleted: false,
+        };
+        SnapshotAccess::of(&self.store).create(id, record).unwrap();
+        self.expected.made.insert(id, self.files.clone());
+        id
+    }
+
     fn delete(&mut self, id: SnapshotId) -> Result<(), StoreError> {
         self.expected.deleting = Some(id);
         SnapshotAccess::of(&self.store).delete(id)?;
@@ -303,7 +319,7 @@ fn a_block_that_cannot_be_kept_does_not_change() {
         let mut script = Script::new(store);
         script.create(b"file").unwrap();
         script.write(b"file", 0, &[1; 8192]).unwrap();
-        let id = script.take().unwrap();
+        let id = script.take_of_datastore();
         disk.fail_calls(CallClass::Write, Errno::NoSpace);
         script.write(b"file", 0, &[2; 4096]).unwrap_err();
         disk.stop_failing();
@@ -372,18 +388,7 @@ fn a_snapshot_of_the_datastore_does_not_give_way() {
     let mut script = Script::new(open(&disk, BOOT).unwrap().store);
     script.create(b"file").unwrap();
     script.write(b"file", 0, &[1; 8192]).unwrap();
-    let (osn, time) = script.number();
-    let id = SnapshotId::of_operation(osn);
-    let record = SnapshotRecord {
-        name: "of the datastore".to_owned(),
-        time,
-        kind: SnapshotKind::User,
-        inos_below: script.store.image().inos_below(),
-        is_deleted: false,
-    };
-    SnapshotAccess::of(&script.store)
-        .create(id, record)
-        .unwrap();
+    let id = script.take_of_datastore();
     let expected = script.files.clone();
     let own = script.take().unwrap();
     fill_packs(&disk);
