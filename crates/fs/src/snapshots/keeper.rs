@@ -64,12 +64,12 @@ struct TouchedFile<'a> {
 }
 
 /// Blocks of a file that are about to change.
-struct Piece<'a> {
+struct ChangingBlocks<'a> {
     file: TouchedFile<'a>,
     blocks: Range<u64>,
 }
 
-impl Piece<'_> {
+impl ChangingBlocks<'_> {
     fn chunks(&self) -> impl Iterator<Item = FileChunk> + use<> {
         let ino = self.file.ino;
         chunks_of(&self.blocks).map(move |number| FileChunk { ino, number })
@@ -138,17 +138,17 @@ impl BlockKeeper {
     ) -> Result<(), StoreError> {
         for blocks in pieces_of(blocks) {
             if !self.are_known_kept(newest, file.ino, &blocks) {
-                self.keep_pieces(newest, &[Piece { file, blocks }])?;
+                self.keep_pieces(newest, &[ChangingBlocks { file, blocks }])?;
             }
         }
         Ok(())
     }
 
     /// Keeps the blocks of some pieces that are not kept, in one group.
-    fn keep_pieces(&self, newest: Newest, pieces: &[Piece<'_>]) -> Result<(), StoreError> {
+    fn keep_pieces(&self, newest: Newest, pieces: &[ChangingBlocks<'_>]) -> Result<(), StoreError> {
         let _alone = self.lock_chunks(pieces);
         let mut touches: BTreeMap<FileChunk, NewTouch> = BTreeMap::new();
-        for Piece { file, blocks } in pieces {
+        for ChangingBlocks { file, blocks } in pieces {
             for number in chunks_of(blocks) {
                 let chunk = FileChunk {
                     ino: file.ino,
@@ -190,12 +190,12 @@ impl BlockKeeper {
     }
 
     /// Keeps other threads from keeping blocks of the same chunks.
-    fn lock_chunks(&self, pieces: &[Piece<'_>]) -> Vec<MutexGuard<'_, ()>> {
+    fn lock_chunks(&self, pieces: &[ChangingBlocks<'_>]) -> Vec<MutexGuard<'_, ()>> {
         let stripe = |FileChunk { ino, number }: FileChunk| {
             let spread = (ino.get() ^ number.rotate_left(32)).wrapping_mul(SPREAD);
             usize::try_from(spread >> 32).unwrap_or(0) % STRIPES
         };
-        let chunks = pieces.iter().flat_map(Piece::chunks);
+        let chunks = pieces.iter().flat_map(ChangingBlocks::chunks);
         let mut stripes: Vec<usize> = chunks.map(stripe).collect();
         stripes.sort_unstable();
         stripes.dedup();
@@ -315,7 +315,7 @@ impl Ahead {
         self.writes.push((ino, blocks_end, blocks, content));
     }
 
-    fn pieces(&self) -> Vec<Piece<'_>> {
+    fn pieces(&self) -> Vec<ChangingBlocks<'_>> {
         let mut pieces = Vec::new();
         for (ino, blocks_end, blocks, content) in &self.writes {
             let file = TouchedFile {
@@ -323,7 +323,7 @@ impl Ahead {
                 blocks_end: *blocks_end,
                 old: &**content,
             };
-            pieces.extend(pieces_of(blocks).map(|blocks| Piece { file, blocks }));
+            pieces.extend(pieces_of(blocks).map(|blocks| ChangingBlocks { file, blocks }));
         }
         pieces
     }

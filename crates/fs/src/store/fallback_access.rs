@@ -4,7 +4,7 @@
 //! A copy is *mixed* from the first change of a resync until both copies are equal: it shows no moment of the datastore. A record says so, and
 //! names the fallback. The checkpoint that makes the fallback has this record, and both go together.
 //!
-//! Invariants:
+//! Invariants (rule P36):
 //! - A mixed copy keeps its first fallback: a resync that is begun again makes no other one, which would show the mixture.
 //! - A fallback never fails a resync. On a full disk the copy is mixed without one.
 
@@ -13,12 +13,14 @@ use lockstep_types::{Generation, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::facade::Store;
-use super::put_back::PutBack;
+use super::put_back::{CopyAccess, PutBack};
 use super::snapshot_access::SnapshotAccess;
 use crate::error::{OpError, StoreError};
+use crate::metadata_log::MetadataLog;
 use crate::namespace::keys;
 use crate::namespace::record::{self, RecordChange};
 use crate::namespace::snapshot_list::{SnapshotKind, SnapshotRecord};
+use crate::tree::Tree;
 
 /// The name of every fallback.
 const NAME: &str = "fallback";
@@ -54,14 +56,22 @@ pub enum FallbackEnd {
 /// See the head of this file.
 #[derive(Clone, Copy)]
 pub struct FallbackAccess<'a> {
-    store: &'a Store,
+    tree: Tree<'a>,
+    log: &'a MetadataLog,
+    snapshots: SnapshotAccess<'a>,
+    copy: CopyAccess<'a>,
 }
 
 /// Begin and end.
 impl<'a> FallbackAccess<'a> {
     /// The fallback of a store.
-    pub const fn of(store: &'a Store) -> Self {
-        Self { store }
+    pub fn of(store: &'a Store) -> Self {
+        Self {
+            tree: store.tree(),
+            log: &store.metadata_log,
+            snapshots: SnapshotAccess::of(store),
+            copy: CopyAccess::of(store),
+        }
     }
 
     /// A resync is about to change the copy. Makes the fallback, and its bytes durable, unless the copy is mixed already. Returns whether there
@@ -81,7 +91,7 @@ impl<'a> FallbackAccess<'a> {
                     "the disk is full: there will be no state to fall back to while the resync changes this copy",
                 );
                 self.mark(Some(Mixture { fallback: None }))?;
-                self.store.checkpoint()?;
+                self.log.checkpoint(self.tree)?;
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -90,7 +100,7 @@ impl<'a> FallbackAccess<'a> {
 
     fn make(self, copy: CopyBefore) -> Result<(), StoreError> {
         // A loss of power during the resync leaves the bytes of the fallback, too.
-        self.store.sync_everything()?;
+        self.copy.sync()?;
         let kind = SnapshotKind::Fallback {
             is_exact: copy.is_exact,
             own_of: copy.own_of,
@@ -99,8 +109,9 @@ impl<'a> FallbackAccess<'a> {
             let fallback = Some(id);
             vec![put(Some(Mixture { fallback }))]
         };
-        let snapshots = SnapshotAccess::of(self.store);
-        let made = snapshots.create_local_beside(NAME.to_owned(), kind, copy.time, beside);
+        let made = self
+            .snapshots
+            .create_local_beside(NAME.to_owned(), kind, copy.time, beside);
         if made.is_err() {
             // The records in memory may say that the copy is mixed.
             self.mark(None)?;
@@ -138,7 +149,7 @@ impl<'a> FallbackAccess<'a> {
                     kind,
                     ..record
                 };
-                self.store.namespace.change_snapshot(id, kept);
+                self.tree.namespace.change_snapshot(id, kept);
                 FallbackEnd::Lost(name)
             }
             _ => {
@@ -147,7 +158,7 @@ impl<'a> FallbackAccess<'a> {
             }
         };
         self.mark(None)?;
-        self.store.checkpoint()?;
+        self.log.checkpoint(self.tree)?;
         Ok(end)
     }
 
@@ -160,7 +171,7 @@ impl<'a> FallbackAccess<'a> {
             snapshot = %record.name,
             "the disk is full: the state to fall back to is given up, and the resync gets its space",
         );
-        SnapshotAccess::of(self.store).delete(id)
+        self.snapshots.delete(id)
     }
 
     /// Puts the copy back to its fallback: afterwards the copy is whole, and has the last operation of the fallback. Returns whether there was a
@@ -171,29 +182,28 @@ impl<'a> FallbackAccess<'a> {
         let Some((mixture, (id, record))) = self.mixture()?.zip(self.get()?) else {
             return Ok(false);
         };
-        let snapshots = SnapshotAccess::of(self.store);
-        if let Some(fallback) = snapshots.view(id) {
-            let copy = PutBack::new(self.store, &fallback);
+        if let Some(fallback) = self.snapshots.view(id) {
+            let copy = PutBack::new(self.copy, &fallback);
             let put = copy.run(id, record.inos_below);
             put.map_err(OpError::into_store)?;
         }
         self.drop_later(mixture);
         self.mark(None)?;
-        self.store.checkpoint()?;
+        self.log.checkpoint(self.tree)?;
         Ok(true)
     }
 
     /// Frees the space of a fallback that nobody needs, at the next deletion of snapshots.
     fn drop_later(self, mixture: Mixture) {
         if let Some(id) = mixture.fallback {
-            let _later = self.store.namespace.delete_snapshot(id);
+            let _later = self.tree.namespace.delete_snapshot(id);
         }
     }
 
     fn has_kept(self, id: SnapshotId) -> Result<bool, StoreError> {
         let range = keys::kept_index_range(id, None);
         let mut has_kept = false;
-        self.store.namespace.scan(&range, &mut |_, _| {
+        self.tree.namespace.scan(&range, &mut |_, _| {
             has_kept = true;
             std::ops::ControlFlow::Break(())
         })?;
@@ -202,7 +212,7 @@ impl<'a> FallbackAccess<'a> {
 
     /// A name for what a node had alone when it was deposed in a generation.
     fn free_name(self, generation: Generation) -> String {
-        let names = SnapshotAccess::of(self.store).list();
+        let names = self.snapshots.list();
         let is_free = |name: &String| names.iter().all(|(_, record)| record.name != *name);
         let first = format!("lost-{generation}");
         let further = (2_u32..).map(|number| format!("lost-{generation}-{number}"));
@@ -212,14 +222,14 @@ impl<'a> FallbackAccess<'a> {
 
     /// Changes the record of the mixture, in memory.
     fn mark(self, mixture: Option<Mixture>) -> Result<(), StoreError> {
-        self.store.namespace.apply([put(mixture)])
+        self.tree.namespace.apply([put(mixture)])
     }
 }
 
 /// Looking.
 impl FallbackAccess<'_> {
     fn mixture(self) -> Result<Option<Mixture>, StoreError> {
-        let record = self.store.namespace.get(keys::MIXED)?;
+        let record = self.tree.namespace.get(keys::MIXED)?;
         let decode = |bytes: Vec<u8>| {
             record::decode(&bytes).ok_or_else(|| StoreError::unreadable(keys::MIXED))
         };
@@ -234,7 +244,7 @@ impl FallbackAccess<'_> {
     /// The fallback of the mixed copy, if there is one.
     pub fn get(self) -> Result<Option<(SnapshotId, SnapshotRecord)>, StoreError> {
         let id = self.mixture()?.and_then(|mixture| mixture.fallback);
-        let record = id.and_then(|id| Some((id, SnapshotAccess::of(self.store).get(id)?)));
+        let record = id.and_then(|id| Some((id, self.snapshots.get(id)?)));
         Ok(record.map(|(id, record)| (id, SnapshotRecord::clone(&record))))
     }
 }

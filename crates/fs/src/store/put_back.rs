@@ -10,11 +10,14 @@ use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, SnapshotId};
 
 use super::facade::Store;
-use super::image::ImageChunk;
-use crate::error::OpError;
+use super::image::{ImageAccess, ImageChunk};
+use super::replica_access::ReplicaAccess;
+use crate::error::{OpError, StoreError};
+use crate::metadata_log::MetadataLog;
 use crate::namespace::keys;
 use crate::snapshots::packs::touch::CHUNK_BYTES;
 use crate::snapshots::view::SnapshotView;
+use crate::tree::Tree;
 use crate::view::StoreView;
 
 /// Bytes of records that are compared at once.
@@ -23,28 +26,56 @@ const RECORD_BYTES: usize = 256 << 10;
 const PAGE: usize = 1_000;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
+/// The parts of a store that change when its copy is put back.
+#[derive(Clone, Copy)]
+pub struct CopyAccess<'a> {
+    tree: Tree<'a>,
+    log: &'a MetadataLog,
+    image: ImageAccess<'a>,
+    replica: ReplicaAccess<'a>,
+}
+
+impl<'a> CopyAccess<'a> {
+    /// The parts of this store.
+    pub fn of(store: &'a Store) -> Self {
+        Self {
+            tree: store.tree(),
+            log: &store.metadata_log,
+            image: store.image(),
+            replica: store.replica(),
+        }
+    }
+
+    /// Makes everything durable.
+    pub fn sync(self) -> Result<(), StoreError> {
+        let content = self.tree.content;
+        content.sync().sync_disk(content.disk())?;
+        self.log.checkpoint(self.tree)
+    }
+}
+
 /// See the head of this file.
 pub struct PutBack<'a> {
-    store: &'a Store,
+    copy: CopyAccess<'a>,
     past: &'a SnapshotView<'a>,
 }
 
 impl<'a> PutBack<'a> {
-    /// The work on a store, with the view of the snapshot.
-    pub const fn new(store: &'a Store, past: &'a SnapshotView<'a>) -> Self {
-        Self { store, past }
+    /// The work on a copy, with the view of the snapshot.
+    pub const fn new(copy: CopyAccess<'a>, past: &'a SnapshotView<'a>) -> Self {
+        Self { copy, past }
     }
 
     /// Puts records and contents back, durably.
     pub fn run(&self, id: SnapshotId, inos_below: u64) -> Result<(), OpError> {
-        let image = self.store.image();
+        let image = self.copy.image;
         image.begin()?;
         for table in keys::REPLICATED {
             self.put_table(table)?;
         }
         image.prepare_finish()?;
         self.put_contents(id)?;
-        self.store.sync_everything()?;
+        self.copy.sync()?;
         image.finish(id.osn, inos_below)?;
         Ok(())
     }
@@ -53,7 +84,7 @@ impl<'a> PutBack<'a> {
         let mut after = Vec::new();
         loop {
             let chunk = ImageChunk::read(self.past, table, &after, RECORD_BYTES)?;
-            self.store.image().load_chunk(&chunk)?;
+            self.copy.image.load_chunk(&chunk)?;
             match chunk.records.into_iter().next_back() {
                 Some(last) if !chunk.last => after = last.key,
                 _ => return Ok(()),
@@ -66,7 +97,7 @@ impl<'a> PutBack<'a> {
         let mut range = keys::kept_index_range(id, None);
         loop {
             let mut page = Vec::new();
-            self.store.namespace.scan(&range, &mut |key, _| {
+            self.copy.tree.namespace.scan(&range, &mut |key, _| {
                 page.push(key.to_vec());
                 if page.len() < PAGE {
                     ControlFlow::Continue(())
@@ -117,7 +148,7 @@ impl<'a> PutBack<'a> {
     /// The first block with data from `at` on, in the past or at present.
     fn next_data(&self, ino: Ino, at: u64) -> Result<Option<u64>, OpError> {
         let past = self.past.next_data(ino, at)?;
-        let present = self.store.tree().next_data(ino, at)?;
+        let present = self.copy.tree.next_data(ino, at)?;
         let first = past.into_iter().chain(present).min();
         Ok(first.map(|data| data - data % BLOCK))
     }
@@ -127,8 +158,8 @@ impl<'a> PutBack<'a> {
         let length = usize::try_from(bytes.end - bytes.start).unwrap_or(0);
         let (mut past, mut present) = (vec![0; length], vec![0; length]);
         self.past.read_raw(ino, bytes.start, &mut past)?;
-        self.store.tree().read_raw(ino, bytes.start, &mut present)?;
-        let replica = self.store.replica();
+        self.copy.tree.read_raw(ino, bytes.start, &mut present)?;
+        let replica = self.copy.replica;
         let blocks = past
             .chunks(BLOCK_BYTES)
             .zip(present.chunks(BLOCK_BYTES))
