@@ -65,7 +65,7 @@ fn diverge(pair: &Pair, length: usize) -> Files {
     fs::create_dir(on_a.join("directory")).unwrap();
     put(&on_a.join("directory/alone"), 0, &vec![3; length]);
     fs::set_permissions(on_a.join("same"), Permissions::from_mode(0o604)).unwrap();
-    let of_a = files(&on_a);
+    let alone = files(&on_a);
     change(pair.node(B), "promote", &[]);
     put(&on_b.join("of-b"), 0, &vec![5; length]);
     put(&on_b.join("common"), 0, &vec![6; length / 4]);
@@ -73,7 +73,7 @@ fn diverge(pair: &Pair, length: usize) -> Files {
     await_conflict(pair, A);
     let demoted = run(pair.node(A), "demote", &[]);
     assert_eq!(demoted.code, Some(0), "{}", demoted.error);
-    of_a
+    alone
 }
 
 fn await_conflict(pair: &Pair, which: Which) {

@@ -4,6 +4,7 @@ pub(crate) mod usage;
 
 use std::time::Duration;
 
+use lockstep_fs::Store;
 use lockstep_fs::poison::utc;
 use lockstep_fs::snapshot_list::SnapshotKind;
 use lockstep_fs::store::{FallbackAccess, SnapshotAccess};
@@ -17,8 +18,8 @@ use crate::engine::Engine;
 use crate::jobs::change_readers::ReaderService;
 use crate::jobs::store_place;
 use crate::report::{
-    CopyStatus, DatastoreStatus, OwnSnapshotStatus, PoisonStatus, ServiceStatus,
-    SlowOperationStatus, SpaceStatus, SyncStatus, WorkStatus,
+    ChangeReaderStatus, CopyStatus, DatastoreStatus, OwnSnapshotStatus, PoisonStatus,
+    ServiceStatus, SlowOperationStatus, SpaceStatus, SyncStatus, WorkStatus,
 };
 use crate::session::Session;
 
@@ -40,21 +41,21 @@ fn slow(
 }
 
 /// The content of this copy by its role file and its store. The notes know since when.
-fn copy(engine: &Engine, marks: RoleState) -> CopyStatus {
+fn copy(marks: RoleState, readers: Vec<ChangeReaderStatus>, store: &Store) -> CopyStatus {
     CopyStatus {
         marked_in_sync: marks.is_in_sync(),
         complete: marks.record.complete,
         write_verifier: Some(marks.clients.verifier.get()),
-        readers: ReaderService::of(engine).list(),
-        mixed: FallbackAccess::of(&engine.store).is_mixed().unwrap_or(true),
-        own_snapshots: own_snapshots(engine),
+        readers,
+        mixed: FallbackAccess::of(store).is_mixed().unwrap_or(true),
+        own_snapshots: own_snapshots(store),
         ..CopyStatus::default()
     }
 }
 
 /// The snapshots that this node has made of its own copy.
-fn own_snapshots(engine: &Engine) -> Vec<OwnSnapshotStatus> {
-    let snapshots = SnapshotAccess::of(&engine.store).list();
+fn own_snapshots(store: &Store) -> Vec<OwnSnapshotStatus> {
+    let snapshots = SnapshotAccess::of(store).list();
     let status = snapshots.into_iter().filter_map(|(id, record)| {
         let (exact, lost) = match record.kind {
             SnapshotKind::Fallback { is_exact, own_of } => (is_exact, own_of),
@@ -104,7 +105,7 @@ pub(crate) fn of(engine: &Engine, session: &Session) -> DatastoreStatus {
             .gate
             .restart_within(&*engine.host, RESTART_WITHOUT_LEASE)
             .map(millis),
-        copy: copy(engine, marks),
+        copy: copy(marks, ReaderService::of(engine).list(), &engine.store),
         in_sync: state.is_in_sync() && poisoned.is_none(),
         disk_stall: engine.disk.watch.status(),
         ..status.sync

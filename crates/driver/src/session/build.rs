@@ -37,7 +37,7 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
     let (config, store) = (&*engine.config.current(), &engine.store);
     let role = engine.role_file.state();
     let is_in_sync = role.is_in_sync() && role.record.complete;
-    settle_mixture(engine, part, role.is_in_sync()).map_err(refused(config))?;
+    settle_mixture(engine.name(), store, part, role.is_in_sync()).map_err(refused(config))?;
     let backing = store.backing().as_ref();
     if part == ServicePart::Serve {
         if !engine.is_always_durable() {
@@ -78,8 +78,12 @@ pub(crate) fn session(engine: &Arc<Engine>, part: ServicePart) -> Result<Session
 }
 
 /// Makes a copy whole that a resync has changed in part, before the copy is shown. A copy that is in sync is whole already.
-fn settle_mixture(engine: &Engine, part: ServicePart, is_in_sync: bool) -> Result<(), StoreError> {
-    let (store, datastore) = (&engine.store, engine.name());
+fn settle_mixture(
+    datastore: &str,
+    store: &Store,
+    part: ServicePart,
+    is_in_sync: bool,
+) -> Result<(), StoreError> {
     let fallback = FallbackAccess::of(store);
     if !fallback.is_mixed()? {
         return Ok(());

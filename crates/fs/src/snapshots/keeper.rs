@@ -64,12 +64,12 @@ struct TouchedFile<'a> {
 }
 
 /// Blocks of a file that are about to change.
-struct ChangingBlocks<'a> {
+struct OldBlocks<'a> {
     file: TouchedFile<'a>,
     blocks: Range<u64>,
 }
 
-impl ChangingBlocks<'_> {
+impl OldBlocks<'_> {
     fn chunks(&self) -> impl Iterator<Item = FileChunk> + use<> {
         let ino = self.file.ino;
         chunks_of(&self.blocks).map(move |number| FileChunk { ino, number })
@@ -138,17 +138,17 @@ impl BlockKeeper {
     ) -> Result<(), StoreError> {
         for blocks in pieces_of(blocks) {
             if !self.are_known_kept(newest, file.ino, &blocks) {
-                self.keep_pieces(newest, &[ChangingBlocks { file, blocks }])?;
+                self.keep_pieces(newest, &[OldBlocks { file, blocks }])?;
             }
         }
         Ok(())
     }
 
     /// Keeps the blocks of some pieces that are not kept, in one group.
-    fn keep_pieces(&self, newest: Newest, pieces: &[ChangingBlocks<'_>]) -> Result<(), StoreError> {
+    fn keep_pieces(&self, newest: Newest, pieces: &[OldBlocks<'_>]) -> Result<(), StoreError> {
         let _alone = self.lock_chunks(pieces);
         let mut touches: BTreeMap<FileChunk, NewTouch> = BTreeMap::new();
-        for ChangingBlocks { file, blocks } in pieces {
+        for OldBlocks { file, blocks } in pieces {
             for number in chunks_of(blocks) {
                 let chunk = FileChunk {
                     ino: file.ino,
@@ -190,12 +190,12 @@ impl BlockKeeper {
     }
 
     /// Keeps other threads from keeping blocks of the same chunks.
-    fn lock_chunks(&self, pieces: &[ChangingBlocks<'_>]) -> Vec<MutexGuard<'_, ()>> {
+    fn lock_chunks(&self, pieces: &[OldBlocks<'_>]) -> Vec<MutexGuard<'_, ()>> {
         let stripe = |FileChunk { ino, number }: FileChunk| {
             let spread = (ino.get() ^ number.rotate_left(32)).wrapping_mul(SPREAD);
             usize::try_from(spread >> 32).unwrap_or(0) % STRIPES
         };
-        let chunks = pieces.iter().flat_map(ChangingBlocks::chunks);
+        let chunks = pieces.iter().flat_map(OldBlocks::chunks);
         let mut stripes: Vec<usize> = chunks.map(stripe).collect();
         stripes.sort_unstable();
         stripes.dedup();
@@ -274,19 +274,28 @@ impl BlockKeeper {
         writes: &[(Ino, Range<u64>)],
         old: impl Fn(Ino) -> Result<Option<Arc<dyn BackingFile>>, StoreError>,
     ) -> Result<(), StoreError> {
-        let mut ahead = Ahead::default();
+        let (mut newest, mut ahead) = (None, Vec::new());
         for (ino, bytes) in writes {
-            if let Some(newest) = self.newest_for(*ino)
-                && let Some(content) = old(*ino)?
-            {
-                ahead.newest = Some(newest);
-                ahead.add(*ino, self.blocks_end(newest, *ino)?, bytes, content);
+            let Some(of) = self.newest_for(*ino) else {
+                continue;
+            };
+            let blocks_end = self.blocks_end(of, *ino)?;
+            let blocks = blocks_of(bytes, blocks_end);
+            if let Some(content) = old(*ino)? {
+                newest = Some(of);
+                ahead.push(AheadWrite {
+                    ino: *ino,
+                    blocks_end,
+                    blocks,
+                    content,
+                });
             }
         }
-        let Some(newest) = ahead.newest else {
+        let Some(newest) = newest else {
             return Ok(());
         };
-        for pieces in ahead.pieces().chunks(AHEAD_PIECES) {
+        let pieces: Vec<OldBlocks<'_>> = ahead.iter().flat_map(AheadWrite::pieces).collect();
+        for pieces in pieces.chunks(AHEAD_PIECES) {
             match self.keep_pieces(newest, pieces) {
                 Err(error) if error.is_full_disk() => return Ok(()),
                 kept => kept?,
@@ -296,36 +305,22 @@ impl BlockKeeper {
     }
 }
 
-/// The writes of [`BlockKeeper::keep_ahead`], with the contents that they change.
-#[derive(Default)]
-struct Ahead {
-    newest: Option<Newest>,
-    writes: Vec<(Ino, u64, Range<u64>, Arc<dyn BackingFile>)>,
+/// A write of [`BlockKeeper::keep_ahead`], with the content that it changes.
+struct AheadWrite {
+    ino: Ino,
+    blocks_end: u64,
+    blocks: Range<u64>,
+    content: Arc<dyn BackingFile>,
 }
 
-impl Ahead {
-    fn add(
-        &mut self,
-        ino: Ino,
-        blocks_end: u64,
-        bytes: &Range<u64>,
-        content: Arc<dyn BackingFile>,
-    ) {
-        let blocks = blocks_of(bytes, blocks_end);
-        self.writes.push((ino, blocks_end, blocks, content));
-    }
-
-    fn pieces(&self) -> Vec<ChangingBlocks<'_>> {
-        let mut pieces = Vec::new();
-        for (ino, blocks_end, blocks, content) in &self.writes {
-            let file = TouchedFile {
-                ino: *ino,
-                blocks_end: *blocks_end,
-                old: &**content,
-            };
-            pieces.extend(pieces_of(blocks).map(|blocks| ChangingBlocks { file, blocks }));
-        }
-        pieces
+impl AheadWrite {
+    fn pieces(&self) -> impl Iterator<Item = OldBlocks<'_>> {
+        let file = TouchedFile {
+            ino: self.ino,
+            blocks_end: self.blocks_end,
+            old: &*self.content,
+        };
+        pieces_of(&self.blocks).map(move |blocks| OldBlocks { file, blocks })
     }
 }
 
