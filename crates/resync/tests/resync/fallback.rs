@@ -181,7 +181,7 @@ fn a_deposed_node_keeps_what_it_had() {
 #[test]
 fn a_number_that_comes_back_does_not_change_the_fallback() {
     let (primary, mut secondary) = (Node::new(), Node::new());
-    let old = secondary.file("old", &[3; 40 * BLOCK]);
+    let old = secondary.file("old", &vec![3; 40 * BLOCK]);
     let before = State::present(secondary.store());
     begin(&secondary, None);
     // A resync from a node without the file removes the file. The next one brings another file of the same number.
@@ -191,7 +191,7 @@ fn a_number_that_comes_back_does_not_change_the_fallback() {
     secondary.store().collect_garbage().unwrap();
     assert!(State::fallback(secondary.store()) == before);
     primary.later_than(2000);
-    assert_eq!(primary.file("new", &[5; 20 * BLOCK]), old);
+    assert_eq!(primary.file("new", &vec![5; 20 * BLOCK]), old);
     begin(&secondary, None);
     resync(&primary, &LocalPeer::new(&secondary), &FreeLocks).unwrap();
     for byte in 1..3 {
