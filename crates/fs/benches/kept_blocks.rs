@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use lockstep_fs::Store;
 use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
+use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
 use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions, SnapshotAccess};
 use lockstep_intentlog::LogOptions;
 use lockstep_types::backing::Backing;
@@ -143,6 +143,7 @@ impl Site {
             kind: SnapshotKind::User,
             inos_below: u64::MAX,
             is_deleted: false,
+            bytes: SnapshotBytes::Unsettled,
         };
         SnapshotAccess::of(&self.store).create(id, record)?;
         Ok(id)

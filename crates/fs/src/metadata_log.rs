@@ -62,6 +62,15 @@ pub struct Applied {
     changed: Option<Ino>,
     /// Where the last record of the operation lies in the log.
     position: Position,
+    /// Whether the operation is on stable storage before its answer, whatever the datastore promises for others.
+    must_be_durable: bool,
+}
+
+impl Applied {
+    /// Whether the operation is on stable storage before its answer, whatever the datastore promises for others.
+    pub const fn must_be_durable(&self) -> bool {
+        self.must_be_durable
+    }
 }
 
 /// The log of a store, and the progress of metadata operations.
@@ -241,6 +250,7 @@ impl MetadataLog {
         let _under_way = self.readers.begin_change();
         self.delta.note_operation(op.osn, &plan)?;
         self.readers.note_plan(&plan);
+        self.fold_before(tree, plan.snapshot.as_ref())?;
         let changed = plan.content.map(ContentEffect::ino);
         // Until the record has the new length, other threads find the old length in the entry of the file, and do not
         // take the difference for damage. Content that is damaged already may be cut all the same.
@@ -264,6 +274,7 @@ impl MetadataLog {
             orphaned,
             changed,
             position,
+            must_be_durable: op.request.is_on_snapshots(),
         })
     }
 
@@ -543,6 +554,7 @@ const fn may_make_room(request: &MetaRequest) -> bool {
             | MetaRequest::RemoveXattr { .. }
             | MetaRequest::Reap { .. }
             | MetaRequest::ReapAll { .. }
+            | MetaRequest::SnapshotDelete { .. }
     )
 }
 

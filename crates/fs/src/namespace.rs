@@ -161,7 +161,7 @@ impl Namespace {
         self.history.set(&self.records, id, snapshot);
     }
 
-    /// Gives a snapshot that is alive another record; not another moment, or another `inos_below`.
+    /// Gives a snapshot another record; not another moment, or another `inos_below`.
     pub fn change_snapshot(&self, id: SnapshotId, snapshot: SnapshotRecord) {
         self.history.set(&self.records, id, snapshot);
     }

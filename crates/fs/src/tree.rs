@@ -16,7 +16,7 @@ use crate::error::{OpError, StoreError};
 use crate::kv::Each;
 use crate::namespace::Namespace;
 use crate::namespace::keys::KeyRange;
-use crate::namespace::plan::{self, ContentEffect, Plan, View};
+use crate::namespace::plan::{self, ContentEffect, Plan, SnapshotChange, View};
 use crate::namespace::record::{Body, Inode};
 use crate::store_disk::StoreDisk;
 use crate::view::{FileTimes, StoreView};
@@ -91,6 +91,15 @@ impl<'a> Tree<'a> {
         }
         self.disk()
             .poison_on_error(self.namespace.apply(plan.batch))?;
+        match plan.snapshot {
+            Some(SnapshotChange::Create(id, snapshot)) => {
+                self.namespace.create_snapshot(id, snapshot);
+            }
+            Some(SnapshotChange::Change(id, snapshot)) => {
+                self.namespace.change_snapshot(id, snapshot);
+            }
+            None => {}
+        }
         for (ino, inode) in plan.inodes {
             match inode.map(|inode| (inode.body, inode.bits.flags)) {
                 Some((Body::File { size }, flags)) => {

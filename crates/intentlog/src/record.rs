@@ -5,9 +5,26 @@
 use lockstep_types::limits::META_OP_BYTES_MAX;
 use lockstep_types::{Ino, MetaOp, Osn, Timestamp};
 use postcard::Error;
+use serde::{Deserialize, Serialize};
 
 /// Most bytes of a record's payload.
 pub const PAYLOAD_BYTES_MAX: usize = META_OP_BYTES_MAX;
+
+/// Size and times of a file, as they were when a snapshot was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoldedFile {
+    /// The file.
+    pub ino: Ino,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its time of modification.
+    pub mtime: Timestamp,
+    /// Its time of change.
+    pub ctime: Timestamp,
+}
+
+/// Most files in one [`Record::Folded`].
+pub const FOLDED_MAX: usize = 1024;
 
 /// One fact that the log remembers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +58,9 @@ pub enum Record {
         /// Its time of change.
         ctime: Timestamp,
     },
+    /// Files that were written since the last checkpoint, at most [`FOLDED_MAX`]: the snapshot of the next operation in the log sees
+    /// them so.
+    Folded(Vec<FoldedFile>),
 }
 
 impl Record {
@@ -54,6 +74,7 @@ impl Record {
             Self::RolledBack { .. } => 4,
             Self::Done { .. } => 5,
             Self::FileTimes { .. } => 6,
+            Self::Folded(_) => 8,
         }
     }
 
@@ -65,6 +86,7 @@ impl Record {
                 postcard::to_extend(osn, to)
             }
             Self::FileTimes { ino, mtime, ctime } => postcard::to_extend(&(ino, mtime, ctime), to),
+            Self::Folded(files) => postcard::to_extend(files, to),
         }
     }
 
@@ -86,13 +108,14 @@ impl Record {
                 let (ino, mtime, ctime) = whole(payload)?;
                 Self::FileTimes { ino, mtime, ctime }
             }
+            8 => Self::Folded(whole(payload)?),
             _ => return Err(Error::DeserializeBadEnum),
         })
     }
 }
 
 /// Decodes the whole `payload`. Left-over bytes are an error: they mean that another record was written.
-fn whole<'a, T: serde::Deserialize<'a>>(payload: &'a [u8]) -> Result<T, Error> {
+fn whole<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, Error> {
     match postcard::take_from_bytes(payload)? {
         (value, []) => Ok(value),
         _ => Err(Error::DeserializeBadEncoding),
@@ -104,6 +127,20 @@ mod tests {
     use lockstep_types::{FileName, MetaRequest};
 
     use super::*;
+
+    /// A file whose numbers take the most bytes.
+    fn widest() -> FoldedFile {
+        let time = Timestamp {
+            secs: i64::MIN,
+            nanos: u32::MAX,
+        };
+        FoldedFile {
+            ino: Ino::new(u64::MAX).unwrap(),
+            size: u64::MAX,
+            mtime: time,
+            ctime: time,
+        }
+    }
 
     fn every_kind() -> Vec<Record> {
         let osn = Osn::ZERO.next();
@@ -126,14 +163,17 @@ mod tests {
                 mtime: Timestamp::default(),
                 ctime: Timestamp { secs: 9, nanos: 9 },
             },
+            Record::Folded(vec![widest(); FOLDED_MAX]),
         ]
     }
 
     #[test]
     fn every_kind_round_trips() {
-        for (record, kind) in every_kind().into_iter().zip(1..) {
+        let kinds = [1, 2, 3, 4, 5, 6, 8];
+        for (record, kind) in every_kind().into_iter().zip(kinds) {
             assert_eq!(record.kind(), kind);
             let payload = record.encode(Vec::new()).unwrap();
+            assert!(payload.len() <= PAYLOAD_BYTES_MAX);
             assert_eq!(Record::decode(kind, &payload), Ok(record));
         }
     }
@@ -142,7 +182,7 @@ mod tests {
     fn what_was_not_written_by_us_is_refused() {
         assert!(Record::decode(0, &[]).is_err());
         assert!(Record::decode(7, &[]).is_err());
-        assert!(Record::decode(8, &[]).is_err());
+        assert!(Record::decode(9, &[]).is_err());
         for record in every_kind() {
             let mut payload = record.encode(Vec::new()).unwrap();
             payload.push(0);

@@ -17,6 +17,7 @@ mod change;
 mod content;
 mod names;
 mod node;
+mod snapshots;
 
 use std::collections::BTreeMap;
 
@@ -26,6 +27,7 @@ pub use acl::Acl;
 pub use content::Content;
 pub use names::Names;
 pub use node::{Body, Node};
+pub use snapshots::{Snapshot, Snapshots};
 
 /// The size that a directory shows.
 const DIRECTORY_BYTES: u64 = 4096;
@@ -48,6 +50,7 @@ pub struct Model {
     last_cookie: u64,
     /// Time of the present operation.
     now: Timestamp,
+    snapshots: Snapshots,
 }
 
 impl Default for Model {
@@ -68,6 +71,7 @@ impl Default for Model {
             // The cookies up to 2 belong to `.` and `..`.
             last_cookie: 2,
             now: Timestamp::default(),
+            snapshots: Snapshots::new(),
         }
     }
 }

@@ -13,6 +13,7 @@
 
 mod clock;
 mod event;
+mod gate;
 mod link_pace;
 mod link_watch;
 mod meta_queue;
@@ -23,8 +24,6 @@ mod pending;
 mod recovery;
 mod send_room;
 
-use std::collections::VecDeque;
-
 use lockstep_types::coverage;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{OnPeerLoss, Osn};
@@ -34,6 +33,7 @@ use crate::message::Message;
 use crate::state::{Action, ServiceMode, State, Trigger};
 use clock::CoreClock;
 pub use event::{ConnectionId, Effect, Effects, Event, OpKind, Transfer};
+use gate::HeldOps;
 pub use link_pace::{Dispatch, LinkPace};
 use link_watch::LinkWatch;
 use meta_queue::MetaQueue;
@@ -56,6 +56,8 @@ pub struct CoreConfig {
     pub answer_limit: u64,
     /// The policy after either limit.
     pub on_peer_loss: OnPeerLoss,
+    /// How long the operation of a snapshot waits for its number at most, in milliseconds (rule P35).
+    pub gate_limit_ms: u64,
     /// Most mirrored writes from the oldest in flight on.
     pub writes_max: usize,
     /// Most bytes of mirrored operations in flight. One operation alone may have more.
@@ -88,7 +90,7 @@ pub struct InFlight {
     pub bytes: u64,
     /// Operations submitted and not finished.
     pub submitted: usize,
-    /// Operations that have their locks and wait for the state, or for room on the way to the peer.
+    /// Operations that have their locks and wait for the state, for a snapshot, or for room on the way to the peer.
     pub held: usize,
 }
 
@@ -102,8 +104,7 @@ pub struct Core {
     next_osn: Osn,
     writes: MirroredWrites,
     metas: MetaQueue,
-    /// Operations that have their locks and wait for the state to change, in order.
-    held: VecDeque<OpId>,
+    held: HeldOps,
     room: SendRoom,
     recovery: Option<RecoveryStep>,
     image: ImageFlags,
@@ -155,7 +156,7 @@ impl Core {
             next_osn: start.first_osn,
             writes: MirroredWrites::default(),
             metas: MetaQueue::new(start.in_doubt),
-            held: VecDeque::new(),
+            held: HeldOps::default(),
             room: SendRoom::new(config.bytes_max, now_ms),
             recovery: None,
             image: ImageFlags::default(),
@@ -299,6 +300,7 @@ impl Core {
             self.transfer(Transfer::SendTail, effects);
         }
         self.writes.shrink_window();
+        self.advance_gate(effects);
         self.admit_queued(effects);
         self.advance_recovery(effects);
     }

@@ -34,6 +34,8 @@ pub enum LockKey {
     /// The number of directories in a directory. The creation of a directory holds this lock, because there is a limit
     /// and the number does not include directories whose creation is still under way.
     Subdirectories(Ino),
+    /// The list of snapshots. Each operation on snapshots holds this lock.
+    Snapshots,
 }
 
 impl LockKey {

@@ -35,7 +35,7 @@ pub use name::FileName;
 pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
 pub use resync_status::{ResyncPhase, ResyncStatus, ResyncWait};
 pub use settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
-pub use snapshot::SnapshotId;
+pub use snapshot::{SnapshotId, SnapshotKind, SnapshotName, SnapshotNameError};
 pub use sync_standing::{Lineage, SyncCount, SyncNames, SyncStanding};
 pub use time::Timestamp;
 pub use xattr::XattrNamespace;

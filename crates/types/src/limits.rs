@@ -42,6 +42,12 @@ pub const BYTES_IN_FLIGHT_MAX: u64 = 16 << 20;
 /// Most inodes that one operation frees.
 pub const REAPED_MAX: usize = 128;
 
+/// Most snapshots of a datastore, those of one node's own copy excluded.
+pub const SNAPSHOTS_MAX: usize = 4096;
+
+/// Longest time for which changes of clients wait for a snapshot to be numbered, in milliseconds (rule P35).
+pub const SNAPSHOT_WAIT_MS: u64 = 1000;
+
 /// Most bytes in memory of writes that cannot begin yet, per datastore; each thread that submits writes may add one
 /// write. The bytes of further writes are kept in a file on the store's disk.
 pub const SPILL_MEMORY_BYTES_MAX: u64 = 64 << 20;

@@ -306,6 +306,16 @@ mutants! {
     HistoryMissesFold,
     /// The kept "absent" of a record outlives the record.
     AbsentLeavesHistory,
+    /// The log does not get the sizes and times that a snapshot sees.
+    FoldUnlogged,
+    /// Writes go through the gate while a snapshot is being made.
+    GateLetsWriteThrough,
+    /// A snapshot is made while metadata operations are under way.
+    GateForgetsNames,
+    /// The gate opens once a snapshot has its number.
+    GateOpensEarly,
+    /// A loss of power before a snapshot is settled is not noted.
+    TornUnnoted,
 }
 
 #[cfg(feature = "mutants")]

@@ -10,6 +10,7 @@ use crate::attr::NodeKind;
 use crate::id::{Ino, Osn};
 use crate::inode_flags::InodeFlags;
 use crate::name::FileName;
+use crate::snapshot::{SnapshotId, SnapshotKind, SnapshotName};
 use crate::time::Timestamp;
 
 /// An admitted metadata operation.
@@ -165,9 +166,38 @@ pub enum MetaRequest {
         /// Its flags from now on.
         flags: InodeFlags,
     },
+    /// Makes a snapshot of the datastore, whose moment is that of the operation (rule P35).
+    SnapshotCreate {
+        /// The name, which no other snapshot of the datastore has.
+        name: SnapshotName,
+        /// Why the snapshot is made.
+        kind: SnapshotKind,
+        /// Every inode of the datastore has a number below this. The primary fills this in once the operation has its number.
+        inos_below: u64,
+    },
+    /// Gives a snapshot of the datastore another name.
+    SnapshotRename {
+        /// The snapshot.
+        id: SnapshotId,
+        /// Its name from now on.
+        name: SnapshotName,
+    },
+    /// Deletes a snapshot of the datastore. Each node then frees in the background what only this snapshot sees.
+    SnapshotDelete {
+        /// The snapshot.
+        id: SnapshotId,
+    },
 }
 
 impl MetaRequest {
+    /// Whether the operation makes, renames or deletes a snapshot. Such an operation is on stable storage on each node before its answer.
+    pub const fn is_on_snapshots(&self) -> bool {
+        matches!(
+            self,
+            Self::SnapshotCreate { .. } | Self::SnapshotRename { .. } | Self::SnapshotDelete { .. }
+        )
+    }
+
     /// The inode that the operation makes.
     pub const fn made(&self) -> Option<Ino> {
         match self {
@@ -198,6 +228,9 @@ impl MetaRequest {
             Self::Reap { ino } => ("free", Some(*ino)),
             Self::ReapAll { inos } => ("free", inos.first().copied()),
             Self::SetFlags { ino, .. } => ("chattr", Some(*ino)),
+            Self::SnapshotCreate { .. } => ("snapshot create", None),
+            Self::SnapshotRename { .. } => ("snapshot rename", None),
+            Self::SnapshotDelete { .. } => ("snapshot delete", None),
         }
     }
 }

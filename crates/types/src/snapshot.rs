@@ -1,4 +1,4 @@
-//! Which snapshot: the moment of a datastore that a snapshot shows.
+//! Which snapshot: the moment of a datastore that a snapshot shows, its name, and why it was made.
 
 use std::fmt;
 
@@ -81,6 +81,100 @@ impl fmt::Display for SnapshotId {
     }
 }
 
+/// Why a snapshot was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SnapshotKind {
+    /// By an operator.
+    User,
+    /// By the schedule of the datastore.
+    Scheduled,
+    /// By this node, of its own copy, before a resync changes that copy.
+    Fallback {
+        /// Whether the copy was one of a running node: after a loss of power it is only what the disk had.
+        is_exact: bool,
+        /// The generation in which this node was deposed as the primary, if it may have had something alone.
+        own_of: Option<Generation>,
+    },
+    /// Formerly a fallback: the copy of a deposed node, which may have had something alone.
+    Lost {
+        /// As that of the fallback.
+        is_exact: bool,
+        /// The generation in which this node was deposed as the primary.
+        generation: Generation,
+    },
+}
+
+/// The name of a snapshot of the datastore: 1 to [`Self::BYTES_MAX`] bytes of UTF-8 without a slash, a control character or a space at
+/// either end, and neither `.` nor `..`. So a directory can have each name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SnapshotName(String);
+
+/// Why a text is no name of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotNameError {
+    /// It has no byte.
+    #[error("a name has at least one character")]
+    Empty,
+    /// It has too many bytes.
+    #[error("a name has at most {} bytes", SnapshotName::BYTES_MAX)]
+    TooLong,
+    /// It has a slash, a control character or a space at an end, or is `.` or `..`.
+    #[error(
+        "a name has no slash, no control character and no space at its ends, and is neither `.` nor `..`"
+    )]
+    BadCharacter,
+}
+
+impl SnapshotName {
+    /// Most bytes of a name.
+    pub const BYTES_MAX: usize = 200;
+
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// The rule that the text breaks.
+    pub fn new(name: impl Into<String>) -> Result<Self, SnapshotNameError> {
+        let name = name.into();
+        if name.is_empty() {
+            return Err(SnapshotNameError::Empty);
+        }
+        if name.len() > Self::BYTES_MAX {
+            return Err(SnapshotNameError::TooLong);
+        }
+        let is_bad = |c: char| c == '/' || c.is_control();
+        if name.trim() != name || name.chars().any(is_bad) || matches!(&*name, "." | "..") {
+            return Err(SnapshotNameError::BadCharacter);
+        }
+        Ok(Self(name))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for SnapshotName {
+    type Error = SnapshotNameError;
+
+    fn try_from(name: String) -> Result<Self, SnapshotNameError> {
+        Self::new(name)
+    }
+}
+
+impl From<SnapshotName> for String {
+    fn from(name: SnapshotName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for SnapshotName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,5 +211,34 @@ mod tests {
             SnapshotId::from_bytes(&[&bytes[0][..], &[1]].concat()),
             None
         );
+    }
+
+    #[test]
+    fn a_name_fits_a_directory_and_a_terminal() {
+        let longest = "n".repeat(SnapshotName::BYTES_MAX);
+        for good in [
+            "a",
+            "before upgrade",
+            "@GMT-2026.11.30-12.00.00",
+            "é",
+            &longest,
+        ] {
+            assert_eq!(SnapshotName::new(good).unwrap().as_str(), good);
+        }
+        use SnapshotNameError::{BadCharacter, Empty, TooLong};
+        let too_long = "n".repeat(SnapshotName::BYTES_MAX + 1);
+        for (bad, why) in [
+            ("", Empty),
+            (&*too_long, TooLong),
+            (".", BadCharacter),
+            ("..", BadCharacter),
+            ("a/b", BadCharacter),
+            ("a\0", BadCharacter),
+            ("a\n", BadCharacter),
+            (" a", BadCharacter),
+            ("a ", BadCharacter),
+        ] {
+            assert_eq!(SnapshotName::new(bad), Err(why), "{bad:?}");
+        }
     }
 }

@@ -105,6 +105,11 @@ pub(crate) fn metadata(request: &MetaRequest, targets: &Targets) -> LockSet {
         | MetaRequest::RemoveXattr { ino, .. }
         | MetaRequest::SetFlags { ino, .. }
         | MetaRequest::Reap { ino } => locks.add(LockKey::File(*ino), LockMode::Exclusive),
+        MetaRequest::SnapshotCreate { .. }
+        | MetaRequest::SnapshotRename { .. }
+        | MetaRequest::SnapshotDelete { .. } => {
+            locks.add(LockKey::Snapshots, LockMode::Exclusive);
+        }
         MetaRequest::ReapAll { inos } => {
             for ino in inos {
                 locks.add(LockKey::File(*ino), LockMode::Exclusive);

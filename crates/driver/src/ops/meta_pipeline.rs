@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_fs::OpError;
 use lockstep_fs::store::Applied;
+use lockstep_fs::{OpError, Store};
 use lockstep_repl::core::{Effect, Effects, Event, OpId, OpKind};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::Trigger;
@@ -90,6 +90,10 @@ impl MetaPipeline {
         let targets = lock_plan::targets(&self.engine.store, &request);
         let locks = lock_plan::metadata(&request, &targets);
         let bytes = message_bytes(&request);
+        let kind = match request {
+            MetaRequest::SnapshotCreate { .. } => OpKind::Snapshot,
+            _ => OpKind::Meta,
+        };
         let op = self.pending.insert(PendingOp::Meta(PendingMetadata {
             request,
             time: self.engine.host.time_of_day(),
@@ -102,12 +106,16 @@ impl MetaPipeline {
         }));
         let submit = Event::Submit {
             op,
-            kind: OpKind::Meta,
+            kind,
             locks,
             bytes,
         };
         self.replication
             .handle_event(self.engine.calling_thread(), submit);
+        if kind == OpKind::Snapshot {
+            // A tick ends the wait at the gate.
+            self.engine.wakes.tick_work.note();
+        }
     }
 
     /// Frees an inode without a name, soon.
@@ -210,7 +218,7 @@ impl MetaPipeline {
         let numbered = self.pending.with_meta(id, |meta| MetaOp {
             osn,
             time: meta.time,
-            request: meta.request.clone(),
+            request: complete(&self.engine.store, &meta.request),
         });
         let Some(op) = numbered else {
             return done(Err(Errno::Io));
@@ -235,7 +243,7 @@ impl MetaPipeline {
         let store = &self.engine.store;
         if !mirrored {
             let applied = store.commit(op)?;
-            if self.engine.is_always_durable() {
+            if self.engine.is_always_durable() || applied.must_be_durable() {
                 store.sync_applied(&applied)?;
             }
             self.keep_outcome(id, applied);
@@ -249,10 +257,11 @@ impl MetaPipeline {
     }
 
     fn send(&self, op: MetaOp, previous: Osn) {
+        let durable = self.engine.is_always_durable() || op.request.is_on_snapshots();
         self.replication.send_current(Message::Meta {
             op,
             previous,
-            durable: self.engine.is_always_durable(),
+            durable,
         });
     }
 
@@ -379,7 +388,7 @@ impl MetaPipeline {
             Ok(Some(applied)) => {
                 if let Some(op) = op {
                     self.keep_outcome(op, applied);
-                    if self.engine.is_always_durable() {
+                    if self.engine.is_always_durable() || applied.must_be_durable() {
                         return self.sync_outcome(thread, op, applied);
                     }
                 } else if let Some(ino) = applied.orphaned {
@@ -395,7 +404,7 @@ impl MetaPipeline {
         })
     }
 
-    /// With `durability = "always"`: syncs an applied operation before its client gets the answer (rule P11).
+    /// With `durability = "always"`, or for a snapshot: syncs an applied operation before its client gets the answer (rule P11).
     fn sync_outcome(&self, thread: ThreadKind, op: OpId, applied: Applied) -> Option<Event> {
         let engine = Arc::clone(&self.engine);
         let sync = move || {
@@ -423,6 +432,15 @@ impl MetaPipeline {
             self.reap_if_unused(ino);
         }
     }
+}
+
+/// The request of an operation that has its number. No inode is made between the number of a snapshot and the snapshot.
+fn complete(store: &Store, request: &MetaRequest) -> MetaRequest {
+    let mut request = request.clone();
+    if let MetaRequest::SnapshotCreate { inos_below, .. } = &mut request {
+        *inos_below = store.image().inos_below();
+    }
+    request
 }
 
 /// The number in a core's decision to sequence an operation.

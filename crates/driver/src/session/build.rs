@@ -267,6 +267,7 @@ pub(crate) fn core_config(engine: &Engine) -> CoreConfig {
         },
         answer_limit: config.answer_limit_beats(),
         on_peer_loss: config.policies.on_peer_loss,
+        gate_limit_ms: limits::SNAPSHOT_WAIT_MS,
         writes_max: limits::WRITES_IN_FLIGHT_MAX - SLOTS_SPARE,
         bytes_max: host.bytes_in_flight_max(),
     }

@@ -16,6 +16,7 @@ use lockstep_intentlog::{LogError, Position, Record, Replay};
 use lockstep_types::{AllocateMode, Errno, Ino, MetaOp, Osn, Timestamp};
 
 use super::applying::Applying;
+use super::snapshots;
 use crate::content::before_change::{ByteChange, ByteEdit};
 use crate::content::{ContentStore, UnflushedSlot};
 use crate::delta::DeltaTracker;
@@ -108,6 +109,7 @@ pub fn recover(tree: Tree<'_>, leftover: Leftover<'_>) -> Result<Applying, Store
     }
     if leftover.power_lost {
         recovery.applying.note_power_lost();
+        snapshots::note_torn(tree);
     }
     tree.content.removal().load(tree.namespace)?;
     Ok(recovery.applying)
@@ -142,6 +144,10 @@ impl Replayer<'_> {
                 }
                 Record::FileTimes { ino, mtime, ctime } if is_fresh => {
                     self.replay_times(ino, mtime, ctime)?;
+                    continue;
+                }
+                Record::Folded(files) if is_fresh => {
+                    snapshots::replay_folded(self.tree, &files)?;
                     continue;
                 }
                 Record::Committed { osn } => pending.remove(&osn).map(|(_, op)| op),

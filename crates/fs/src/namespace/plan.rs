@@ -12,6 +12,7 @@ mod draft;
 mod extended;
 mod flags;
 mod outcome;
+mod snapshots;
 mod view;
 
 use lockstep_types::{Errno, MetaOp, MetaRequest, XattrNamespace, limits};
@@ -19,7 +20,7 @@ use lockstep_types::{Errno, MetaOp, MetaRequest, XattrNamespace, limits};
 use self::draft::PlanDraft;
 use crate::error::OpError;
 
-pub use self::outcome::{ContentEffect, Plan};
+pub use self::outcome::{ContentEffect, Plan, SnapshotChange};
 pub use self::view::View;
 
 /// Plans `op` on the store behind `view`.
@@ -72,6 +73,13 @@ pub fn plan(view: &dyn View, op: &MetaOp) -> Result<Plan, OpError> {
         MetaRequest::Reap { ino } => directories::reap(&mut draft, *ino)?,
         MetaRequest::ReapAll { inos } => directories::reap_all(&mut draft, inos)?,
         MetaRequest::SetFlags { ino, flags } => flags::set_flags(&mut draft, *ino, *flags)?,
+        MetaRequest::SnapshotCreate {
+            name,
+            kind,
+            inos_below,
+        } => snapshots::create(&mut draft, name, *kind, *inos_below)?,
+        MetaRequest::SnapshotRename { id, name } => snapshots::rename(&mut draft, *id, name)?,
+        MetaRequest::SnapshotDelete { id } => snapshots::delete(&mut draft, *id)?,
     }
     Ok(draft.finish())
 }

@@ -3,7 +3,7 @@
 //! Only the list. The namespace (`namespace/history.rs`) has the durable records, and changes the list with them.
 //!
 //! Invariant: a snapshot that is being deleted is in the list and not alive. No reader sees the snapshot any more, and nothing
-//! is kept for it; some of its kept values are still there.
+//! is kept for it; some of its kept values are still there. Nor is a snapshot alive of which this node has no bytes.
 //!
 //! Locks: one inside, held for no call.
 
@@ -11,31 +11,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lockstep_types::{Generation, SnapshotId, Timestamp};
+use lockstep_types::{SnapshotId, Timestamp};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
-/// Why a snapshot was made.
+pub use lockstep_types::SnapshotKind;
+
+/// What this node has of the bytes of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SnapshotKind {
-    /// By an operator.
-    User,
-    /// By the schedule of the datastore.
-    Scheduled,
-    /// By this node, of its own copy, before a resync changes that copy.
-    Fallback {
-        /// Whether the copy was one of a running node: after a loss of power it is only what the disk had.
-        is_exact: bool,
-        /// The generation in which this node was deposed as the primary, if it may have had something alone.
-        own_of: Option<Generation>,
-    },
-    /// Formerly a fallback: the copy of a deposed node, which may have had something alone.
-    Lost {
-        /// As that of the fallback.
-        is_exact: bool,
-        /// The generation in which this node was deposed as the primary.
-        generation: Generation,
-    },
+pub enum SnapshotBytes {
+    /// All of them, and some perhaps in the memory of the machine only.
+    Unsettled,
+    /// All of them, on stable storage.
+    Settled,
+    /// This node has lost its power before they were settled: some of them may be of an earlier moment, or zeros.
+    Torn,
+    /// None: the snapshot was made on the other node alone.
+    Missing,
 }
 
 /// The record of a snapshot.
@@ -51,6 +43,28 @@ pub struct SnapshotRecord {
     pub inos_below: u64,
     /// Its kept values are being removed.
     pub is_deleted: bool,
+    /// Its bytes on this node.
+    pub bytes: SnapshotBytes,
+}
+
+impl SnapshotRecord {
+    /// Whether the snapshot is one of the datastore, and not deleted: it counts, and no other may have its name.
+    pub const fn is_taken(&self, id: SnapshotId) -> bool {
+        !id.is_local() && !self.is_deleted
+    }
+
+    /// The record with other knowledge of the bytes on this node.
+    pub fn with_bytes(&self, bytes: SnapshotBytes) -> Self {
+        Self {
+            bytes,
+            ..self.clone()
+        }
+    }
+
+    /// Whether readers of this node see the snapshot, and changes keep old values for it.
+    pub const fn is_alive(&self) -> bool {
+        !self.is_deleted && !matches!(self.bytes, SnapshotBytes::Missing)
+    }
 }
 
 /// Snapshots by the moment that they show.
@@ -127,7 +141,7 @@ impl SnapshotList {
     /// The record of a snapshot that is alive.
     pub fn get(&self, id: SnapshotId) -> Option<Arc<SnapshotRecord>> {
         let record = self.all().get(&id).map(Arc::clone);
-        record.filter(|record| !record.is_deleted)
+        record.filter(|record| record.is_alive())
     }
 
     /// Whether a snapshot is alive.
@@ -165,7 +179,7 @@ impl SnapshotList {
 fn alive(
     (id, record): (&SnapshotId, &Arc<SnapshotRecord>),
 ) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
-    (!record.is_deleted).then(|| (*id, Arc::clone(record)))
+    record.is_alive().then(|| (*id, Arc::clone(record)))
 }
 
 #[cfg(test)]
@@ -188,6 +202,7 @@ mod tests {
             kind: SnapshotKind::User,
             inos_below: 2,
             is_deleted,
+            bytes: SnapshotBytes::Settled,
         }
     }
 

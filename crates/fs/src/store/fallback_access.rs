@@ -19,7 +19,7 @@ use crate::error::{OpError, StoreError};
 use crate::metadata_log::MetadataLog;
 use crate::namespace::keys;
 use crate::namespace::record::{self, RecordChange};
-use crate::namespace::snapshot_list::{SnapshotKind, SnapshotRecord};
+use crate::namespace::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
 use crate::tree::Tree;
 
 /// The name of every fallback.
@@ -109,9 +109,12 @@ impl<'a> FallbackAccess<'a> {
             let fallback = Some(id);
             vec![put(Some(Mixture { fallback }))]
         };
-        let made = self
-            .snapshots
-            .create_local_beside(NAME.to_owned(), kind, copy.time, beside);
+        let made = self.snapshots.create_local_beside(
+            NAME.to_owned(),
+            (kind, SnapshotBytes::Settled),
+            copy.time,
+            beside,
+        );
         if made.is_err() {
             // The records in memory may say that the copy is mixed.
             self.mark(None)?;
@@ -132,7 +135,6 @@ impl<'a> FallbackAccess<'a> {
                 own_of: Some(generation),
             } => Some((
                 id,
-                record,
                 SnapshotKind::Lost {
                     is_exact,
                     generation,
@@ -142,14 +144,16 @@ impl<'a> FallbackAccess<'a> {
             _ => None,
         });
         let end = match lost {
-            Some((id, record, kind, generation)) if self.has_kept(id)? => {
+            Some((id, kind, generation)) if self.has_kept(id)? => {
                 let name = self.free_name(generation);
-                let kept = SnapshotRecord {
-                    name: name.clone(),
-                    kind,
-                    ..record
-                };
-                self.tree.namespace.change_snapshot(id, kept);
+                if let Some(record) = self.snapshots.get(id) {
+                    let kept = SnapshotRecord {
+                        name: name.clone(),
+                        kind,
+                        ..SnapshotRecord::clone(&record)
+                    };
+                    self.tree.namespace.change_snapshot(id, kept);
+                }
                 FallbackEnd::Lost(name)
             }
             _ => {

@@ -9,7 +9,7 @@ use super::facade::Store;
 use crate::error::StoreError;
 use crate::metadata_log::{MetadataLog, NewSnapshot};
 use crate::namespace::record::RecordChange;
-use crate::namespace::snapshot_list::{SnapshotKind, SnapshotRecord};
+use crate::namespace::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
 use crate::namespace::{RecordsAt, keys};
 use crate::snapshots::content_at::KeptSource;
 use crate::snapshots::deletion::SnapshotDeletion;
@@ -108,14 +108,15 @@ impl SnapshotAccess<'_> {
         kind: SnapshotKind,
         time: Timestamp,
     ) -> Result<SnapshotId, StoreError> {
+        let kind = (kind, SnapshotBytes::Unsettled);
         self.create_local_beside(name, kind, time, |_| Vec::new())
     }
 
-    /// The same, with the records that `beside` gives for the id: one checkpoint has both.
+    /// The same, with what is known of the bytes, and with the records that `beside` gives for the id: one checkpoint has both.
     pub(super) fn create_local_beside(
         self,
         name: String,
-        kind: SnapshotKind,
+        (kind, bytes): (SnapshotKind, SnapshotBytes),
         time: Timestamp,
         beside: impl FnOnce(SnapshotId) -> Vec<RecordChange>,
     ) -> Result<SnapshotId, StoreError> {
@@ -128,6 +129,7 @@ impl SnapshotAccess<'_> {
             kind,
             inos_below: self.tree.namespace.numbers().below(),
             is_deleted: false,
+            bytes,
         };
         // The number may be that of a snapshot that was given up, and is gone.
         self.source.given_up.remove(id)?;

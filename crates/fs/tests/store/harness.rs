@@ -205,7 +205,7 @@ impl World {
 
     /// Compares an answer with the effect on the model.
     pub fn expect(&mut self, op: &MetaOp, done: &Result<Applied, OpError>) {
-        let effect = self.model.apply(op.time, &op.request);
+        let effect = self.model.apply_op(op);
         let expected = effect.map(|effect| effect.orphaned);
         let got = done.as_ref().map(|applied| applied.orphaned);
         assert_eq!(got.map_err(OpError::errno), expected, "{op:?}: {done:?}");
@@ -219,6 +219,14 @@ impl World {
 
     pub fn meta(&mut self, change: &Change) {
         let op = self.admit(change);
+        let done = self.node.store.commit(&op);
+        self.expect(&op, &done);
+    }
+
+    /// Commits an operation on snapshots.
+    pub fn commit(&mut self, request: MetaRequest) {
+        let (osn, time) = self.tick();
+        let op = MetaOp { osn, time, request };
         let done = self.node.store.commit(&op);
         self.expect(&op, &done);
     }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::slice::from_ref;
 use std::sync::Arc;
 
-use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
+use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
 use lockstep_fs::store::SnapshotAccess;
 use lockstep_fs::{Store, StoreView, keys, plan::View};
 use lockstep_lossy::disk::{CallKind, Disk, Survivors, Verdict};
@@ -52,6 +52,7 @@ fn record(store: &Store) -> SnapshotRecord {
         kind: SnapshotKind::User,
         inos_below: store.image().inos_below(),
         is_deleted: false,
+        bytes: SnapshotBytes::Unsettled,
     }
 }
 

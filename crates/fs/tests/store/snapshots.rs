@@ -9,7 +9,7 @@ use lockstep_fs::store::SnapshotAccess;
 use lockstep_fs::{Store, keys};
 use lockstep_lossy::disk::{CallKind, Verdict};
 use lockstep_model::Model;
-use lockstep_types::{Errno, Ino, SnapshotId, Timestamp};
+use lockstep_types::{Errno, Ino, MetaRequest, SnapshotId, SnapshotName, Timestamp};
 use proptest::prelude::*;
 
 use crate::durability::Client;
@@ -20,15 +20,29 @@ use crate::steps::{Step, step};
 #[derive(Clone, Debug)]
 enum PastStep {
     Present(Step),
+    /// Makes a snapshot of this copy.
     Take,
+    /// Deletes one.
     Delete(u8),
+    /// Makes a snapshot of the datastore.
+    Create(u8),
+    /// Renames one.
+    Rename(u8, u8),
+    /// Deletes one.
+    Flag(u8),
+    /// Goes on with deletions.
+    Resume,
 }
 
 fn past_step(restarts: u32) -> impl Strategy<Value = PastStep> {
     prop_oneof![
         12 => step(restarts).prop_map(PastStep::Present),
-        2 => Just(PastStep::Take),
+        1 => Just(PastStep::Take),
         1 => any::<u8>().prop_map(PastStep::Delete),
+        2 => (0..8_u8).prop_map(PastStep::Create),
+        1 => (any::<u8>(), 0..8_u8).prop_map(|(of, name)| PastStep::Rename(of, name)),
+        1 => any::<u8>().prop_map(PastStep::Flag),
+        1 => Just(PastStep::Resume),
     ]
 }
 
@@ -66,7 +80,33 @@ impl PastWorld {
             PastStep::Present(step) => self.present.step(step),
             PastStep::Take => self.take(),
             PastStep::Delete(number) => self.delete(*number),
+            PastStep::Create(name) => {
+                let inos_below = self.store().image().inos_below();
+                self.present.commit(MetaRequest::SnapshotCreate {
+                    name: snapshot_name(*name),
+                    kind: SnapshotKind::User,
+                    inos_below,
+                });
+            }
+            PastStep::Rename(number, name) => {
+                let (id, name) = (self.any_made(*number), snapshot_name(*name));
+                self.present
+                    .commit(MetaRequest::SnapshotRename { id, name });
+            }
+            PastStep::Flag(number) => {
+                let id = self.any_made(*number);
+                self.present.commit(MetaRequest::SnapshotDelete { id });
+            }
+            PastStep::Resume => SnapshotAccess::of(self.store()).resume_deletions().unwrap(),
         }
+    }
+
+    /// A snapshot of the datastore, or one that never was.
+    fn any_made(&self, number: u8) -> SnapshotId {
+        let mut ids = self.present.model.snapshots().keys();
+        let count = ids.len() + 1;
+        let id = ids.nth(usize::from(number) % count);
+        id.copied().unwrap_or(SnapshotId::FIRST)
     }
 
     fn take(&mut self) {
@@ -87,8 +127,13 @@ impl PastWorld {
     fn compare(&self) {
         self.present.compare();
         let alive = SnapshotAccess::of(self.store()).list();
-        assert!(alive.iter().map(|(id, _)| id).eq(self.taken.keys()));
-        for (id, model) in &self.taken {
+        let (local, made): (Vec<_>, Vec<_>) = alive.iter().partition(|(id, _)| id.is_local());
+        assert!(local.iter().map(|(id, _)| id).eq(self.taken.keys()));
+        let expected = self.present.model.snapshots();
+        let names = made.iter().map(|(id, record)| (id, &*record.name));
+        assert!(names.eq(expected.iter().map(|(id, it)| (id, it.name.as_str()))));
+        let copies = expected.iter().map(|(id, it)| (id, &*it.copy));
+        for (id, model) in self.taken.iter().chain(copies) {
             let view = SnapshotAccess::of(self.store()).view(*id).unwrap();
             self.present.compare_past(&view, model);
         }
@@ -99,6 +144,11 @@ impl PastWorld {
         for id in std::mem::take(&mut self.taken).into_keys() {
             assert!(SnapshotAccess::of(self.store()).delete(id).unwrap());
         }
+        let made: Vec<SnapshotId> = self.present.model.snapshots().keys().copied().collect();
+        for id in made {
+            self.present.commit(MetaRequest::SnapshotDelete { id });
+        }
+        SnapshotAccess::of(self.store()).resume_deletions().unwrap();
         for table in [
             keys::SNAPSHOTS,
             keys::HISTORY,
@@ -116,6 +166,10 @@ impl PastWorld {
         let kept: Vec<&String> = kept.collect();
         assert!(kept.len() <= 1, "{kept:?}");
     }
+}
+
+fn snapshot_name(number: u8) -> SnapshotName {
+    SnapshotName::new(format!("s{number}")).unwrap()
 }
 
 proptest! {

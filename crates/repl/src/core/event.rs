@@ -22,8 +22,17 @@ pub enum OpKind {
     Write,
     /// A metadata operation.
     Meta,
+    /// The metadata operation that makes a snapshot: no other one, and no write, is under way beside it (rule P35).
+    Snapshot,
     /// Makes a file durable.
     Sync,
+}
+
+impl OpKind {
+    /// Whether operations of this kind are numbered, sent, committed and applied as metadata operations.
+    pub const fn is_metadata(self) -> bool {
+        matches!(self, Self::Meta | Self::Snapshot)
+    }
 }
 
 /// An event that the driver brings to the core.

@@ -80,6 +80,12 @@ impl OpTable {
         self.ops.iter_mut().map(|(id, op)| (*id, op))
     }
 
+    /// Whether an operation of a wanted kind has a number.
+    pub fn has_numbered(&self, is_wanted: impl Fn(OpId, OpKind) -> bool) -> bool {
+        let mut ops = self.ops.iter();
+        ops.any(|(id, op)| op.osn.is_some() && is_wanted(*id, op.kind))
+    }
+
     pub fn remove(&mut self, id: OpId) -> Option<Op> {
         self.ops.remove(&id)
     }
@@ -122,7 +128,7 @@ impl OpTable {
 
     /// Writes and syncs whose part on the peer is pending.
     pub fn unanswered(&self) -> Vec<OpId> {
-        self.pending_on_peer(|kind| kind != OpKind::Meta)
+        self.pending_on_peer(|kind| !kind.is_metadata())
     }
 
     /// Syncs whose part on the peer is pending.

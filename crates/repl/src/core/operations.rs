@@ -32,14 +32,17 @@ impl Core {
             }
             ServiceMode::Wait => false,
         };
-        is_admitted && self.ops.would_grant(locks)
+        is_admitted && self.held.gate.is_none() && self.ops.would_grant(locks)
     }
 
     /// Starts an operation that has its locks, or holds it back until the state allows it.
-    fn admit(&mut self, id: OpId, effects: &mut Effects) {
+    pub(super) fn admit(&mut self, id: OpId, effects: &mut Effects) {
         let Some(kind) = self.ops.get(id).map(|op| op.kind) else {
             return;
         };
+        if self.held.gate.is_some() && self.held.park(id, kind) {
+            return;
+        }
         match (kind, self.state.service_mode()) {
             (OpKind::Read, _) | (OpKind::Sync, ServiceMode::Alone | ServiceMode::WritesAlone) => {
                 effects.push(Effect::Execute {
@@ -52,6 +55,7 @@ impl Core {
                 effects.push(Effect::Execute { op: id, osn });
             }
             (_, ServiceMode::Refused) => self.refuse(id, effects),
+            (OpKind::Snapshot, _) => self.close_gate(id),
             (OpKind::Write | OpKind::Meta, ServiceMode::Mirrored) => {
                 let bytes = self.ops.get(id).map_or(0, |op| op.bytes);
                 let lane = self.room.lane(kind, bytes);
@@ -73,7 +77,7 @@ impl Core {
             (OpKind::Meta, ServiceMode::Alone) if !self.image.is_behind => {
                 effects.push(Effect::Prepare { op: id });
             }
-            _ => self.held.push_back(id),
+            _ => self.held.for_state.push_back(id),
         }
     }
 
@@ -102,7 +106,8 @@ impl Core {
     /// Starts the operations that wait for room, as far as there is room, in the order of each lane.
     pub(super) fn admit_queued(&mut self, effects: &mut Effects) {
         for lane in Lane::ALL {
-            while self.state.service_mode() == ServiceMode::Mirrored
+            while self.held.gate.is_none()
+                && self.state.service_mode() == ServiceMode::Mirrored
                 && let Some(id) = self.room.first(lane)
             {
                 let kind = self.ops.get(id).map(|op| op.kind);
@@ -142,16 +147,20 @@ impl Core {
     /// Numbers a metadata operation, or holds it back if the state has changed since it was
     /// prepared (rule P2).
     pub(super) fn sequence(&mut self, id: OpId, effects: &mut Effects) {
+        if self.is_kept_from_number(id) {
+            return;
+        }
         let mirrored = match self.state.service_mode() {
             ServiceMode::Mirrored => true,
             ServiceMode::Alone if !self.image.is_behind => false,
             ServiceMode::Alone | ServiceMode::WritesAlone | ServiceMode::Wait => {
-                self.held.push_back(id);
+                self.held.for_state.push_back(id);
                 return;
             }
             ServiceMode::Refused => return self.refuse(id, effects),
         };
         let osn = self.number(id);
+        self.note_numbered(id, effects);
         if mirrored {
             self.ops.set_peer(id, NodePart::Pending);
             self.metas.push_mirrored(osn, id);
@@ -180,7 +189,7 @@ impl Core {
             // This node alone has executed the operation, and the other node counts: no acknowledgement (P1).
             REFUSED
         };
-        if op.kind == OpKind::Meta {
+        if op.kind.is_metadata() {
             op.peer = NodePart::NotNeeded;
             let osn = op.osn;
             self.metas.done(id, osn);
@@ -264,6 +273,7 @@ impl Core {
         if outcome.is_ok() || !is_active(Mutant::KeepLock) {
             self.release(id, &op.locks, effects);
         }
+        self.open_gate_of(id, effects);
     }
 
     fn release(&mut self, id: OpId, locks: &LockSet, effects: &mut Effects) {
@@ -283,7 +293,8 @@ impl Core {
     /// Lets every operation that was held back try again.
     pub(super) fn admit_held(&mut self, effects: &mut Effects) {
         let queued = self.room.take_waiting();
-        for id in queued.into_iter().chain(std::mem::take(&mut self.held)) {
+        let held = std::mem::take(&mut self.held.for_state);
+        for id in queued.into_iter().chain(held) {
             self.admit(id, effects);
         }
     }
@@ -315,12 +326,12 @@ impl Core {
         // Reads go on, also of interrupted writes: this node's bytes will never change again.
         self.release_interrupted(effects);
         self.writes.clear();
-        let held = std::mem::take(&mut self.held);
+        let held = self.held.take_all();
         let queued = self.room.take_waiting();
         let mut idle = self.metas.drop_queued();
         idle.extend(held.into_iter().chain(queued));
         for (id, op) in self.ops.iter_mut() {
-            let waits = op.kind != OpKind::Meta && op.peer != NodePart::NotNeeded;
+            let waits = !op.kind.is_metadata() && op.peer != NodePart::NotNeeded;
             op.peer = NodePart::NotNeeded;
             if waits && op.local != NodePart::Pending {
                 idle.push(id);

@@ -2,6 +2,7 @@
 
 mod disconnect;
 mod flapping;
+mod gate;
 mod overdue;
 mod pairs;
 mod poison;
@@ -34,6 +35,7 @@ fn core(state: State) -> Core {
         flap_wait_max_ms: 0,
         answer_limit: LIMIT,
         on_peer_loss: OnPeerLoss::Continue,
+        gate_limit_ms: 1000,
         writes_max: 4,
         bytes_max: 100,
     };

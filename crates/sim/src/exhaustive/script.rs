@@ -101,7 +101,10 @@ const fn touched(op: &Op) -> Option<Ino> {
             | MetaRequest::RemoveXattr { ino, .. }
             | MetaRequest::SetFlags { ino, .. }
             | MetaRequest::Reap { ino } => Some(*ino),
-            MetaRequest::ReapAll { .. } => None,
+            MetaRequest::ReapAll { .. }
+            | MetaRequest::SnapshotCreate { .. }
+            | MetaRequest::SnapshotRename { .. }
+            | MetaRequest::SnapshotDelete { .. } => None,
         },
         Op::Sync { ino } => Some(*ino),
         _ => None,

@@ -188,7 +188,10 @@ fn named(op: &Op) -> [Option<Ino>; 2] {
             | MetaRequest::RemoveXattr { ino, .. }
             | MetaRequest::SetFlags { ino, .. }
             | MetaRequest::Reap { ino } => [Some(*ino), None],
-            MetaRequest::ReapAll { .. } => [None, None],
+            MetaRequest::ReapAll { .. }
+            | MetaRequest::SnapshotCreate { .. }
+            | MetaRequest::SnapshotRename { .. }
+            | MetaRequest::SnapshotDelete { .. } => [None, None],
         },
     };
     inos.map(|ino| ino.filter(|ino| *ino != Ino::ROOT))

@@ -2,7 +2,7 @@
 
 use lockstep_fs::keys;
 use lockstep_fs::plan::View;
-use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
+use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
 use lockstep_fs::store::SnapshotAccess;
 use lockstep_types::mutants::{Mutant, activate};
 use lockstep_types::{MetaOp, SnapshotId, Timestamp, XattrMode};
@@ -59,6 +59,7 @@ impl Run {
             kind: SnapshotKind::User,
             inos_below: self.store.image().inos_below(),
             is_deleted: false,
+            bytes: SnapshotBytes::Unsettled,
         };
         SnapshotAccess::of(&self.store)
             .create(id, snapshot)

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
+use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
 use lockstep_fs::store::{CopyBefore, FallbackAccess, ImageChunk, SnapshotAccess};
 use lockstep_fs::{OpError, StoreView, keys};
 use lockstep_sim::disk::{Call, CallClass, CallKind, Survivors};
@@ -142,6 +142,7 @@ impl Script {
             kind: SnapshotKind::User,
             inos_below: self.store.image().inos_below(),
             is_deleted: false,
+            bytes: SnapshotBytes::Settled,
         };
         SnapshotAccess::of(&self.store).create(id, record).unwrap();
         self.expected.made.insert(id, self.files.clone());

@@ -7,7 +7,7 @@ use lockstep_types::{BootId, FileName, Generation, Ino, NodeKind, Osn, SnapshotI
 use crate::kv::memtable::Memtable;
 use crate::kv::redb::{RedbKv, RedbOptions};
 use crate::namespace::record::{self, Body, Checkpoint, Inode, ModeAndFlags, RecordChange};
-use crate::namespace::snapshot_list::{SnapshotKind, SnapshotRecord};
+use crate::namespace::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
 use crate::namespace::{Namespace, keys};
 use crate::paths::NAMESPACE_FILE;
 
@@ -39,6 +39,7 @@ fn snapshot(inos_below: u64) -> SnapshotRecord {
         kind: SnapshotKind::User,
         inos_below,
         is_deleted: false,
+        bytes: SnapshotBytes::Unsettled,
     }
 }
 

@@ -1,8 +1,9 @@
 //! The changes that a metadata operation makes.
 
-use lockstep_types::{AllocateMode, Attr, Ino};
+use lockstep_types::{AllocateMode, Attr, Ino, SnapshotId};
 
 use crate::namespace::record::Inode;
+use crate::namespace::snapshot_list::SnapshotRecord;
 
 /// A change to the content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,15 @@ impl ContentEffect {
     }
 }
 
+/// A change to the list of snapshots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SnapshotChange {
+    /// Make a snapshot of this moment.
+    Create(SnapshotId, SnapshotRecord),
+    /// Give a snapshot another record.
+    Change(SnapshotId, SnapshotRecord),
+}
+
 /// The changes of one metadata operation.
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -37,4 +47,6 @@ pub struct Plan {
     pub attr: Option<Attr>,
     /// An inode that lost its last name, or was freed.
     pub orphaned: Option<Ino>,
+    /// The change to the list of snapshots, if any.
+    pub snapshot: Option<SnapshotChange>,
 }

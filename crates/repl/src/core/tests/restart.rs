@@ -10,6 +10,7 @@ fn in_doubt_operations_are_committed_or_sent_again_after_a_restart() {
         flap_wait_max_ms: 0,
         answer_limit: LIMIT,
         on_peer_loss: OnPeerLoss::Freeze,
+        gate_limit_ms: 1000,
         writes_max: 4,
         bytes_max: 100,
     };

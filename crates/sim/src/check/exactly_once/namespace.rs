@@ -179,7 +179,11 @@ impl Namespace {
                 mode,
             } => self.set_xattr(*ino, name, value, *mode),
             MetaRequest::RemoveXattr { ino, name } => self.remove_xattr(*ino, name),
-            MetaRequest::Reap { .. } | MetaRequest::ReapAll { .. } => Ok(None),
+            MetaRequest::Reap { .. }
+            | MetaRequest::ReapAll { .. }
+            | MetaRequest::SnapshotCreate { .. }
+            | MetaRequest::SnapshotRename { .. }
+            | MetaRequest::SnapshotDelete { .. } => Ok(None),
             MetaRequest::SetFlags { .. } => unreachable!("no simulated client sets flags"),
         }
     }

@@ -121,6 +121,10 @@ impl<'a> Touches<'a> {
             | MetaRequest::Reap { ino } => self.add(Subject::Node(*ino)),
             // Frees inodes that nothing shows any more.
             MetaRequest::ReapAll { .. } => {}
+            // Clients see no snapshot.
+            MetaRequest::SnapshotCreate { .. }
+            | MetaRequest::SnapshotRename { .. }
+            | MetaRequest::SnapshotDelete { .. } => {}
         }
     }
 }
