@@ -161,25 +161,20 @@ impl Namespace {
         self.history.set(&self.records, id, snapshot);
     }
 
-    /// Gives a snapshot another record; not another moment, or another `inos_below`.
-    pub fn change_snapshot(&self, id: SnapshotId, snapshot: SnapshotRecord) {
-        self.history.set(&self.records, id, snapshot);
+    /// Changes the record of a snapshot; not its moment or its `inos_below`. Returns whether there is such a snapshot.
+    pub fn change_snapshot(
+        &self,
+        id: SnapshotId,
+        change: impl FnOnce(&mut SnapshotRecord),
+    ) -> bool {
+        self.history.change(&self.records, id, change)
     }
 
     /// Flags a snapshot as deleted: no reader sees the snapshot any more. Returns the deletion, also of a snapshot that has the flag; `None` if there
     /// is no such snapshot.
     pub fn delete_snapshot(&self, id: SnapshotId) -> Option<Deletion> {
-        let snapshot = Arc::clone(self.snapshots().all().get(&id)?);
-        if !snapshot.is_deleted {
-            let is_deleted = true;
-            let snapshot = SnapshotRecord::clone(&snapshot);
-            let flagged = SnapshotRecord {
-                is_deleted,
-                ..snapshot
-            };
-            self.history.set(&self.records, id, flagged);
-        }
-        Some(Deletion::new(id))
+        let is_there = self.change_snapshot(id, |snapshot| snapshot.is_deleted = true);
+        is_there.then(|| Deletion::new(id))
     }
 
     /// Removes kept values of a deleted snapshot that no other snapshot sees: judges at most `max` of them, in one batch or several. Returns

@@ -95,8 +95,13 @@ impl<'a> Tree<'a> {
             Some(SnapshotChange::Create(id, snapshot)) => {
                 self.namespace.create_snapshot(id, snapshot);
             }
-            Some(SnapshotChange::Change(id, snapshot)) => {
-                self.namespace.change_snapshot(id, snapshot);
+            Some(SnapshotChange::Rename(id, name)) => {
+                self.namespace
+                    .change_snapshot(id, |record| record.name = name);
+            }
+            Some(SnapshotChange::Delete(id)) => {
+                self.namespace
+                    .change_snapshot(id, |record| record.is_deleted = true);
             }
             None => {}
         }

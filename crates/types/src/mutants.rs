@@ -316,6 +316,8 @@ mutants! {
     GateOpensEarly,
     /// A loss of power before a snapshot is settled is not noted.
     TornUnnoted,
+    /// A snapshot counts as settled before its bytes are synced.
+    SettledUnsynced,
 }
 
 #[cfg(feature = "mutants")]

@@ -91,7 +91,7 @@ pub(super) fn note_torn(tree: Tree<'_>) {
     let namespace = tree.namespace;
     for (id, snapshot) in namespace.snapshots().all().iter() {
         if snapshot.bytes == SnapshotBytes::Unsettled && !is_active(Mutant::TornUnnoted) {
-            namespace.change_snapshot(*id, snapshot.with_bytes(SnapshotBytes::Torn));
+            namespace.change_snapshot(*id, |record| record.bytes = SnapshotBytes::Torn);
         }
     }
 }

@@ -155,9 +155,37 @@ fn is_fold(batch: &[RecordChange]) -> bool {
 
 /// Changes of the list. The record goes first, so that a snapshot in the list has a record. Both change under `changing`.
 impl History {
-    /// Puts the record of a snapshot: of a new one, or another record of one that exists.
+    /// Puts the record of a new snapshot.
     pub fn set(&self, records: &Memtable<RedbKv>, id: SnapshotId, snapshot: SnapshotRecord) {
+        self.put(records, &mut self.changing.lock(), id, snapshot);
+    }
+
+    /// Changes the record of a snapshot. Returns whether there is such a snapshot.
+    pub fn change(
+        &self,
+        records: &Memtable<RedbKv>,
+        id: SnapshotId,
+        change: impl FnOnce(&mut SnapshotRecord),
+    ) -> bool {
         let mut memory = self.changing.lock();
+        let Some(old) = self.snapshots.all().get(&id).map(Arc::clone) else {
+            return false;
+        };
+        let mut new = SnapshotRecord::clone(&old);
+        change(&mut new);
+        if new != *old {
+            self.put(records, &mut memory, id, new);
+        }
+        true
+    }
+
+    fn put(
+        &self,
+        records: &Memtable<RedbKv>,
+        memory: &mut Memory,
+        id: SnapshotId,
+        snapshot: SnapshotRecord,
+    ) {
         let value = record::encode(&snapshot);
         records.apply([(keys::snapshot(id), Some(value))]);
         self.snapshots.set(id, Some(snapshot));

@@ -53,14 +53,6 @@ impl SnapshotRecord {
         !id.is_local() && !self.is_deleted
     }
 
-    /// The record with other knowledge of the bytes on this node.
-    pub fn with_bytes(&self, bytes: SnapshotBytes) -> Self {
-        Self {
-            bytes,
-            ..self.clone()
-        }
-    }
-
     /// Whether readers of this node see the snapshot, and changes keep old values for it.
     pub const fn is_alive(&self) -> bool {
         !self.is_deleted && !matches!(self.bytes, SnapshotBytes::Missing)

@@ -146,14 +146,11 @@ impl<'a> FallbackAccess<'a> {
         let end = match lost {
             Some((id, kind, generation)) if self.has_kept(id)? => {
                 let name = self.free_name(generation);
-                if let Some(record) = self.snapshots.get(id) {
-                    let kept = SnapshotRecord {
-                        name: name.clone(),
-                        kind,
-                        ..SnapshotRecord::clone(&record)
-                    };
-                    self.tree.namespace.change_snapshot(id, kept);
-                }
+                let stays = |record: &mut SnapshotRecord| {
+                    name.clone_into(&mut record.name);
+                    record.kind = kind;
+                };
+                self.tree.namespace.change_snapshot(id, stays);
                 FallbackEnd::Lost(name)
             }
             _ => {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{SnapshotId, Timestamp};
 
 use super::facade::Store;
@@ -88,15 +89,38 @@ impl SnapshotAccess<'_> {
 
     /// Gives a snapshot another name, with the next checkpoint durably. Returns whether the snapshot is alive.
     pub fn rename(self, id: SnapshotId, name: &str) -> bool {
-        let Some(record) = self.get(id) else {
-            return false;
-        };
-        let record = SnapshotRecord {
-            name: name.to_owned(),
-            ..SnapshotRecord::clone(&record)
-        };
-        self.tree.namespace.change_snapshot(id, record);
-        true
+        let rename = |record: &mut SnapshotRecord| name.clone_into(&mut record.name);
+        self.get(id).is_some() && self.tree.namespace.change_snapshot(id, rename)
+    }
+
+    /// Whether [`Self::settle`] has something to do.
+    pub fn is_any_unsettled(self) -> bool {
+        !self.unsettled().is_empty()
+    }
+
+    /// Puts the bytes of the snapshots that are there now on stable storage. From then on a loss of power does not tear them.
+    pub fn settle(self) -> Result<(), StoreError> {
+        let unsettled = self.unsettled();
+        if unsettled.is_empty() {
+            return Ok(());
+        }
+        if !is_active(Mutant::SettledUnsynced) {
+            // The whole disk: a content that was freed since is among the bodies, and no list has it.
+            self.tree.content.sync().sync_disk(self.tree.disk())?;
+        }
+        for id in unsettled {
+            let settle = |record: &mut SnapshotRecord| record.bytes = SnapshotBytes::Settled;
+            self.tree.namespace.change_snapshot(id, settle);
+        }
+        self.log.checkpoint(self.tree)
+    }
+
+    fn unsettled(self) -> Vec<SnapshotId> {
+        let all = self.all();
+        let is_unsettled =
+            |record: &SnapshotRecord| record.is_alive() && record.bytes == SnapshotBytes::Unsettled;
+        let unsettled = all.iter().filter(|(_, record)| is_unsettled(record));
+        unsettled.map(|(id, _)| *id).collect()
     }
 
     /// Makes a snapshot of this copy, as it is now. It is durable when this returns, with the bytes of its files as far as these are.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
+use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
 use lockstep_fs::store::SnapshotAccess;
 use lockstep_fs::{Store, keys};
 use lockstep_lossy::disk::{CallKind, Verdict};
@@ -284,6 +284,7 @@ fn a_pack_that_could_not_be_made_leaves_its_number_to_no_other_pack() {
             kind: SnapshotKind::User,
             inos_below: store.image().inos_below(),
             is_deleted: false,
+            bytes: SnapshotBytes::Settled,
         };
         SnapshotAccess::of(store).create(id, record).unwrap();
     };

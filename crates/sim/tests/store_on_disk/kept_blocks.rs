@@ -1,14 +1,15 @@
 //! Snapshots of a store that is stopped at any call of the disk: each one that was made, and not deleted, shows its moment afterwards.
-//! With a deliberate bug in the keeping of blocks, one of them does not.
+//! With a deliberate bug in the keeping of blocks, one of them does not. A snapshot that an operation makes of content that is not synced says after a
+//! loss of power that it is torn, or shows its moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
+use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotKind};
 use lockstep_fs::store::{CopyBefore, FallbackAccess, ImageChunk, SnapshotAccess};
 use lockstep_fs::{OpError, StoreView, keys};
 use lockstep_sim::disk::{Call, CallClass, CallKind, Survivors};
 use lockstep_types::mutants::{Mutant, activate};
-use lockstep_types::{AllocateMode, Errno, MetaOp, SnapshotId, Timestamp};
+use lockstep_types::{AllocateMode, Errno, MetaOp, SnapshotId, SnapshotName, Timestamp};
 
 use super::*;
 
@@ -26,13 +27,25 @@ type Files = BTreeMap<Vec<u8>, Vec<u8>>;
 #[derive(Clone, Default)]
 struct Expected {
     made: BTreeMap<SnapshotId, Files>,
+    /// Those whose bytes are on stable storage.
+    settled: BTreeSet<SnapshotId>,
     /// A snapshot whose deletion has begun may be there or not.
     deleting: Option<SnapshotId>,
+}
+
+/// How a script makes its snapshots.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Of this copy, when all of it is synced.
+    Local,
+    /// By an operation, at any moment.
+    Operation,
 }
 
 /// One run of the script on a disk that stops at some call.
 struct Script {
     store: Store,
+    way: Way,
     count: u64,
     files: Files,
     inos: BTreeMap<Vec<u8>, Ino>,
@@ -40,9 +53,10 @@ struct Script {
 }
 
 impl Script {
-    fn new(store: Store) -> Self {
+    fn new(store: Store, way: Way) -> Self {
         Self {
             store,
+            way,
             count: 0,
             files: Files::new(),
             inos: BTreeMap::new(),
@@ -119,8 +133,11 @@ impl Script {
         Ok(())
     }
 
-    /// Makes a snapshot of synced content: its bytes survive everything.
-    fn take(&mut self) -> Result<SnapshotId, StoreError> {
+    /// Makes a snapshot.
+    fn take(&mut self) -> Result<SnapshotId, OpError> {
+        if self.way == Way::Operation {
+            return self.take_by_operation();
+        }
         self.store.sync_everything()?;
         let kind = SnapshotKind::Fallback {
             is_exact: true,
@@ -132,26 +149,39 @@ impl Script {
         Ok(id)
     }
 
-    /// Makes a snapshot as an operation does.
-    fn take_of_datastore(&mut self) -> SnapshotId {
-        self.store.sync_everything().unwrap();
-        let id = SnapshotId::of_operation(self.store.applied());
-        let record = SnapshotRecord {
-            name: "of the datastore".to_owned(),
-            time: Timestamp::default(),
+    fn take_by_operation(&mut self) -> Result<SnapshotId, OpError> {
+        let (osn, time) = self.number();
+        let request = MetaRequest::SnapshotCreate {
+            name: SnapshotName::new(osn.to_string()).unwrap(),
             kind: SnapshotKind::User,
             inos_below: self.store.image().inos_below(),
-            is_deleted: false,
-            bytes: SnapshotBytes::Settled,
         };
-        SnapshotAccess::of(&self.store).create(id, record).unwrap();
+        let applied = self.store.commit(&MetaOp { osn, time, request })?;
+        assert!(applied.must_be_durable());
+        self.store.sync_applied(&applied)?;
+        let id = SnapshotId::of_operation(osn);
         self.expected.made.insert(id, self.files.clone());
-        id
+        Ok(id)
     }
 
-    fn delete(&mut self, id: SnapshotId) -> Result<(), StoreError> {
+    /// Puts the bytes of all snapshots on stable storage.
+    fn settle(&mut self) -> Result<(), OpError> {
+        SnapshotAccess::of(&self.store).settle()?;
+        self.expected
+            .settled
+            .extend(self.expected.made.keys().copied());
+        Ok(())
+    }
+
+    fn delete(&mut self, id: SnapshotId) -> Result<(), OpError> {
         self.expected.deleting = Some(id);
-        SnapshotAccess::of(&self.store).delete(id)?;
+        match self.way {
+            Way::Local => drop(SnapshotAccess::of(&self.store).delete(id)?),
+            Way::Operation => {
+                self.commit(MetaRequest::SnapshotDelete { id })?;
+                SnapshotAccess::of(&self.store).resume_deletions()?;
+            }
+        }
         self.expected.made.remove(&id);
         self.expected.deleting = None;
         Ok(())
@@ -175,6 +205,7 @@ impl Script {
         self.write(b"young", 0, &[0xf3; 5000])?;
         self.store.checkpoint()?;
         self.truncate(b"other", 20 * BLOCK + 7)?;
+        self.settle()?;
         let second = self.take()?;
         self.punch(b"large", 6 * BLOCK, 12 * BLOCK)?;
         self.write(b"other", 45 * BLOCK, b"in the hole that was cut off")?;
@@ -184,6 +215,7 @@ impl Script {
         let third = self.take()?;
         self.write(b"large", 0, &vec![0xf6; 20 * index(BLOCK)])?;
         self.remove(b"young")?;
+        self.settle()?;
         self.delete(second)?;
         self.write(b"large", 30 * BLOCK, &[0xf7; 8192])?;
         self.delete(first)?;
@@ -220,20 +252,36 @@ fn show(view: &dyn StoreView) -> Files {
 fn fault(disk: &Disk, boot: u8, expected: &Expected) -> Option<String> {
     let store = open(disk, boot).unwrap().store;
     for (id, files) in &expected.made {
+        let torn = is_torn(&store, *id);
+        if torn && (boot == BOOT || expected.settled.contains(id)) {
+            return Some(format!("{id} is torn"));
+        }
         match SnapshotAccess::of(&store).view(*id) {
-            Some(view) if show(&view) != *files => return Some(differing(&show(&view), files)),
+            Some(view) if !torn && show(&view) != *files => {
+                return Some(differing(&show(&view), files));
+            }
             None if expected.deleting != Some(*id) => return Some(format!("{id} is gone")),
             _ => {}
         }
     }
     // The rest of a deletion goes, and the snapshots stay.
     SnapshotAccess::of(&store).resume_deletions().unwrap();
-    let views = expected.made.iter().filter_map(|(id, files)| {
+    let whole = expected
+        .made
+        .iter()
+        .filter(|(id, _)| !is_torn(&store, **id));
+    let views = whole.filter_map(|(id, files)| {
         let view = SnapshotAccess::of(&store).view(*id)?;
         Some((show(&view), files))
     });
     let mut views = views.filter(|(shown, files)| shown != *files);
     views.next().map(|(shown, files)| differing(&shown, files))
+}
+
+/// A local one is made of content that was synced before, which the store does not know.
+fn is_torn(store: &Store, id: SnapshotId) -> bool {
+    let record = SnapshotAccess::of(store).get(id);
+    record.is_some_and(|record| record.bytes == SnapshotBytes::Torn && !id.is_local())
 }
 
 /// The first difference of two states.
@@ -255,7 +303,7 @@ fn differing(shown: &Files, files: &Files) -> String {
 
 /// Stops the script at its call `nth`: the process is killed, or the machine loses power. Returns a fault, and whether the script
 /// ended before the call.
-fn stopped_at(nth: u64) -> (Option<String>, bool) {
+fn stopped_at(nth: u64, way: Way) -> (Option<String>, bool) {
     let disk = made_disk();
     let store = open(&disk, BOOT).unwrap().store;
     let verdict = match nth % 3 {
@@ -264,7 +312,7 @@ fn stopped_at(nth: u64) -> (Option<String>, bool) {
         _ => Verdict::CrashTorn(4096),
     };
     at_call(&disk, nth, verdict);
-    let mut script = Script::new(store);
+    let mut script = Script::new(store, way);
     let ended = script.run().is_ok();
     let Script { expected, .. } = script;
     let killed = || fault(&disk.fork(), BOOT, &expected).map(|it| format!("killed: {it}"));
@@ -278,9 +326,9 @@ fn stopped_at(nth: u64) -> (Option<String>, bool) {
 }
 
 /// The first fault of a stop at the call `first` of the script or a later one.
-fn first_fault(first: u64) -> Option<String> {
+fn first_fault(first: u64, way: Way) -> Option<String> {
     for nth in first.. {
-        let (found, ended) = stopped_at(nth);
+        let (found, ended) = stopped_at(nth, way);
         if found.is_some() || ended {
             return found;
         }
@@ -290,7 +338,9 @@ fn first_fault(first: u64) -> Option<String> {
 
 #[test]
 fn a_snapshot_survives_a_stop_at_any_call() {
-    assert_eq!(first_fault(1), None);
+    for way in [Way::Local, Way::Operation] {
+        assert_eq!(first_fault(1, way), None);
+    }
 }
 
 /// Each bug shows at some call behind the given one.
@@ -305,7 +355,21 @@ fn a_bug_in_the_keeping_of_blocks_is_found() {
         (Mutant::BodyUnrecovered, 130),
     ] {
         activate(Some(mutant));
-        let found = first_fault(first);
+        let found = first_fault(first, Way::Local);
+        activate(None);
+        assert!(found.is_some(), "{mutant:?} is not found");
+    }
+}
+
+#[test]
+fn a_bug_in_the_making_of_snapshots_by_operations_is_found() {
+    for mutant in [
+        Mutant::FoldUnlogged,
+        Mutant::TornUnnoted,
+        Mutant::SettledUnsynced,
+    ] {
+        activate(Some(mutant));
+        let found = first_fault(1, Way::Operation);
         activate(None);
         assert!(found.is_some(), "{mutant:?} is not found");
     }
@@ -317,10 +381,10 @@ fn a_block_that_cannot_be_kept_does_not_change() {
     let changes = || {
         let disk = made_disk();
         let store = open(&disk, BOOT).unwrap().store;
-        let mut script = Script::new(store);
+        let mut script = Script::new(store, Way::Local);
         script.create(b"file").unwrap();
         script.write(b"file", 0, &[1; 8192]).unwrap();
-        let id = script.take_of_datastore();
+        let id = script.take_by_operation().unwrap();
         disk.fail_calls(CallClass::Write, Errno::NoSpace);
         script.write(b"file", 0, &[2; 4096]).unwrap_err();
         disk.stop_failing();
@@ -352,7 +416,7 @@ fn a_snapshot_of_the_own_copy_gives_way_on_a_full_disk() {
     let shows_other_bytes = |boot: u8| {
         let disk = made_disk();
         let store = open(&disk, BOOT).unwrap().store;
-        let mut script = Script::new(store);
+        let mut script = Script::new(store, Way::Local);
         script.create(b"file").unwrap();
         script.write(b"file", 0, &[1; 8192]).unwrap();
         let id = script.take().unwrap();
@@ -386,10 +450,10 @@ fn a_snapshot_of_the_own_copy_gives_way_on_a_full_disk() {
 #[test]
 fn a_snapshot_of_the_datastore_does_not_give_way() {
     let disk = made_disk();
-    let mut script = Script::new(open(&disk, BOOT).unwrap().store);
+    let mut script = Script::new(open(&disk, BOOT).unwrap().store, Way::Local);
     script.create(b"file").unwrap();
     script.write(b"file", 0, &[1; 8192]).unwrap();
-    let id = script.take_of_datastore();
+    let id = script.take_by_operation().unwrap();
     let expected = script.files.clone();
     let own = script.take().unwrap();
     fill_packs(&disk);
@@ -425,7 +489,7 @@ fn begin_fallback(store: &Store) {
 /// Two resyncs, of which the first one ends early: the first one removes a file, and the second one brings another file of its number. Returns
 /// whether the fallback, and the copy that is put back, are those from before.
 fn keeps_its_fallback() -> bool {
-    let mut script = Script::new(open(&made_disk(), BOOT).unwrap().store);
+    let mut script = Script::new(open(&made_disk(), BOOT).unwrap().store, Way::Local);
     script.create(b"old").unwrap();
     script
         .write(b"old", 0, &vec![3; 10 * index(BLOCK)])
@@ -434,7 +498,7 @@ fn keeps_its_fallback() -> bool {
     let empty = open(&made_disk(), BOOT).unwrap().store;
     load_image(&script.store, &empty);
     begin_fallback(&script.store);
-    let mut other = Script::new(open(&made_disk(), BOOT).unwrap().store);
+    let mut other = Script::new(open(&made_disk(), BOOT).unwrap().store, Way::Local);
     other.create(b"new").unwrap();
     other.write(b"new", 0, &[5; 9]).unwrap();
     load_image(&script.store, &other.store);

@@ -28,8 +28,10 @@ impl ContentEffect {
 pub enum SnapshotChange {
     /// Make a snapshot of this moment.
     Create(SnapshotId, SnapshotRecord),
-    /// Give a snapshot another record.
-    Change(SnapshotId, SnapshotRecord),
+    /// Give a snapshot another name.
+    Rename(SnapshotId, String),
+    /// Flag a snapshot as deleted.
+    Delete(SnapshotId),
 }
 
 /// The changes of one metadata operation.

@@ -47,21 +47,14 @@ pub(super) fn rename(
     if snapshot.name != name.as_str() {
         check_free(&taken, name)?;
     }
-    let snapshot = SnapshotRecord {
-        name: name.as_str().to_owned(),
-        ..snapshot.clone()
-    };
-    draft.snapshot(SnapshotChange::Change(id, snapshot));
+    draft.snapshot(SnapshotChange::Rename(id, name.as_str().to_owned()));
     Ok(())
 }
 
 /// Flags a snapshot as deleted.
 pub(super) fn delete(draft: &mut PlanDraft<'_>, id: SnapshotId) -> Result<(), OpError> {
-    let snapshot = SnapshotRecord {
-        is_deleted: true,
-        ..find(&taken(draft)?, id)?.clone()
-    };
-    draft.snapshot(SnapshotChange::Change(id, snapshot));
+    find(&taken(draft)?, id)?;
+    draft.snapshot(SnapshotChange::Delete(id));
     Ok(())
 }
 
