@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use lockstep_driver::report::{
     ChangeReaderStatus, ChangesPart, ChangesQuestion, ClusterStatus, CommandFailure, ReaderCommand,
-    RoleReport, ServiceStatus, VerifyMode, VerifyProgress, VerifyReport,
+    RoleReport, ServiceStatus, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
+    VerifyReport,
 };
 use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleCommand};
@@ -83,6 +84,14 @@ impl ControlService for FakePrimary {
         _: &mut dyn FnMut(ChangesPart) -> bool,
     ) -> Result<(), CommandFailure> {
         unreachable!("nobody asks what has changed")
+    }
+
+    fn snapshots(
+        &self,
+        _: &str,
+        _: &SnapshotCommand,
+    ) -> Result<Vec<SnapshotStatus>, CommandFailure> {
+        unreachable!("nobody asks for snapshots")
     }
 
     fn change_readers(

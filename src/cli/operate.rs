@@ -10,5 +10,6 @@ pub(super) mod hold;
 pub(super) mod node;
 pub(super) mod promote;
 pub(super) mod role_change;
+pub(super) mod snapshot;
 pub(super) mod witness;
 pub(super) mod witness_forget;

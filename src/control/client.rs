@@ -1,6 +1,7 @@
 //! The client of the control socket, with blocking calls.
 
 mod changes;
+mod snapshots;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

@@ -94,6 +94,9 @@ pub enum ControlError {
     /// A change reader got no answer.
     #[error("no answer to the change reader: {0}")]
     Changes(CommandFailure),
+    /// A command about snapshots was not done.
+    #[error("snapshots: {0}")]
+    Snapshots(CommandFailure),
     /// The role of the node was not changed.
     #[error("could not change the role: {0}")]
     ChangeRole(CommandFailure),

@@ -193,6 +193,25 @@ impl proto::control_server::Control for ControlHandler {
         ))
     }
 
+    async fn snapshots(
+        &self,
+        request: Request<proto::SnapshotsRequest>,
+    ) -> Result<Response<proto::SnapshotsReply>, Status> {
+        let request = request.into_inner();
+        let command = wire::snapshots::command(request.command).ok_or_else(|| {
+            Status::unimplemented("this node does not know that command about snapshots")
+        })?;
+        let service = Arc::clone(&self.service);
+        let outcome = tokio::task::spawn_blocking(move || {
+            // The command is carried out also if the client has left.
+            service.snapshots(&request.datastore, &command)
+        });
+        let outcome = outcome.await.map_err(wire::internal)?;
+        Ok(Response::new(
+            wire::snapshots::reply(outcome).map_err(wire::internal)?,
+        ))
+    }
+
     async fn follow_address(
         &self,
         request: Request<proto::FollowAddressRequest>,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use lockstep_driver::report::{
     ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, ReaderCommand, RoleReport,
-    VerifyMode, VerifyProgress, VerifyReport,
+    SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress, VerifyReport,
 };
 
 use super::report::NodeStatus;
@@ -53,6 +53,13 @@ pub trait ControlService: Send + Sync + 'static {
         name: &str,
         command: &ReaderCommand,
     ) -> Result<Vec<ChangeReaderStatus>, CommandFailure>;
+
+    /// Carries out a command about the snapshots of the datastore `name`; returns the list of this node afterwards.
+    fn snapshots(
+        &self,
+        name: &str,
+        command: &SnapshotCommand,
+    ) -> Result<Vec<SnapshotStatus>, CommandFailure>;
 
     /// Changes the role of this node in the datastore `name`. Returns when the change is done, or has failed and has
     /// changed nothing.

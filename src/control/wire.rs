@@ -4,6 +4,8 @@
 //! conversion through JSON serves all of them. A word of a setting is text in a message: a command reports a word
 //! of a newer node that it does not know.
 
+pub(super) mod snapshots;
+
 use lockstep_driver::report::{
     ChangeReaderStatus, CommandFailure, ReaderCommand, ResyncPhase, RoleReport, VerifyProgress,
     VerifyReport,

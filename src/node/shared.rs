@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockstep_driver::Datastore;
 use lockstep_driver::report::{
     ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, ReaderCommand, RoleReport,
-    VerifyMode, VerifyProgress, VerifyReport,
+    SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress, VerifyReport,
 };
 use lockstep_link::WarningLimiter;
 
@@ -188,6 +188,14 @@ impl ControlService for NodeShared {
         command: &ReaderCommand,
     ) -> Result<Vec<ChangeReaderStatus>, CommandFailure> {
         self.running(name)?.1.change_readers(command)
+    }
+
+    fn snapshots(
+        &self,
+        name: &str,
+        command: &SnapshotCommand,
+    ) -> Result<Vec<SnapshotStatus>, CommandFailure> {
+        self.running(name)?.1.snapshots(command)
     }
 
     fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {

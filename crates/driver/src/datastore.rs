@@ -15,11 +15,12 @@ use crate::durable::{DatastoreError, failed, refused, tables};
 use crate::engine::Engine;
 use crate::jobs::change_readers::ReaderService;
 use crate::jobs::resync::ResyncJobs;
+use crate::jobs::snapshots::SnapshotService;
 use crate::maintenance::Maintenance;
 use crate::report::comparison::verify_report;
 use crate::report::{
     ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, DatastoreStatus,
-    ReaderCommand, VerifyMode, VerifyProgress, VerifyReport,
+    ReaderCommand, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress, VerifyReport,
 };
 use crate::role::keeper::RoleKeeper;
 use crate::service_gate::ServiceGate;
@@ -221,6 +222,31 @@ impl Datastore {
         command: &ReaderCommand,
     ) -> Result<Vec<ChangeReaderStatus>, CommandFailure> {
         ReaderService::of(&self.engine).command(command)
+    }
+
+    /// Carries a command about snapshots out, and returns the list of this node afterwards. A secondary only lists them.
+    ///
+    /// # Errors
+    /// If the command is refused, or its outcome is not known.
+    pub fn snapshots(
+        &self,
+        command: &SnapshotCommand,
+    ) -> Result<Vec<SnapshotStatus>, CommandFailure> {
+        let snapshots = SnapshotService::of(&self.engine);
+        match self.session() {
+            Session::Primary(session) => {
+                let state = || session.replication.state();
+                snapshots.command(command, &session.pipeline, &state)?;
+            }
+            Session::Undecided(_) | Session::Secondary(_) if *command == SnapshotCommand::List => {}
+            Session::Undecided(_) | Session::Secondary(_) => {
+                return Err(CommandFailure::new(
+                    "this node does not serve the datastore",
+                    "ask the primary, which does it on both nodes",
+                ));
+            }
+        }
+        Ok(snapshots.list())
     }
 
     /// Ends all work: nothing new begins, the connection is closed, queued jobs are done. The threads that run this

@@ -4,5 +4,6 @@
 pub(crate) mod barriers;
 pub(crate) mod change_readers;
 pub(crate) mod resync;
+pub(crate) mod snapshots;
 pub(crate) mod store_place;
 pub(crate) mod sync_mark;

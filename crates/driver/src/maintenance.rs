@@ -1,5 +1,5 @@
-//! Periodic work: ticks for the core, signs of life for the peer, checkpoints, and the removal of the content of freed
-//! inodes.
+//! Periodic work: ticks for the core, signs of life for the peer, checkpoints, the removal of the content of freed
+//! inodes, and the work for new and deleted snapshots.
 //!
 //! A tick comes when it is due: when the core has something to do at a moment, when a sign of life or work on the store is due, and
 //! soon after anything has happened (`engine/tick_work.rs`). While nothing happens, this thread sleeps.
@@ -14,6 +14,7 @@ use lockstep_repl::state::State;
 use crate::engine::Engine;
 use crate::host::signal::wait_until;
 use crate::jobs::change_readers::ReaderService;
+use crate::jobs::snapshots::SnapshotUpkeep;
 use crate::jobs::store_place;
 use crate::replication::Replication;
 use crate::session::Session;
@@ -29,6 +30,7 @@ const CHECKPOINT: Duration = Duration::from_secs(20);
 pub(crate) struct Maintenance {
     /// A thread removes garbage or makes a checkpoint.
     is_tidying: Arc<AtomicBool>,
+    snapshots: SnapshotUpkeep,
     /// Time of the last tick, in milliseconds of the host's clock.
     ticked_ms: AtomicU64,
 }
@@ -69,6 +71,7 @@ impl Maintenance {
     pub fn new(now_ms: u64) -> Self {
         Self {
             is_tidying: Arc::default(),
+            snapshots: SnapshotUpkeep::default(),
             ticked_ms: AtomicU64::new(now_ms),
         }
     }
@@ -128,6 +131,9 @@ impl Maintenance {
     fn tidy(&self, engine: &Arc<Engine>, session: &Session, rounds: &mut Rounds) {
         let now = engine.host.now();
         let garbage = now >= rounds.collected + GARBAGE;
+        if garbage {
+            self.snapshots.begin(engine);
+        }
         let due = Due {
             garbage,
             state: session.replication().state(),

@@ -6,6 +6,7 @@ pub(crate) mod comparison;
 mod copy;
 mod fitness;
 mod own_snapshots;
+mod snapshots;
 
 use std::num::NonZeroU64;
 
@@ -23,6 +24,7 @@ pub use cluster::ClusterStatus;
 pub use copy::{CopyStatus, ProvedStatus, ScrubStatus};
 pub use lockstep_types::{ResyncPhase, ResyncStatus, ResyncWait};
 pub use own_snapshots::OwnSnapshotStatus;
+pub use snapshots::{SnapshotCommand, SnapshotStatus};
 
 /// Settings of a datastore, and its place on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -93,9 +93,10 @@ impl SnapshotAccess<'_> {
         self.get(id).is_some() && self.tree.namespace.change_snapshot(id, rename)
     }
 
-    /// Whether [`Self::settle`] has something to do.
-    pub fn is_any_unsettled(self) -> bool {
-        !self.unsettled().is_empty()
+    /// Whether [`Self::settle`] or [`Self::resume_deletions`] has something to do.
+    pub fn has_work(self) -> bool {
+        let all = self.all();
+        !self.unsettled().is_empty() || all.values().any(|record| record.is_deleted)
     }
 
     /// Puts the bytes of the snapshots that are there now on stable storage. From then on a loss of power does not tear them.
@@ -177,6 +178,11 @@ impl SnapshotAccess<'_> {
     /// Deletes a snapshot, with everything that only this snapshot sees. Returns whether it was there. No reader sees the snapshot
     /// from the beginning on; a stop in between lets the deletion go on at the next opening.
     pub fn delete(self, id: SnapshotId) -> Result<bool, StoreError> {
+        self.delete_while(id, &|| true)
+    }
+
+    /// The same, as long as `goes_on`.
+    fn delete_while(self, id: SnapshotId, goes_on: &dyn Fn() -> bool) -> Result<bool, StoreError> {
         let Some(deletion) = self.tree.namespace.delete_snapshot(id) else {
             return Ok(false);
         };
@@ -184,6 +190,9 @@ impl SnapshotAccess<'_> {
         self.log.checkpoint(self.tree)?;
         let mut deletion = SnapshotDeletion::new(deletion, self.source, self.tree.disk());
         while !deletion.step()? {
+            if !goes_on() {
+                break;
+            }
             if self.log.needs_checkpoint(self.tree) {
                 self.log.checkpoint(self.tree)?;
             }
@@ -197,9 +206,16 @@ impl SnapshotAccess<'_> {
     /// Carries out the deletions that have begun: those of an earlier process, of snapshots that gave way to a full disk, and of fallbacks that
     /// nobody needs any more. Costs nothing if there are none.
     pub fn resume_deletions(self) -> Result<(), StoreError> {
+        self.go_on_deleting(&|| true)
+    }
+
+    /// Goes on with all deletions that are not ended, as long as `goes_on`. Changes of clients wait for single steps of it.
+    pub fn go_on_deleting(self, goes_on: &dyn Fn() -> bool) -> Result<(), StoreError> {
         let all = self.all();
         for (id, _) in all.iter().filter(|(_, record)| record.is_deleted) {
-            self.delete(*id)?;
+            if goes_on() {
+                self.delete_while(*id, goes_on)?;
+            }
         }
         Ok(())
     }

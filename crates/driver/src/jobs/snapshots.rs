@@ -1,0 +1,212 @@
+//! The snapshots of a datastore: the commands of an operator, and the work behind them in the background of each node.
+//!
+//! A command is an operation of the datastore (rule P35), and so of the primary. The list is that of this node.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lockstep_fs::poison::utc;
+use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotRecord};
+use lockstep_fs::store::SnapshotAccess;
+use lockstep_repl::state::State;
+use lockstep_types::limits::{SNAPSHOT_WAIT_MS, SNAPSHOTS_MAX};
+use lockstep_types::{Attr, Errno, MetaRequest, SnapshotId, SnapshotKind, SnapshotName};
+
+use crate::engine::Engine;
+use crate::host::oneshot::promise;
+use crate::ops::meta_pipeline::MetaPipeline;
+use crate::report::{CommandFailure, SnapshotCommand, SnapshotStatus};
+
+/// The snapshots of a running datastore.
+#[derive(Clone, Copy)]
+pub(crate) struct SnapshotService<'a> {
+    engine: &'a Engine,
+    snapshots: SnapshotAccess<'a>,
+}
+
+impl<'a> SnapshotService<'a> {
+    /// The snapshots of the store of a node.
+    pub fn of(engine: &'a Engine) -> Self {
+        Self {
+            engine,
+            snapshots: SnapshotAccess::of(&engine.store),
+        }
+    }
+
+    /// The snapshots of this node, the oldest first. Waits for no disk.
+    pub fn list(self) -> Vec<SnapshotStatus> {
+        let all = self.snapshots.all();
+        all.iter().map(|(id, record)| status(*id, record)).collect()
+    }
+
+    /// Carries a command out on the primary. Returns once both nodes have done it, on stable storage.
+    ///
+    /// # Errors
+    /// The command is refused, or its outcome is not known.
+    pub fn command(
+        self,
+        command: &SnapshotCommand,
+        pipeline: &MetaPipeline,
+        state: &dyn Fn() -> State,
+    ) -> Result<(), CommandFailure> {
+        let request = match command {
+            SnapshotCommand::List => return Ok(()),
+            SnapshotCommand::Create { name } => MetaRequest::SnapshotCreate {
+                name: checked(name)?,
+                kind: SnapshotKind::User,
+                // Known once the operation has its number.
+                inos_below: 0,
+            },
+            SnapshotCommand::Rename { name, to } => MetaRequest::SnapshotRename {
+                id: self.find(name)?,
+                name: checked(to)?,
+            },
+            SnapshotCommand::Delete { name } => MetaRequest::SnapshotDelete {
+                id: self.find(name)?,
+            },
+        };
+        let (done, wait) = promise::<Result<Option<Attr>, Errno>>(&*self.engine.host);
+        pipeline.submit(request, Box::new(|outcome| done.keep(outcome)));
+        match wait.get() {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(errno)) => Err(self.refused(command, errno, state())),
+            None => Err(self.refused(command, Errno::Again, state())),
+        }
+    }
+
+    /// The snapshot of the datastore with a name.
+    fn find(self, name: &str) -> Result<SnapshotId, CommandFailure> {
+        let all = self.snapshots.all();
+        let mut taken = all.iter().filter(|(id, record)| record.is_taken(**id));
+        let found = taken.find(|(_, record)| record.name == name);
+        let found = found.map(|(id, _)| *id);
+        found.ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(self, name: &str) -> CommandFailure {
+        let datastore = self.engine.name();
+        CommandFailure::new(
+            format!("the datastore has no snapshot {name:?}"),
+            format!("see the snapshots with `lockstep snapshot list {datastore}`"),
+        )
+    }
+
+    fn refused(self, command: &SnapshotCommand, errno: Errno, state: State) -> CommandFailure {
+        let datastore = self.engine.name();
+        match (errno, command) {
+            (Errno::Exists, SnapshotCommand::Create { name: taken })
+            | (Errno::Exists, SnapshotCommand::Rename { to: taken, .. }) => CommandFailure::new(
+                format!("the datastore has a snapshot {taken:?} already"),
+                "choose another name, or rename or delete that snapshot",
+            ),
+            (
+                Errno::NoEntry,
+                SnapshotCommand::Rename { name, .. } | SnapshotCommand::Delete { name },
+            ) => self.unknown(name),
+            (Errno::QuotaExceeded, _) => CommandFailure::new(
+                format!("the datastore has {SNAPSHOTS_MAX} snapshots, which is the most"),
+                format!("delete one with `lockstep snapshot delete {datastore} NAME`"),
+            ),
+            (Errno::Busy, _) => self.busy(state),
+            (Errno::Again | Errno::Io, _) if !self.engine.poison.has_failed() => {
+                CommandFailure::new(
+                    "the role of this node has changed meanwhile, or the node stops: the outcome is not known",
+                    format!(
+                        "see with `lockstep snapshot list {datastore}` on the primary whether it is done"
+                    ),
+                )
+            }
+            _ => CommandFailure::new(
+                errno.to_string(),
+                format!("see `lockstep status {datastore}`, and docs/operations/disks.md"),
+            ),
+        }
+    }
+
+    /// Why no snapshot was made in a state. Nothing was done.
+    fn busy(self, state: State) -> CommandFailure {
+        let datastore = self.engine.name();
+        match state {
+            State::Synced | State::OutOfSync | State::Unmirrored => CommandFailure::new(
+                format!(
+                    "changes that had begun before were not over after {SNAPSHOT_WAIT_MS} ms: no snapshot was made"
+                ),
+                "try again; if that does not help, see in `lockstep status` whether a disk or the network is slow",
+            ),
+            State::ResyncNamespace
+            | State::ResyncTail
+            | State::ResyncContent
+            | State::EnteringSync => CommandFailure::new(
+                "the other node is being brought up to date, and its copy shows no moment: no snapshot was made",
+                format!("try again after `lockstep wait {datastore} --in-sync`"),
+            ),
+            _ => CommandFailure::new(
+                format!("this node is {}: no snapshot was made", state.describe()),
+                format!("see `lockstep why {datastore}`, then try again"),
+            ),
+        }
+    }
+}
+
+fn checked(name: &str) -> Result<SnapshotName, CommandFailure> {
+    SnapshotName::new(name).map_err(|error| {
+        CommandFailure::new(
+            format!("{name:?} is no name of a snapshot: {error}"),
+            "choose another name",
+        )
+    })
+}
+
+fn status(id: SnapshotId, record: &SnapshotRecord) -> SnapshotStatus {
+    let kind = match record.kind {
+        SnapshotKind::User => "user",
+        SnapshotKind::Scheduled => "schedule",
+        SnapshotKind::Fallback { .. } => "fallback",
+        SnapshotKind::Lost { .. } => "lost",
+    };
+    let state = match record.bytes {
+        _ if record.is_deleted => "deleting",
+        SnapshotBytes::Unsettled => "unsettled",
+        SnapshotBytes::Settled => "settled",
+        SnapshotBytes::Torn => "torn",
+        SnapshotBytes::Missing => "missing",
+    };
+    SnapshotStatus {
+        name: record.name.clone(),
+        osn: id.to_string(),
+        time: utc(record.time),
+        kind: kind.to_owned(),
+        state: state.to_owned(),
+        local: id.is_local(),
+    }
+}
+
+/// The work of a node for its snapshots that takes long: to settle new ones, and to free what deleted ones alone have seen.
+#[derive(Default)]
+pub(crate) struct SnapshotUpkeep {
+    is_running: Arc<AtomicBool>,
+}
+
+impl SnapshotUpkeep {
+    /// Begins the work on another thread, if there is any and none runs.
+    pub fn begin(&self, engine: &Arc<Engine>) {
+        let is_due = SnapshotAccess::of(&engine.store).has_work();
+        if !is_due || self.is_running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (engine, is_running) = (Arc::clone(engine), Arc::clone(&self.is_running));
+        let host = Arc::clone(&engine.host);
+        host.spawn(Box::new(move || {
+            let datastore = engine.name();
+            let snapshots = SnapshotAccess::of(&engine.store);
+            if let Err(error) = snapshots.settle() {
+                tracing::warn!(datastore, %error, "a loss of power may still tear a snapshot");
+            }
+            let goes_on = || !engine.is_stopping() && !engine.poison.has_failed();
+            if let Err(error) = snapshots.go_on_deleting(&goes_on) {
+                tracing::warn!(datastore, %error, "the space of a deleted snapshot is not all free yet");
+            }
+            is_running.store(false, Ordering::Release);
+        }));
+    }
+}

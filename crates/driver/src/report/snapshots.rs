@@ -1,0 +1,44 @@
+//! The snapshots of a datastore: the commands about them, and the list.
+
+use serde::{Deserialize, Serialize};
+
+/// A command about the snapshots of a datastore. Names are as the operator has given them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SnapshotCommand {
+    /// Lists them, on a node in any role.
+    List,
+    /// Makes one.
+    Create {
+        /// Its name.
+        name: String,
+    },
+    /// Gives one another name.
+    Rename {
+        /// Its name.
+        name: String,
+        /// Its name from now on.
+        to: String,
+    },
+    /// Deletes one.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// A snapshot in the list of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotStatus {
+    /// Its name.
+    pub name: String,
+    /// The number of the operation whose moment the snapshot shows. Of a snapshot of one copy, a count follows a plus sign.
+    pub osn: String,
+    /// When it was made, in UTC by the clock of the node that has made it.
+    pub time: String,
+    /// Why it was made: `user`, `schedule`, `fallback` or `lost`.
+    pub kind: String,
+    /// What this node has of it: `settled`, `unsettled`, `torn`, `missing` or `deleting`.
+    pub state: String,
+    /// Whether it is a snapshot of the copy of this node alone.
+    pub local: bool,
+}

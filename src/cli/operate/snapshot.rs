@@ -1,0 +1,177 @@
+//! `lockstep snapshot`: makes, lists, renames and deletes snapshots.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use lockstep_driver::report::{SnapshotCommand, SnapshotStatus};
+use lockstepfs::control::ControlClient;
+
+use crate::cli::arguments::RunningNodeArgs;
+use crate::cli::terminal::{say, say_json};
+
+/// Make, list, rename and delete snapshots of a datastore
+///
+/// A snapshot shows all files of a datastore as they were at one moment, the same on both servers. Making one takes the same time for
+/// ten files and for ten million; programs wait for a moment, until the changes that have begun are over. From then on each first
+/// change of a block keeps the old one.
+///
+/// Ask the primary; `list` answers on both nodes, each for its own copy.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SnapshotArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make a snapshot of this moment, on both nodes
+    Create(CreateArgs),
+    /// List the snapshots of this node, the oldest first
+    List(ListArgs),
+    /// Give a snapshot another name, on both nodes
+    Rename(RenameArgs),
+    /// Delete a snapshot on both nodes; its space is freed in the background
+    Delete(DeleteArgs),
+}
+
+/// The datastore, and the form of the output.
+#[derive(Debug, Args)]
+struct TargetArgs {
+    /// Name of the datastore
+    datastore: String,
+
+    #[command(flatten)]
+    node: RunningNodeArgs,
+
+    /// Print the list of snapshots afterwards as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ListArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+#[derive(Debug, Args)]
+struct CreateArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+
+    /// Name of the snapshot: up to 200 bytes, without a slash
+    name: String,
+}
+
+#[derive(Debug, Args)]
+struct RenameArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+
+    /// Name of the snapshot
+    name: String,
+
+    /// Its new name
+    to: String,
+}
+
+#[derive(Debug, Args)]
+struct DeleteArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+
+    /// Name of the snapshot
+    name: String,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lockstep snapshot create data before-upgrade
+  lockstep snapshot list data
+  lockstep snapshot rename data before-upgrade known-good
+  lockstep snapshot delete data known-good
+
+States in the list: `settled`: its bytes are on stable storage of this node. `unsettled`: some may be in memory only, for a few
+seconds after it was made. `torn`: this machine has lost its power before that, so files may show bytes of an earlier moment; the
+other node may have it whole. `missing`: it was made on the other node alone. `deleting`: its space is being freed.
+
+Exit codes: 0 done; 2 could not be done.";
+
+pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
+    let (target, command, done) = match &args.action {
+        Action::List(list) => (&list.target, SnapshotCommand::List, None),
+        Action::Create(create) => {
+            let name = create.name.clone();
+            let done = format!("made {name}\n");
+            (&create.target, SnapshotCommand::Create { name }, Some(done))
+        }
+        Action::Rename(rename) => {
+            let (name, to) = (rename.name.clone(), rename.to.clone());
+            let done = format!("renamed {name} to {to}\n");
+            let command = SnapshotCommand::Rename { name, to };
+            (&rename.target, command, Some(done))
+        }
+        Action::Delete(delete) => {
+            let name = delete.name.clone();
+            let done = format!("deleted {name}; its space is being freed\n");
+            (&delete.target, SnapshotCommand::Delete { name }, Some(done))
+        }
+    };
+    let mut client = ControlClient::connect(&target.node.socket()?)?;
+    let snapshots = client.snapshots(&target.datastore, &command)?;
+    if target.json {
+        say_json(&serde_json::json!({ "snapshots": snapshots }))?;
+    } else {
+        say(&done.unwrap_or_else(|| table(&snapshots)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One line for each snapshot.
+fn table(snapshots: &[SnapshotStatus]) -> String {
+    if snapshots.is_empty() {
+        return "no snapshots\n".to_owned();
+    }
+    let line = |snapshot: &SnapshotStatus| {
+        let SnapshotStatus {
+            name,
+            osn,
+            time,
+            kind,
+            state,
+            local,
+        } = snapshot;
+        let place = if *local { ", this node only" } else { "" };
+        format!("{time}  {state:<9}  {name}  (operation {osn}, {kind}{place})\n")
+    };
+    snapshots.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_has_a_line_for_each_snapshot() {
+        let snapshot = SnapshotStatus {
+            name: "before upgrade".to_owned(),
+            osn: "1.42".to_owned(),
+            time: "2026-11-30T12:00:00Z".to_owned(),
+            kind: "user".to_owned(),
+            state: "torn".to_owned(),
+            local: false,
+        };
+        let local = SnapshotStatus {
+            local: true,
+            ..snapshot.clone()
+        };
+        assert_eq!(table(&[]), "no snapshots\n");
+        assert_eq!(
+            table(&[snapshot, local]),
+            "2026-11-30T12:00:00Z  torn       before upgrade  (operation 1.42, user)\n\
+             2026-11-30T12:00:00Z  torn       before upgrade  (operation 1.42, user, this node only)\n"
+        );
+    }
+}

@@ -1,0 +1,51 @@
+//! Commands about snapshots, and their answers.
+
+use lockstep_driver::report::{CommandFailure, SnapshotCommand, SnapshotStatus};
+
+use super::super::proto;
+use super::super::proto::snapshots_reply::Outcome;
+use super::super::proto::snapshots_request::Command;
+use super::convert;
+
+pub(in crate::control) fn request(
+    datastore: &str,
+    command: &SnapshotCommand,
+) -> proto::SnapshotsRequest {
+    let command = match command.clone() {
+        SnapshotCommand::List => Command::List(proto::ListSnapshots {}),
+        SnapshotCommand::Create { name } => Command::Create(proto::CreateSnapshot { name }),
+        SnapshotCommand::Rename { name, to } => Command::Rename(proto::RenameSnapshot { name, to }),
+        SnapshotCommand::Delete { name } => Command::Delete(proto::DeleteSnapshot { name }),
+    };
+    proto::SnapshotsRequest {
+        datastore: datastore.to_owned(),
+        command: Some(command),
+    }
+}
+
+/// Returns the command; `None` for one of a newer program that this node does not know.
+pub(in crate::control) fn command(command: Option<Command>) -> Option<SnapshotCommand> {
+    Some(match command? {
+        Command::List(proto::ListSnapshots {}) => SnapshotCommand::List,
+        Command::Create(proto::CreateSnapshot { name }) => SnapshotCommand::Create { name },
+        Command::Rename(proto::RenameSnapshot { name, to }) => SnapshotCommand::Rename { name, to },
+        Command::Delete(proto::DeleteSnapshot { name }) => SnapshotCommand::Delete { name },
+    })
+}
+
+pub(in crate::control) fn reply(
+    outcome: Result<Vec<SnapshotStatus>, CommandFailure>,
+) -> serde_json::Result<proto::SnapshotsReply> {
+    let outcome = match outcome {
+        Ok(snapshots) => {
+            let snapshots: Result<_, _> = snapshots.into_iter().map(convert).collect();
+            Outcome::List(proto::SnapshotList {
+                snapshots: snapshots?,
+            })
+        }
+        Err(failure) => Outcome::Failure(convert(failure)?),
+    };
+    Ok(proto::SnapshotsReply {
+        outcome: Some(outcome),
+    })
+}
