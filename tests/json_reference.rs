@@ -14,8 +14,8 @@ use lockstep_driver::report::{
     ClusterStatus, CopyStatus, DatastoreStatus, Difference, DiskStallStatus, FailoverTimesStatus,
     OwnSnapshotStatus, PeerStatus, PoisonStatus, ProvedStatus, ResyncPhase, ResyncStatus,
     ResyncWait, RoleReport, ScrubStatus, ServiceStatus, SettingsStatus, SlowOperationStatus,
-    SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus,
-    WorkStatus,
+    SnapshotStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus,
+    VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::adopt::{NotAdopted, Reason};
 use lockstep_fs::poison::DiskFailure;
@@ -311,6 +311,7 @@ fn every_key_is_described_and_no_other() {
         serde_json::to_value(report()).unwrap(),
         changes(),
         serde_json::json!({ "readers": [reader()] }),
+        serde_json::json!({ "snapshots": [SnapshotStatus::default()] }),
         serde_json::to_value(change_of_role()).unwrap(),
         made(),
         adopted(),

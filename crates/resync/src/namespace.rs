@@ -156,7 +156,9 @@ pub fn send_tail(
         applied: source.image.applied(),
         inos_below: source.image.inos_below(),
     };
-    requests.send("end the image", end, &[])?;
+    // No operation is under way that changes the list.
+    let snapshots = postcard::to_allocvec(&source.image.snapshots())?;
+    requests.send("end the image", end, &snapshots)?;
     requests.finish()?;
     source.delta.image_arrived(image.job);
     Ok(())

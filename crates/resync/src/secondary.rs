@@ -61,7 +61,12 @@ fn answer_once(store: &Store, request: &Request, payload: &[u8]) -> Result<Respo
         Request::EndImage {
             applied,
             inos_below,
-        } => done(store.image().finish(*applied, *inos_below)),
+        } => {
+            store
+                .image()
+                .load_snapshots(&postcard::from_bytes::<Vec<_>>(payload)?);
+            done(store.image().finish(*applied, *inos_below))
+        }
         Request::SetFiles { files } => set_files(store, files, payload),
         Request::CompareBlocks {
             ino,

@@ -128,7 +128,7 @@ pub enum SnapshotNameError {
 
 impl SnapshotName {
     /// Most bytes of a name.
-    pub const BYTES_MAX: usize = 200;
+    pub const BYTES_MAX: usize = 128;
 
     /// Checks a name.
     ///

@@ -61,7 +61,7 @@ struct CreateArgs {
     #[command(flatten)]
     target: TargetArgs,
 
-    /// Name of the snapshot: up to 200 bytes, without a slash
+    /// Name of the snapshot: up to 128 bytes, without a slash
     name: String,
 }
 

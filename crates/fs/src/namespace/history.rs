@@ -219,9 +219,18 @@ impl History {
         Ok(())
     }
 
-    /// Takes the record of a snapshot away, of which nothing is kept any more.
+    /// Takes the record of a snapshot away, of which nothing is kept any more. The record of one that is deleted no more stays: the other
+    /// node has the snapshot.
     pub fn forget(&self, records: &Memtable<RedbKv>, id: SnapshotId) {
         let _alone = self.changing.lock();
+        if !self
+            .snapshots
+            .all()
+            .get(&id)
+            .is_some_and(|it| it.is_deleted)
+        {
+            return;
+        }
         records.apply([(keys::snapshot(id), None::<Vec<u8>>)]);
         self.snapshots.set(id, None);
     }

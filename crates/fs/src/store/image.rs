@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use lockstep_types::{Ino, Osn};
+use lockstep_types::{Ino, Osn, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 use super::facade::Store;
@@ -21,6 +21,7 @@ use crate::error::{OpError, StoreError};
 use crate::metadata_log::{ChangeFeed, ImageChange, MetadataLog};
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::record::{self, Body, Inode};
+use crate::namespace::snapshot_list::{SnapshotBytes, SnapshotRecord};
 use crate::tree::Tree;
 use crate::view::StoreView;
 
@@ -123,6 +124,46 @@ impl<'a> ImageAccess<'a> {
     /// Every inode number that was given out here, or came from the other node, is below this.
     pub fn inos_below(self) -> u64 {
         self.tree.namespace.numbers().below()
+    }
+}
+
+/// The list of snapshots, which the end of an image carries.
+impl ImageAccess<'_> {
+    /// The snapshots of the datastore.
+    pub fn snapshots(self) -> Vec<(SnapshotId, SnapshotRecord)> {
+        let all = self.tree.namespace.snapshots().all();
+        let taken = all.iter().filter(|(id, record)| record.is_taken(**id));
+        taken
+            .map(|(id, record)| (*id, SnapshotRecord::clone(record)))
+            .collect()
+    }
+
+    /// Makes this node's list of snapshots equal to the sender's. Those that only this node has are deleted. Of those that only
+    /// the sender has, this node has no bytes: it notes them as missing.
+    pub fn load_snapshots(self, theirs: &[(SnapshotId, SnapshotRecord)]) {
+        let namespace = self.tree.namespace;
+        for (id, record) in self.snapshots() {
+            match theirs.iter().find(|(their_id, _)| *their_id == id) {
+                None => {
+                    namespace.change_snapshot(id, |own| own.is_deleted = true);
+                }
+                Some((_, theirs)) if theirs.name != record.name => {
+                    namespace.change_snapshot(id, |own| theirs.name.clone_into(&mut own.name));
+                }
+                Some(_) => {}
+            }
+        }
+        let own = self.snapshots();
+        for (id, theirs) in theirs {
+            if !own.iter().any(|(own, _)| own == id) {
+                // What is left of one whose deletion had begun here goes with the next deletion.
+                let missing = SnapshotRecord {
+                    bytes: SnapshotBytes::Missing,
+                    ..theirs.clone()
+                };
+                namespace.create_snapshot(*id, missing);
+            }
+        }
     }
 }
 

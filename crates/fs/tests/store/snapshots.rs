@@ -9,7 +9,7 @@ use lockstep_fs::store::SnapshotAccess;
 use lockstep_fs::{Store, keys};
 use lockstep_lossy::disk::{CallKind, Verdict};
 use lockstep_model::Model;
-use lockstep_types::{Errno, Ino, MetaRequest, SnapshotId, SnapshotName, Timestamp};
+use lockstep_types::{Errno, Ino, MetaOp, MetaRequest, SnapshotId, SnapshotName, Timestamp};
 use proptest::prelude::*;
 
 use crate::durability::Client;
@@ -308,4 +308,78 @@ fn a_pack_that_could_not_be_made_leaves_its_number_to_no_other_pack() {
         assert_eq!(bytes_at(&node, id, ino), b"old");
     }
     assert_eq!(read_all(&node.store, ino), b"new");
+}
+
+/// Two copies of a datastore that has snapshots, and that went apart.
+#[test]
+fn the_end_of_an_image_makes_the_lists_of_snapshots_equal() {
+    let (mut here, mut there) = (World::new(), World::new());
+    let create = |world: &mut World, name| {
+        world.commit(MetaRequest::SnapshotCreate {
+            name: snapshot_name(name),
+            kind: SnapshotKind::User,
+            inos_below: 2,
+        });
+        *world.model.snapshots().keys().next_back().unwrap()
+    };
+    let both: Vec<SnapshotId> = (0..4)
+        .map(|name| {
+            let id = create(&mut here, name);
+            assert_eq!(id, create(&mut there, name));
+            id
+        })
+        .collect();
+    let rename = |id| MetaRequest::SnapshotRename {
+        id,
+        name: snapshot_name(7),
+    };
+    here.commit(rename(both[0]));
+    here.commit(MetaRequest::SnapshotDelete { id: both[1] });
+    there.commit(MetaRequest::SnapshotDelete { id: both[2] });
+    there.next_osn();
+    there.next_osn();
+    let there_alone = create(&mut there, 5);
+    here.next_osn();
+    here.next_osn();
+    here.next_osn();
+    let here_alone = create(&mut here, 6);
+    let from = here.node.store.image().snapshots();
+    let image = there.node.store.image();
+    image.load_snapshots(&from);
+    image.finish(here.node.store.applied(), 2).unwrap();
+    there.node.kill();
+    let snapshots = SnapshotAccess::of(&there.node.store);
+    snapshots.resume_deletions().unwrap();
+    let all = snapshots.all();
+    let listed = |id| all.get(&id).map(|record| (&*record.name, record.bytes));
+    use SnapshotBytes::{Missing, Unsettled};
+    assert_eq!(listed(both[0]), Some(("s7", Unsettled)), "renamed");
+    assert_eq!(listed(both[1]), None, "deleted");
+    assert_eq!(
+        listed(both[2]),
+        Some(("s2", Missing)),
+        "its deletion had begun"
+    );
+    assert_eq!(listed(both[3]), Some(("s3", Unsettled)), "equal");
+    assert_eq!(listed(there_alone), None, "of the other past");
+    assert_eq!(listed(here_alone), Some(("s6", Missing)), "made apart");
+    assert!(snapshots.view(here_alone).is_none());
+    let named = |(id, record): &(SnapshotId, SnapshotRecord)| (*id, record.name.clone());
+    let there_now = there.node.store.image().snapshots();
+    assert!(from.iter().map(named).eq(there_now.iter().map(named)));
+    // What may be done with one that is missing is the same on both nodes.
+    for world in [&mut here, &mut there] {
+        let (osn, time) = osn_and_time(99);
+        for request in [
+            MetaRequest::SnapshotDelete { id: here_alone },
+            MetaRequest::SnapshotDelete { id: both[2] },
+        ] {
+            let op = MetaOp { osn, time, request };
+            world.node.store.commit(&op).unwrap();
+        }
+        SnapshotAccess::of(&world.node.store)
+            .resume_deletions()
+            .unwrap();
+        assert_eq!(SnapshotAccess::of(&world.node.store).all().len(), 2);
+    }
 }
