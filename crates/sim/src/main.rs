@@ -56,6 +56,9 @@ enum Command {
         /// Only schedules in which an operator accepts a loss; with `--witness`, those with a witness
         #[arg(long)]
         forced: bool,
+        /// Only schedules in which an operator makes snapshots
+        #[arg(long)]
+        snapshots: bool,
         /// Ends after so many schedules in which a failover happened
         #[arg(long)]
         failovers: Option<u64>,
@@ -166,6 +169,7 @@ fn main() -> ExitCode {
             witness,
             roles,
             forced,
+            snapshots,
             failovers,
             no_shrink,
         } => {
@@ -178,8 +182,9 @@ fn main() -> ExitCode {
                     (has_witness || !witness)
                         && (plan.changes_roles || !roles)
                         && (plan.accepts_losses() || !forced)
+                        && (plan.takes_snapshots() || !snapshots)
                 };
-                if !(witness || roles || forced) {
+                if !(witness || roles || forced || snapshots) {
                     return from + number;
                 }
                 first_seed(from + number * SEEDS_BETWEEN, is_chosen)

@@ -20,6 +20,7 @@ mod recording;
 mod schedule;
 mod scripted;
 mod settings;
+mod snapshots;
 
 pub use baseline::Baseline;
 pub use clients::Users;
@@ -34,3 +35,4 @@ pub use recording::tally::Tally;
 pub use schedule::{Summary, run, run_with};
 pub use scripted::{PRIMARY, SECONDARY, ScriptedCluster};
 pub use settings::{ANSWER_LIMIT, IN_SYNC_WITHIN, Settings};
+pub use snapshots::SnapshotAct;

@@ -310,8 +310,6 @@ mutants! {
     FoldUnlogged,
     /// Writes go through the gate while a snapshot is being made.
     GateLetsWriteThrough,
-    /// A snapshot is made while metadata operations are under way.
-    GateForgetsNames,
     /// The gate opens once a snapshot has its number.
     GateOpensEarly,
     /// A loss of power before a snapshot is settled is not noted.

@@ -85,7 +85,7 @@ impl HeldOps {
         let passes = match kind {
             OpKind::Read | OpKind::Sync => true,
             OpKind::Write => is_active(Mutant::GateLetsWriteThrough),
-            OpKind::Meta | OpKind::Snapshot => id == gate.op || is_active(Mutant::GateForgetsNames),
+            OpKind::Meta | OpKind::Snapshot => id == gate.op,
         };
         if !passes {
             gate.parked.push(id);
@@ -148,12 +148,9 @@ impl Core {
 
     /// Whether an operation but `op` has a number and is not over.
     fn is_any_under_way(&self, op: OpId) -> bool {
-        let names = !self.metas.is_empty() && !is_active(Mutant::GateForgetsNames);
-        let ignored = |kind| match kind {
-            OpKind::Write => is_active(Mutant::GateLetsWriteThrough),
-            _ => is_active(Mutant::GateForgetsNames),
-        };
-        names || self.ops.has_numbered(|id, kind| id != op && !ignored(kind))
+        let ignored = |kind| kind == OpKind::Write && is_active(Mutant::GateLetsWriteThrough);
+        let counts = |id, kind| id != op && !ignored(kind);
+        !self.metas.is_empty() || self.ops.has_numbered(counts)
     }
 
     /// The moment from which on [`Event::Tick`](super::Event::Tick) ends a pause, or the wait of a snapshot for its number.

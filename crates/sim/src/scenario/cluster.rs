@@ -22,10 +22,12 @@ use super::faults::held_thread::HeldThread;
 use super::nodes::Nodes;
 use super::nodes::sim_node::End;
 use super::on_disk::disk_checks;
+use super::on_disk::node_disk::UUID;
 use super::recording::coverage::{Coverage, CoverageRecorder};
 use super::recording::history_recorder::HistoryRecorder;
 use super::recording::tally::Tally;
 use super::settings::Settings;
+use super::snapshots::SnapshotJudge;
 use crate::check::{closed, in_time};
 use crate::disk::Disk;
 use crate::history::{NodeEvent, Stop};
@@ -49,6 +51,7 @@ pub struct Cluster {
     pub(super) checks: LiveChecks,
     pub(super) roles: RoleFollower,
     pub(super) coverage: CoverageRecorder,
+    pub(super) snapshots: SnapshotJudge,
     /// A test starts and stops the nodes. The cluster restarts no node.
     is_manual: bool,
     pub(super) random: Random,
@@ -68,6 +71,7 @@ impl Cluster {
             recorder,
             roles: RoleFollower::new(),
             coverage: CoverageRecorder::default(),
+            snapshots: SnapshotJudge::default(),
             is_manual: false,
             random,
         }
@@ -310,6 +314,7 @@ impl Cluster {
             self.run_for(time / CHECKS_BETWEEN_FAULTS)?;
             self.checks
                 .check_between_faults(&self.nodes, self.clients.count())?;
+            self.look_at_snapshots()?;
         }
         Ok(())
     }
@@ -423,7 +428,27 @@ impl Cluster {
     pub fn final_check(&mut self) -> Result<(), String> {
         let clients = self.clients.count();
         self.checks
-            .check_at_end(&self.nodes, &self.world.network, clients)
+            .check_at_end(&self.nodes, &self.world.network, clients)?;
+        let [ours, theirs] = self.nodes.both();
+        match (ours.datastore(), theirs.datastore()) {
+            (Some(one), Some(other)) => self
+                .snapshots
+                .check_at_end([(ours.side(), &one), (theirs.side(), &other)]),
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares what the stores show of their snapshots with the deep copies. A store that cannot be opened now shows none.
+    fn look_at_snapshots(&self) -> Result<(), String> {
+        if !self.snapshots.has_acted() {
+            return Ok(());
+        }
+        for node in self.nodes.both() {
+            if let Ok(store) = disk_checks::store_of(node.disk.disk(), UUID, node.boot()) {
+                self.snapshots.look(node.side(), &store)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns a digest of both disks, the time, and the number of steps.

@@ -41,6 +41,9 @@ impl FaultInjector {
         let now = cluster.now();
         let network = &cluster.world.network;
         cluster.checks.before_fault(&cluster.nodes, network, now);
+        if fault.may_lose_snapshots() {
+            cluster.snapshots.forget_kept();
+        }
         match fault {
             Fault::Restart(role, stop) => {
                 let side = cluster.nodes.machine(role);
@@ -77,6 +80,7 @@ impl FaultInjector {
             Fault::Demote => self.operator.demote_primary()?,
             Fault::ExchangeDisk => self.operator.exchange_secondary(),
             Fault::PutBack => self.operator.put_secondary_back(),
+            Fault::Snapshot(act) => self.operator.change_snapshots(act),
             Fault::Heal => self.heal()?,
             other => {
                 self.apply_to_network(other)?;

@@ -7,6 +7,7 @@ use lockstep_types::Errno;
 use lockstep_types::settings::Role;
 
 use super::recording::coverage::FileClass;
+use super::snapshots::SnapshotAct;
 use crate::disk::{CallClass, Verdict};
 use crate::history::Stop;
 use crate::random::Random;
@@ -103,6 +104,8 @@ pub enum Fault {
     Demote,
     /// A new disk is put in the place of the secondary's, for good.
     ExchangeDisk,
+    /// An operator makes, renames or deletes a snapshot.
+    Snapshot(SnapshotAct),
     /// Frames pass again, the disks have room and are mounted, and stopped nodes start.
     Heal,
 }
@@ -315,6 +318,20 @@ impl Fault {
     /// Returns whether an operator accepts a loss of operations.
     pub const fn accepts_loss(self) -> bool {
         matches!(self, Self::PromoteByForce(..) | Self::Demote)
+    }
+
+    /// Returns whether a snapshot that was acknowledged may be lost by the fault, or bytes that it shows without a loss of power.
+    pub const fn may_lose_snapshots(self) -> bool {
+        self.accepts_loss()
+            || matches!(
+                self,
+                Self::FailCall { .. }
+                    | Self::FailRoleWrite
+                    | Self::FillDisk(_)
+                    | Self::UnmountDisk
+                    | Self::PutBack
+                    | Self::ExchangeDisk
+            )
     }
 
     /// Returns whether the fault lasts until a heal.

@@ -15,6 +15,7 @@ use lockstep_types::settings::Role;
 use parking_lot::Mutex;
 
 use super::cluster::{Cluster, POLL_INTERVAL};
+use super::snapshots::SnapshotAct;
 use crate::history::{NodeEvent, Stop};
 use crate::world::Side;
 
@@ -56,6 +57,20 @@ impl Operator {
                 if is_done && recorder.doubts(side) > before {
                     recorder.wrong("handed_over: a planned failover ended an operation".to_owned());
                 }
+            });
+        }
+    }
+
+    /// Carries out an act on snapshots at the primary.
+    pub(super) fn change_snapshots(&self, act: SnapshotAct) {
+        let side = self.cluster.nodes.machine(Role::Primary);
+        let primary = self.cluster.nodes.of(side);
+        if let (Some(process), Some(datastore)) = (primary.process(), primary.datastore()) {
+            let judge = self.cluster.snapshots.clone();
+            let recorder = Arc::clone(&self.cluster.recorder);
+            process.start(move || {
+                let is_done = judge.act(&datastore, act);
+                recorder.lock().tally.snapshots += u64::from(is_done);
             });
         }
     }

@@ -9,6 +9,7 @@ use lockstep_types::settings::{OnPowerLoss, Role};
 use super::faults::held_thread::HeldThread;
 use super::faults::{CleanShutdown, FAILING_CALLS_MAX, Fault};
 use super::settings::Settings;
+use super::snapshots::SnapshotAct;
 use crate::random::Random;
 use crate::workload::Options;
 use crate::world::Hang;
@@ -125,6 +126,13 @@ const FLAPPING_LINK: Feature = Feature {
 const FLAPS_MAX: u64 = 8;
 /// The longest time for which such a link is up, and for which it is down, in microseconds.
 const FLAP_MAX_US: u64 = 2_000_000;
+/// An operator who makes snapshots.
+const SNAPSHOTS: Feature = Feature {
+    salt: 0x736e_6170,
+    percent: 20,
+};
+/// Most acts of such an operator.
+const SNAPSHOT_ACTS_MAX: u64 = 8;
 /// Disks that fail, where roles change.
 const FAILING_DISKS: Feature = Feature {
     salt: 0x6661_696c_696e,
@@ -246,6 +254,7 @@ impl Plan {
             settings.wait_for_steady_link(&mut flapping);
             flap(&mut faults, &mut flapping);
         }
+        take_snapshots(&mut faults, &mut SNAPSHOTS.source(seed));
         settings.on_power_loss = changes_roles.unwrap_or(settings.on_power_loss);
         let mut details = Random::new(seed ^ DETAILS_SALT);
         for (_, fault) in &mut faults {
@@ -276,6 +285,12 @@ impl Plan {
     pub fn accepts_losses(&self) -> bool {
         let mut faults = self.faults.iter();
         faults.any(|(_, fault)| fault.accepts_loss())
+    }
+
+    /// Returns whether an operator makes snapshots.
+    pub fn takes_snapshots(&self) -> bool {
+        let mut faults = self.faults.iter();
+        faults.any(|(_, fault)| matches!(fault, Fault::Snapshot(_)))
     }
 
     /// Returns whether an operator puts an older copy of a store back.
@@ -492,6 +507,17 @@ fn flap(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
         };
         faults.push((up, lost));
         faults.push((down, Fault::Heal));
+    }
+}
+
+/// Adds the acts of an operator who makes snapshots, in some schedules.
+fn take_snapshots(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
+    if random.percent(SNAPSHOTS.percent) {
+        for _ in 0..=random.below(SNAPSHOT_ACTS_MAX) {
+            add(faults, random, |random| {
+                Fault::Snapshot(SnapshotAct::random(random))
+            });
+        }
     }
 }
 

@@ -41,7 +41,8 @@ pub fn left(disk: &Disk, uuid: DatastoreUuid, boot: BootId) -> Result<LeftStore,
     })
 }
 
-fn store_of(disk: &Disk, uuid: DatastoreUuid, boot: BootId) -> Result<Store, String> {
+/// Opens the store on a disk, as a process in the run `boot` of the machine would find it if the last one had ended now. The disk does not change.
+pub fn store_of(disk: &Disk, uuid: DatastoreUuid, boot: BootId) -> Result<Store, String> {
     let options = OpenOptions {
         datastore: Some(uuid),
         boot,

@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use lockstep_fs::plan::View;
 use lockstep_fs::record::{self, NamedEntry};
 use lockstep_fs::{OpError, Store, StoreView};
 use lockstep_types::Ino;
@@ -12,29 +11,40 @@ use crate::check::{Body, Dump, Entry, Inode};
 /// More inodes than any schedule makes.
 const INODES_MAX: usize = 100_000;
 
+/// Reads the first bytes of a file, as many as the buffer has. Returns how many there are.
+type ReadFile<'a> = &'a dyn Fn(Ino, &mut [u8]) -> Result<usize, OpError>;
+
 /// Returns the complete content of a store.
 pub fn dump(store: &Store) -> Result<Dump, String> {
+    dump_with(&store.tree(), &|ino, bytes| store.read(ino, 0, bytes))
+}
+
+/// Returns the complete content of a store as a snapshot sees it.
+pub fn dump_of_snapshot(view: &dyn StoreView) -> Result<Dump, String> {
+    dump_with(view, &|ino, bytes| {
+        view.read_raw(ino, 0, bytes)?;
+        Ok(bytes.len())
+    })
+}
+
+fn dump_with(view: &dyn StoreView, read: ReadFile<'_>) -> Result<Dump, String> {
     let error_text = |error: OpError| format!("a store cannot be read: {error:?}");
     let mut dump = Dump::default();
-    for (ino, _) in store
-        .tree()
-        .inodes(1, u64::MAX, INODES_MAX)
-        .map_err(error_text)?
-    {
-        if let Some(inode) = inode(store, ino).map_err(error_text)? {
+    for (ino, _) in view.inodes(1, u64::MAX, INODES_MAX).map_err(error_text)? {
+        if let Some(inode) = inode(view, ino, read).map_err(error_text)? {
             dump.inodes.insert(ino, inode);
         }
     }
     Ok(dump)
 }
 
-fn inode(store: &Store, ino: Ino) -> Result<Option<Inode>, OpError> {
-    let Some(record) = store.tree().inode(ino)? else {
+fn inode(view: &dyn StoreView, ino: Ino, read: ReadFile<'_>) -> Result<Option<Inode>, OpError> {
+    let Some(record) = view.inode(ino)? else {
         return Ok(None);
     };
     let attr = record.attr(ino);
-    let xattrs = store.tree().listxattr(ino)?.into_iter();
-    let valued = xattrs.map(|name| Ok((name.clone(), store.tree().getxattr(ino, &name)?)));
+    let xattrs = view.listxattr(ino)?.into_iter();
+    let valued = xattrs.map(|name| Ok((name.clone(), view.getxattr(ino, &name)?)));
     Ok(Some(Inode {
         kind: attr.kind,
         mode: attr.mode,
@@ -47,31 +57,36 @@ fn inode(store: &Store, ino: Ino) -> Result<Option<Inode>, OpError> {
         mtime: attr.mtime,
         ctime: attr.ctime,
         xattrs: valued.collect::<Result<_, OpError>>()?,
-        body: body(store, ino, attr.size, &record.body)?,
+        body: body(view, (ino, attr.size), &record.body, read)?,
     }))
 }
 
-fn body(store: &Store, ino: Ino, size: u64, record: &record::Body) -> Result<Body, OpError> {
+fn body(
+    view: &dyn StoreView,
+    (ino, size): (Ino, u64),
+    record: &record::Body,
+    read: ReadFile<'_>,
+) -> Result<Body, OpError> {
     Ok(match record {
         record::Body::File { .. } => {
             let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
-            let read = store.read(ino, 0, &mut bytes)?;
-            bytes.truncate(read);
+            let count = read(ino, &mut bytes)?;
+            bytes.truncate(count);
             Body::File(bytes)
         }
-        record::Body::Directory { .. } => Body::Directory(entries(store, ino)?),
+        record::Body::Directory { .. } => Body::Directory(entries(view, ino)?),
         record::Body::Symlink { target } => Body::Symlink(target.clone()),
         _ => Body::Nothing,
     })
 }
 
-fn entries(store: &Store, directory: Ino) -> Result<Vec<Entry>, OpError> {
+fn entries(view: &dyn StoreView, directory: Ino) -> Result<Vec<Entry>, OpError> {
     let mut entries = Vec::new();
     let mut each = |cookie, NamedEntry { name, ino, .. }| {
         entries.push(Entry { cookie, name, ino });
         ControlFlow::Continue(())
     };
-    store.tree().readdir(directory, 0, &mut each)?;
+    view.readdir(directory, 0, &mut each)?;
     // `readdir` returns the newest entry first.
     entries.reverse();
     Ok(entries)

@@ -22,6 +22,8 @@ pub struct Tally {
     pub from_failed_disks: u64,
     /// Machines that have lost power.
     pub power_losses: u64,
+    /// Acts on snapshots that were done.
+    pub snapshots: u64,
 }
 
 impl AddAssign for Tally {
@@ -34,6 +36,7 @@ impl AddAssign for Tally {
         self.demotions += other.demotions;
         self.from_failed_disks += other.from_failed_disks;
         self.power_losses += other.power_losses;
+        self.snapshots += other.snapshots;
     }
 }
 
@@ -48,11 +51,13 @@ impl fmt::Display for Tally {
             demotions,
             from_failed_disks,
             power_losses,
+            snapshots,
         } = self;
         write!(
             f,
             "{role_changes} changes of roles ({takeovers} takeovers by the witness, {planned} planned failovers, \
-             {promotions} promotions, {forced} forced promotions, {demotions} demotions; {from_failed_disks} from a failed disk), {power_losses} losses of power"
+             {promotions} promotions, {forced} forced promotions, {demotions} demotions; {from_failed_disks} from a failed disk), {power_losses} losses of power, \
+             {snapshots} acts on snapshots"
         )
     }
 }
