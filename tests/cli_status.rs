@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use lockstep_driver::report::{
     ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, Difference, ReaderCommand,
-    RoleReport, ServiceStatus, VerifyMode, VerifyProgress, VerifyReport,
+    RoleReport, ServiceStatus, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
+    VerifyReport,
 };
 use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::config::{Role, Standby};
@@ -34,6 +35,14 @@ impl ControlService for PretendedNode {
         _: &mut dyn FnMut(ChangesPart) -> bool,
     ) -> Result<(), CommandFailure> {
         unreachable!("nobody asks what has changed")
+    }
+
+    fn snapshots(
+        &self,
+        _: &str,
+        _: &SnapshotCommand,
+    ) -> Result<Vec<SnapshotStatus>, CommandFailure> {
+        unreachable!("nobody asks for snapshots")
     }
 
     fn change_readers(

@@ -9,7 +9,10 @@ use crate::scenario::Plan;
 pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
     match mutant {
         Mutant::KeepNameOfSync => plan.puts_copies_back(),
-        Mutant::GateLetsWriteThrough | Mutant::GateOpensEarly => plan.takes_snapshots(),
+        Mutant::GateLetsWriteThrough
+        | Mutant::GateOpensEarly
+        | Mutant::FoldUnlogged
+        | Mutant::TornUnnoted => plan.takes_snapshots(),
         Mutant::ForgetWaiting => plan.has_standby_programs,
         Mutant::RunOvertaken => plan.kills_programs,
         Mutant::ServeWithoutLease

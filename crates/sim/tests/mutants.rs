@@ -22,7 +22,7 @@ const SCHEDULES_MAX: usize = 8_000;
 /// `put_back.rs`, `restarted.rs`, `touched.rs`, `deposed.rs` and `resync_power.rs` in `poison`; `sums.rs`, `healed.rs`,
 /// `numbers.rs` and `history.rs` in `store_on_disk` find those of sums, of a repair, of numbers and of kept values, `tests/barrier_marks.rs` those of the marks of mirrored
 /// intervals, and `tests/change_readers.rs` those of change readers.
-const SCRIPTED: [Mutant; 65] = [
+const SCRIPTED: [Mutant; 63] = [
     Mutant::ServeMixture,
     Mutant::FallbackOverwritten,
     Mutant::KeepOfSuccessor,
@@ -85,8 +85,6 @@ const SCRIPTED: [Mutant; 65] = [
     Mutant::DeleteRelabels,
     Mutant::HistoryMissesFold,
     Mutant::AbsentLeavesHistory,
-    Mutant::FoldUnlogged,
-    Mutant::TornUnnoted,
     Mutant::SettledUnsynced,
 ];
 
@@ -306,7 +304,10 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::KeepVerifierOfDemoted
         | Mutant::PromoteWithOldVerifier => &[VERIFIER],
         Mutant::MarksUnasked => &[IDENTICAL, PROVED],
-        Mutant::GateLetsWriteThrough | Mutant::GateOpensEarly => &[SNAPSHOT],
+        Mutant::GateLetsWriteThrough
+        | Mutant::GateOpensEarly
+        | Mutant::FoldUnlogged
+        | Mutant::TornUnnoted => &[SNAPSHOT],
         Mutant::HandOverBusy => &[HANDED_OVER, TABLES],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.

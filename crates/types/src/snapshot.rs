@@ -215,6 +215,7 @@ mod tests {
 
     #[test]
     fn a_name_fits_a_directory_and_a_terminal() {
+        use SnapshotNameError::{BadCharacter, Empty, TooLong};
         let longest = "n".repeat(SnapshotName::BYTES_MAX);
         for good in [
             "a",
@@ -225,7 +226,6 @@ mod tests {
         ] {
             assert_eq!(SnapshotName::new(good).unwrap().as_str(), good);
         }
-        use SnapshotNameError::{BadCharacter, Empty, TooLong};
         let too_long = "n".repeat(SnapshotName::BYTES_MAX + 1);
         for (bad, why) in [
             ("", Empty),

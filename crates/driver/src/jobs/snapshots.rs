@@ -94,8 +94,10 @@ impl<'a> SnapshotService<'a> {
     fn refused(self, command: &SnapshotCommand, errno: Errno, state: State) -> CommandFailure {
         let datastore = self.engine.name();
         match (errno, command) {
-            (Errno::Exists, SnapshotCommand::Create { name: taken })
-            | (Errno::Exists, SnapshotCommand::Rename { to: taken, .. }) => CommandFailure::new(
+            (
+                Errno::Exists,
+                SnapshotCommand::Create { name: taken } | SnapshotCommand::Rename { to: taken, .. },
+            ) => CommandFailure::new(
                 format!("the datastore has a snapshot {taken:?} already"),
                 "choose another name, or rename or delete that snapshot",
             ),

@@ -352,17 +352,28 @@ fn the_end_of_an_image_makes_the_lists_of_snapshots_equal() {
     snapshots.resume_deletions().unwrap();
     let all = snapshots.all();
     let listed = |id| all.get(&id).map(|record| (&*record.name, record.bytes));
-    use SnapshotBytes::{Missing, Unsettled};
-    assert_eq!(listed(both[0]), Some(("s7", Unsettled)), "renamed");
+    assert_eq!(
+        listed(both[0]),
+        Some(("s7", SnapshotBytes::Unsettled)),
+        "renamed"
+    );
     assert_eq!(listed(both[1]), None, "deleted");
     assert_eq!(
         listed(both[2]),
-        Some(("s2", Missing)),
+        Some(("s2", SnapshotBytes::Missing)),
         "its deletion had begun"
     );
-    assert_eq!(listed(both[3]), Some(("s3", Unsettled)), "equal");
+    assert_eq!(
+        listed(both[3]),
+        Some(("s3", SnapshotBytes::Unsettled)),
+        "equal"
+    );
     assert_eq!(listed(there_alone), None, "of the other past");
-    assert_eq!(listed(here_alone), Some(("s6", Missing)), "made apart");
+    assert_eq!(
+        listed(here_alone),
+        Some(("s6", SnapshotBytes::Missing)),
+        "made apart"
+    );
     assert!(snapshots.view(here_alone).is_none());
     let named = |(id, record): &(SnapshotId, SnapshotRecord)| (*id, record.name.clone());
     let there_now = there.node.store.image().snapshots();

@@ -119,10 +119,9 @@ impl<'a> Touches<'a> {
             | MetaRequest::RemoveXattr { ino, .. }
             | MetaRequest::SetFlags { ino, .. }
             | MetaRequest::Reap { ino } => self.add(Subject::Node(*ino)),
-            // Frees inodes that nothing shows any more.
-            MetaRequest::ReapAll { .. } => {}
-            // Clients see no snapshot.
-            MetaRequest::SnapshotCreate { .. }
+            // Frees inodes that nothing shows any more, and clients see no snapshot.
+            MetaRequest::ReapAll { .. }
+            | MetaRequest::SnapshotCreate { .. }
             | MetaRequest::SnapshotRename { .. }
             | MetaRequest::SnapshotDelete { .. } => {}
         }
