@@ -60,7 +60,7 @@ fn list(node: &Node) -> Vec<(String, String, String)> {
     listed.map(row).collect()
 }
 
-/// What a file or directory shows: time of change, time of modification, and bytes.
+/// Time of change, time of modification, and bytes of each file or directory.
 type Shown = BTreeMap<String, (Timestamp, Timestamp, Vec<u8>)>;
 
 /// All files below a directory of a view.

@@ -112,7 +112,12 @@ impl Maintenance {
 
     /// The moment at which the next tick is due if nothing happens until then; `None` if nothing is due any more.
     fn next_tick(&self, engine: &Engine, session: &Session, rounds: Rounds) -> Option<Duration> {
-        let core = session.replication().core.lock().next_tick_ms();
+        let core = session
+            .replication()
+            .core
+            .lock()
+            .pause_ends()
+            .next_tick_ms();
         let regular = if matches!(session, Session::Primary(_)) {
             // A beat does what else is due.
             Some(rounds.beaten + engine.config.current().beat())

@@ -20,6 +20,7 @@ mod applying;
 mod change_feed;
 mod changed_keys;
 mod checkpoint;
+mod folding;
 mod intents;
 mod replay;
 mod snapshots;
@@ -62,12 +63,12 @@ pub struct Applied {
     changed: Option<Ino>,
     /// Where the last record of the operation lies in the log.
     position: Position,
-    /// Whether the operation is on stable storage before its answer, whatever the datastore promises for others.
+    /// Whether the operation is on stable storage before its answer, also without `durability = "always"`.
     must_be_durable: bool,
 }
 
 impl Applied {
-    /// Whether the operation is on stable storage before its answer, whatever the datastore promises for others.
+    /// Whether the operation is on stable storage before its answer, also without `durability = "always"`.
     pub const fn must_be_durable(&self) -> bool {
         self.must_be_durable
     }
@@ -250,7 +251,9 @@ impl MetadataLog {
         let _under_way = self.readers.begin_change();
         self.delta.note_operation(op.osn, &plan)?;
         self.readers.note_plan(&plan);
-        self.fold_before(tree, plan.snapshot.as_ref())?;
+        folding::fold_before(tree, plan.snapshot.as_ref(), &|record| {
+            self.log_record(tree.disk(), record).map(drop)
+        })?;
         let changed = plan.content.map(ContentEffect::ino);
         // Until the record has the new length, other threads find the old length in the entry of the file, and do not
         // take the difference for damage. Content that is damaged already may be cut all the same.

@@ -73,6 +73,6 @@ mod segment;
 pub use error::LogError;
 pub use log::{IntentLog, Usage};
 pub use position::Position;
-pub use record::{FOLDED_MAX, FoldedFile, PAYLOAD_BYTES_MAX, Record};
+pub use record::{FOLDED_MAX, FoldedTimes, PAYLOAD_BYTES_MAX, Record};
 pub use replay::Replay;
 pub use segment::{LogOptions, SEGMENT_BYTES};

@@ -12,7 +12,7 @@ pub const PAYLOAD_BYTES_MAX: usize = META_OP_BYTES_MAX;
 
 /// Size and times of a file, as they were when a snapshot was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FoldedFile {
+pub struct FoldedTimes {
     /// The file.
     pub ino: Ino,
     /// Its size in bytes.
@@ -60,7 +60,7 @@ pub enum Record {
     },
     /// Files that were written since the last checkpoint, at most [`FOLDED_MAX`]: the snapshot of the next operation in the log sees
     /// them so.
-    Folded(Vec<FoldedFile>),
+    Folded(Vec<FoldedTimes>),
 }
 
 impl Record {
@@ -129,12 +129,12 @@ mod tests {
     use super::*;
 
     /// A file whose numbers take the most bytes.
-    fn widest() -> FoldedFile {
+    fn widest() -> FoldedTimes {
         let time = Timestamp {
             secs: i64::MIN,
             nanos: u32::MAX,
         };
-        FoldedFile {
+        FoldedTimes {
             ino: Ino::new(u64::MAX).unwrap(),
             size: u64::MAX,
             mtime: time,

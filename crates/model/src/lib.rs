@@ -20,14 +20,16 @@ mod node;
 mod snapshots;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use lockstep_types::{Attr, Errno, FileName, Ino, InodeFlags, NodeKind, Timestamp};
+use lockstep_types::{
+    Attr, Errno, FileName, Ino, InodeFlags, NodeKind, SnapshotId, SnapshotName, Timestamp,
+};
 
 pub use acl::Acl;
 pub use content::Content;
 pub use names::Names;
 pub use node::{Body, Node};
-pub use snapshots::{Snapshot, Snapshots};
 
 /// The size that a directory shows.
 const DIRECTORY_BYTES: u64 = 4096;
@@ -42,6 +44,18 @@ pub struct Effect {
 }
 
 type Done<T = ()> = Result<T, Errno>;
+
+/// A snapshot.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Its name.
+    pub name: SnapshotName,
+    /// The file system of its moment, without snapshots.
+    pub copy: Arc<Model>,
+}
+
+/// All snapshots.
+pub type Snapshots = BTreeMap<SnapshotId, Snapshot>;
 
 /// A file system.
 #[derive(Clone, Debug)]
@@ -81,6 +95,11 @@ impl Model {
     /// Returns all inodes, with or without a name.
     pub fn nodes(&self) -> impl Iterator<Item = (Ino, &Node)> {
         self.nodes.iter().map(|(ino, node)| (*ino, node))
+    }
+
+    /// Returns the snapshots.
+    pub const fn snapshots(&self) -> &Snapshots {
+        &self.snapshots
     }
 
     /// Returns an inode.

@@ -1,31 +1,13 @@
 //! Snapshots: a deep copy of the file system at each.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lockstep_types::limits::SNAPSHOTS_MAX;
 use lockstep_types::{Errno, MetaOp, MetaRequest, SnapshotId, SnapshotName};
 
-use crate::{Done, Effect, Model};
-
-/// A snapshot.
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    /// Its name.
-    pub name: SnapshotName,
-    /// The file system of its moment, without snapshots.
-    pub copy: Arc<Model>,
-}
-
-/// All snapshots.
-pub type Snapshots = BTreeMap<SnapshotId, Snapshot>;
+use crate::{Done, Effect, Model, Snapshot};
 
 impl Model {
-    /// Returns the snapshots.
-    pub const fn snapshots(&self) -> &Snapshots {
-        &self.snapshots
-    }
-
     /// Does an operation with a number: [`Self::apply`], also for the operations on snapshots.
     pub fn apply_op(&mut self, op: &MetaOp) -> Done<Effect> {
         if op.request.is_on_snapshots() {

@@ -26,14 +26,14 @@ mod send_room;
 
 use lockstep_types::coverage;
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{OnPeerLoss, Osn};
+use lockstep_types::{Errno, OnPeerLoss, Osn};
 
 pub use crate::lock::{LockSet, OpId};
 use crate::message::Message;
 use crate::state::{Action, ServiceMode, State, Trigger};
 use clock::CoreClock;
 pub use event::{ConnectionId, Effect, Effects, Event, OpKind, Transfer};
-use gate::HeldOps;
+use gate::{GateStep, HeldOps};
 pub use link_pace::{Dispatch, LinkPace};
 use link_watch::LinkWatch;
 use meta_queue::MetaQueue;
@@ -130,14 +130,24 @@ struct ImageFlags {
     is_behind: bool,
 }
 
-/// The moments at which a pause ends, in the time of the events.
+/// The moments at which a wait ends, in the time of the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PauseEnds {
     /// From this moment on, [`Event::Tick`] ends the pause.
     pub tick_ms: Option<u64>,
+    /// From this moment on, [`Event::Tick`] ends the wait of a snapshot for its number (rule P35).
+    pub gate_ms: Option<u64>,
     /// From this moment on, the witness is to be asked at once whether this node may serve alone: the pauses of the series of
     /// losses have lasted for so long together (rule P23).
     pub ask_ms: Option<u64>,
+}
+
+impl PauseEnds {
+    /// The first moment at which [`Event::Tick`] has an effect.
+    pub fn next_tick_ms(self) -> Option<u64> {
+        let all = [self.tick_ms, self.gate_ms];
+        all.into_iter().flatten().min()
+    }
 }
 
 impl Core {
@@ -229,7 +239,7 @@ impl Core {
         self.ops.lock_counts()
     }
 
-    /// The moments at which the present pause ends, if it goes on until then.
+    /// The moments at which the present pause ends, if it goes on until then, and the wait of a snapshot.
     pub fn pause_ends(&self) -> PauseEnds {
         // The pauses of a series count together (rule P23).
         let paused_ms = self.link.paused_ms();
@@ -242,6 +252,7 @@ impl Core {
         let asks = self.config.flap_wait_max_ms > 0;
         PauseEnds {
             tick_ms: tick_ms.and_then(end_of),
+            gate_ms: self.held.gate_ends_ms(),
             ask_ms: asks.then_some(self.config.pauses_max_ms).and_then(end_of),
         }
     }
@@ -300,7 +311,18 @@ impl Core {
             self.transfer(Transfer::SendTail, effects);
         }
         self.writes.shrink_window();
-        self.advance_gate(effects);
+        while let Some(step) = self
+            .held
+            .next_step(self.clock.now_ms(), self.state, |counts| {
+                !self.metas.is_empty() || self.ops.has_numbered(counts)
+            })
+        {
+            match step {
+                GateStep::Prepare(op) => effects.push(Effect::Prepare { op }),
+                // Nothing was done. The next operation may have the gate then.
+                GateStep::End(op) => self.refused(op, Errno::Busy, effects),
+            }
+        }
         self.admit_queued(effects);
         self.advance_recovery(effects);
     }

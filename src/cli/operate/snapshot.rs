@@ -21,11 +21,11 @@ use crate::cli::terminal::{say, say_json};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SnapshotArgs {
     #[command(subcommand)]
-    action: Action,
+    action: SnapshotAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum SnapshotAction {
     /// Make a snapshot of this moment, on both nodes
     Create(CreateArgs),
     /// List the snapshots of this node, the oldest first
@@ -101,19 +101,19 @@ Exit codes: 0 done; 2 could not be done.";
 
 pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
     let (target, command, done) = match &args.action {
-        Action::List(list) => (&list.target, SnapshotCommand::List, None),
-        Action::Create(create) => {
+        SnapshotAction::List(list) => (&list.target, SnapshotCommand::List, None),
+        SnapshotAction::Create(create) => {
             let name = create.name.clone();
             let done = format!("made {name}\n");
             (&create.target, SnapshotCommand::Create { name }, Some(done))
         }
-        Action::Rename(rename) => {
+        SnapshotAction::Rename(rename) => {
             let (name, to) = (rename.name.clone(), rename.to.clone());
             let done = format!("renamed {name} to {to}\n");
             let command = SnapshotCommand::Rename { name, to };
             (&rename.target, command, Some(done))
         }
-        Action::Delete(delete) => {
+        SnapshotAction::Delete(delete) => {
             let name = delete.name.clone();
             let done = format!("deleted {name}; its space is being freed\n");
             (&delete.target, SnapshotCommand::Delete { name }, Some(done))

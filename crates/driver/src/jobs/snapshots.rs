@@ -20,8 +20,8 @@ use crate::report::{CommandFailure, SnapshotCommand, SnapshotStatus};
 /// The snapshots of a running datastore.
 #[derive(Clone, Copy)]
 pub(crate) struct SnapshotService<'a> {
-    engine: &'a Engine,
     snapshots: SnapshotAccess<'a>,
+    engine: &'a Engine,
 }
 
 impl<'a> SnapshotService<'a> {

@@ -37,7 +37,7 @@ pub struct SnapshotStatus {
     pub time: String,
     /// Why it was made: `user`, `schedule`, `fallback` or `lost`.
     pub kind: String,
-    /// What this node has of it: `settled`, `unsettled`, `torn`, `missing` or `deleting`.
+    /// State of its bytes on this node: `settled`, `unsettled`, `torn`, `missing` or `deleting`.
     pub state: String,
     /// Whether it is a snapshot of the copy of this node alone.
     pub local: bool,

@@ -16,7 +16,7 @@ use lockstep_intentlog::{LogError, Position, Record, Replay};
 use lockstep_types::{AllocateMode, Errno, Ino, MetaOp, Osn, Timestamp};
 
 use super::applying::Applying;
-use super::snapshots;
+use super::folding;
 use crate::content::before_change::{ByteChange, ByteEdit};
 use crate::content::{ContentStore, UnflushedSlot};
 use crate::delta::DeltaTracker;
@@ -109,7 +109,7 @@ pub fn recover(tree: Tree<'_>, leftover: Leftover<'_>) -> Result<Applying, Store
     }
     if leftover.power_lost {
         recovery.applying.note_power_lost();
-        snapshots::note_torn(tree);
+        folding::note_torn(tree);
     }
     tree.content.removal().load(tree.namespace)?;
     Ok(recovery.applying)
@@ -147,7 +147,7 @@ impl Replayer<'_> {
                     continue;
                 }
                 Record::Folded(files) if is_fresh => {
-                    snapshots::replay_folded(self.tree, &files)?;
+                    folding::replay_folded(self.tree, &files)?;
                     continue;
                 }
                 Record::Committed { osn } => pending.remove(&osn).map(|(_, op)| op),

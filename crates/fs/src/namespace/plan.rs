@@ -73,15 +73,14 @@ pub fn plan(view: &dyn View, op: &MetaOp) -> Result<Plan, OpError> {
         MetaRequest::Reap { ino } => directories::reap(&mut draft, *ino)?,
         MetaRequest::ReapAll { inos } => directories::reap_all(&mut draft, inos)?,
         MetaRequest::SetFlags { ino, flags } => flags::set_flags(&mut draft, *ino, *flags)?,
-        MetaRequest::SnapshotCreate {
-            name,
-            kind,
-            inos_below,
-        } => snapshots::create(&mut draft, name, *kind, *inos_below)?,
-        MetaRequest::SnapshotRename { id, name } => snapshots::rename(&mut draft, *id, name)?,
-        MetaRequest::SnapshotDelete { id } => snapshots::delete(&mut draft, *id)?,
+        MetaRequest::SnapshotCreate { .. }
+        | MetaRequest::SnapshotRename { .. }
+        | MetaRequest::SnapshotDelete { .. } => {}
     }
-    Ok(draft.finish())
+    Ok(Plan {
+        snapshot: snapshots::plan(view, op)?,
+        ..draft.finish()
+    })
 }
 
 /// Refuses a request that no new operation may make. An operation from the log is not checked: it has happened, and a

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use lockstep_types::SnapshotKind;
 
-/// What this node has of the bytes of a snapshot.
+/// The bytes of a snapshot on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SnapshotBytes {
     /// All of them, and some perhaps in the memory of the machine only.

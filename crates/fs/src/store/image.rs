@@ -156,7 +156,7 @@ impl ImageAccess<'_> {
         let own = self.snapshots();
         for (id, theirs) in theirs {
             if !own.iter().any(|(own, _)| own == id) {
-                // What is left of one whose deletion had begun here goes with the next deletion.
+                // The rest of a snapshot whose deletion had begun here goes with its next deletion.
                 let missing = SnapshotRecord {
                     bytes: SnapshotBytes::Missing,
                     ..theirs.clone()

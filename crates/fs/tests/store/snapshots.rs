@@ -378,7 +378,7 @@ fn the_end_of_an_image_makes_the_lists_of_snapshots_equal() {
     let named = |(id, record): &(SnapshotId, SnapshotRecord)| (*id, record.name.clone());
     let there_now = there.node.store.image().snapshots();
     assert!(from.iter().map(named).eq(there_now.iter().map(named)));
-    // What may be done with one that is missing is the same on both nodes.
+    // Both nodes take the same operations on a missing snapshot.
     for world in [&mut here, &mut there] {
         let (osn, time) = osn_and_time(99);
         for request in [

@@ -13,11 +13,10 @@
 
 use std::collections::VecDeque;
 
-use lockstep_types::Errno;
 use lockstep_types::mutants::{Mutant, is_active};
 
-use super::pending::NodePart;
-use super::{Core, Effect, Effects, OpId, OpKind};
+use super::event::OpKind;
+use crate::lock::OpId;
 use crate::state::State;
 
 /// How far the operation with the gate is.
@@ -33,7 +32,7 @@ enum Stage {
 
 /// See the head of this file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Gate {
+pub(super) struct SnapshotGate {
     op: OpId,
     stage: Stage,
     /// When the operation loses the gate, unless it has its number, in the time of the events.
@@ -42,13 +41,29 @@ pub(super) struct Gate {
     parked: Vec<OpId>,
 }
 
+impl SnapshotGate {
+    /// Whether the operation of the gate has its number.
+    const fn is_numbered(&self) -> bool {
+        matches!(self.stage, Stage::Numbered)
+    }
+}
+
+/// The next step of the operation with the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GateStep {
+    /// It is to be prepared.
+    Prepare(OpId),
+    /// It loses the gate, and is over.
+    End(OpId),
+}
+
 /// Operations that have their locks and may not begin yet.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct HeldOps {
     /// Those that wait for the state to change, in order.
     pub for_state: VecDeque<OpId>,
     /// The gate, while it is closed.
-    pub gate: Option<Gate>,
+    gate: Option<SnapshotGate>,
 }
 
 impl HeldOps {
@@ -71,10 +86,25 @@ impl HeldOps {
         all
     }
 
+    /// Whether no operation has the gate.
+    pub const fn is_gate_open(&self) -> bool {
+        self.gate.is_none()
+    }
+
     /// When the operation with the gate loses it, unless it gets its number before.
     pub fn gate_ends_ms(&self) -> Option<u64> {
         let gate = self.gate.as_ref()?;
         (!gate.is_numbered()).then_some(gate.ends_ms)
+    }
+
+    /// Closes the gate for an operation, which has its locks.
+    pub fn close_gate(&mut self, op: OpId, ends_ms: u64) {
+        self.gate = Some(SnapshotGate {
+            op,
+            stage: Stage::Waits,
+            ends_ms,
+            parked: Vec::new(),
+        });
     }
 
     /// Parks an operation if the gate is closed for it. Returns whether it is parked.
@@ -92,102 +122,53 @@ impl HeldOps {
         }
         !passes
     }
-}
 
-impl Gate {
-    const fn is_numbered(&self) -> bool {
-        matches!(self.stage, Stage::Numbered)
+    /// The next step of the operation with the gate at `now_ms`, if one is due. `is_any_under_way` says whether an operation of a
+    /// kind that counts, other than this one, has a number and is not over.
+    pub fn next_step(
+        &mut self,
+        now_ms: u64,
+        state: State,
+        is_any_under_way: impl FnOnce(&dyn Fn(OpId, OpKind) -> bool) -> bool,
+    ) -> Option<GateStep> {
+        let gate = self.gate.as_mut()?;
+        let op = gate.op;
+        if gate.is_numbered() {
+            return None;
+        }
+        if now_ms >= gate.ends_ms || !allows_snapshot(state) {
+            return Some(GateStep::End(op));
+        }
+        let counts = |id: OpId, kind: OpKind| {
+            let is_ignored = kind == OpKind::Write && is_active(Mutant::GateLetsWriteThrough);
+            id != op && !is_ignored
+        };
+        if gate.stage != Stage::Waits || is_any_under_way(&counts) {
+            return None;
+        }
+        gate.stage = Stage::Prepared;
+        Some(GateStep::Prepare(op))
+    }
+
+    /// Notes that an operation has its number. Returns the operations that go on.
+    pub fn note_numbered(&mut self, id: OpId) -> Vec<OpId> {
+        if let Some(gate) = self.gate.as_mut().filter(|gate| gate.op == id) {
+            gate.stage = Stage::Numbered;
+            if is_active(Mutant::GateOpensEarly) {
+                return self.open_gate_of(id);
+            }
+        }
+        Vec::new()
+    }
+
+    /// Opens the gate if `id`, which is over, has it. Returns the operations that go on, in order.
+    pub fn open_gate_of(&mut self, id: OpId) -> Vec<OpId> {
+        let gate = self.gate.take_if(|gate| gate.op == id);
+        gate.map_or_else(Vec::new, |gate| gate.parked)
     }
 }
 
 /// Whether a snapshot may be made in a state. In a resync the copy of the other node is of no moment.
 const fn allows_snapshot(state: State) -> bool {
     matches!(state, State::Unmirrored | State::OutOfSync | State::Synced)
-}
-
-impl Core {
-    /// Closes the gate for the operation of a snapshot, which has its locks.
-    pub(super) fn close_gate(&mut self, op: OpId) {
-        let ends_ms = self
-            .clock
-            .now_ms()
-            .saturating_add(self.config.gate_limit_ms);
-        self.held.gate = Some(Gate {
-            op,
-            stage: Stage::Waits,
-            ends_ms,
-            parked: Vec::new(),
-        });
-    }
-
-    /// Lets the operation with the gate go on when nothing else is under way, or ends it when it may not be made or has waited for too long.
-    pub(super) fn advance_gate(&mut self, effects: &mut Effects) {
-        // The next operation may have the gate then.
-        while let Some(op) = self.overdue_at_gate() {
-            if let Some(op) = self.ops.get_mut(op) {
-                op.local = NodePart::Done(Err(Errno::Busy));
-            }
-            self.finish_if_over(op, effects);
-        }
-        if let Some(gate) = &self.held.gate
-            && let (op, Stage::Waits) = (gate.op, gate.stage)
-            && !self.is_any_under_way(op)
-        {
-            self.set_stage(Stage::Prepared);
-            effects.push(Effect::Prepare { op });
-        }
-    }
-
-    /// The operation that loses the gate now.
-    fn overdue_at_gate(&self) -> Option<OpId> {
-        let gate = self.held.gate.as_ref()?;
-        let is_late = self.clock.now_ms() >= gate.ends_ms;
-        let is_due = !gate.is_numbered() && (is_late || !allows_snapshot(self.state));
-        is_due.then_some(gate.op)
-    }
-
-    /// Whether an operation but `op` has a number and is not over.
-    fn is_any_under_way(&self, op: OpId) -> bool {
-        let ignored = |kind| kind == OpKind::Write && is_active(Mutant::GateLetsWriteThrough);
-        let counts = |id, kind| id != op && !ignored(kind);
-        !self.metas.is_empty() || self.ops.has_numbered(counts)
-    }
-
-    /// The moment from which on [`Event::Tick`](super::Event::Tick) ends a pause, or the wait of a snapshot for its number.
-    pub fn next_tick_ms(&self) -> Option<u64> {
-        let all = [self.pause_ends().tick_ms, self.held.gate_ends_ms()];
-        all.into_iter().flatten().min()
-    }
-
-    fn set_stage(&mut self, stage: Stage) {
-        if let Some(gate) = &mut self.held.gate {
-            gate.stage = stage;
-        }
-    }
-
-    /// Whether an operation that asks for a number gets none now: it is parked, or it has lost the gate and is over.
-    pub(super) fn is_kept_from_number(&mut self, id: OpId) -> bool {
-        match self.ops.get(id).map(|op| op.kind) {
-            None => true,
-            Some(kind) => self.held.park(id, kind),
-        }
-    }
-
-    /// Notes that an operation has its number.
-    pub(super) fn note_numbered(&mut self, id: OpId, effects: &mut Effects) {
-        if self.held.gate.as_ref().is_some_and(|gate| gate.op == id) {
-            self.set_stage(Stage::Numbered);
-            if is_active(Mutant::GateOpensEarly) {
-                self.open_gate_of(id, effects);
-            }
-        }
-    }
-
-    /// Opens the gate if `id`, which is over, has it.
-    pub(super) fn open_gate_of(&mut self, id: OpId, effects: &mut Effects) {
-        let gate = self.held.gate.take_if(|gate| gate.op == id);
-        for parked in gate.into_iter().flat_map(|gate| gate.parked) {
-            self.admit(parked, effects);
-        }
-    }
 }

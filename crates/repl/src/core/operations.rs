@@ -32,15 +32,15 @@ impl Core {
             }
             ServiceMode::Wait => false,
         };
-        is_admitted && self.held.gate.is_none() && self.ops.would_grant(locks)
+        is_admitted && self.held.is_gate_open() && self.ops.would_grant(locks)
     }
 
     /// Starts an operation that has its locks, or holds it back until the state allows it.
-    pub(super) fn admit(&mut self, id: OpId, effects: &mut Effects) {
+    fn admit(&mut self, id: OpId, effects: &mut Effects) {
         let Some(kind) = self.ops.get(id).map(|op| op.kind) else {
             return;
         };
-        if self.held.gate.is_some() && self.held.park(id, kind) {
+        if self.held.park(id, kind) {
             return;
         }
         match (kind, self.state.service_mode()) {
@@ -55,7 +55,11 @@ impl Core {
                 effects.push(Effect::Execute { op: id, osn });
             }
             (_, ServiceMode::Refused) => self.refuse(id, effects),
-            (OpKind::Snapshot, _) => self.close_gate(id),
+            (OpKind::Snapshot, _) => {
+                let limit_ms = self.config.gate_limit_ms;
+                let ends_ms = self.clock.now_ms().saturating_add(limit_ms);
+                self.held.close_gate(id, ends_ms);
+            }
             (OpKind::Write | OpKind::Meta, ServiceMode::Mirrored) => {
                 let bytes = self.ops.get(id).map_or(0, |op| op.bytes);
                 let lane = self.room.lane(kind, bytes);
@@ -106,7 +110,7 @@ impl Core {
     /// Starts the operations that wait for room, as far as there is room, in the order of each lane.
     pub(super) fn admit_queued(&mut self, effects: &mut Effects) {
         for lane in Lane::ALL {
-            while self.held.gate.is_none()
+            while self.held.is_gate_open()
                 && self.state.service_mode() == ServiceMode::Mirrored
                 && let Some(id) = self.room.first(lane)
             {
@@ -147,8 +151,10 @@ impl Core {
     /// Numbers a metadata operation, or holds it back if the state has changed since it was
     /// prepared (rule P2).
     pub(super) fn sequence(&mut self, id: OpId, effects: &mut Effects) {
-        if self.is_kept_from_number(id) {
-            return;
+        match self.ops.get(id).map(|op| op.kind) {
+            Some(kind) if !self.held.park(id, kind) => {}
+            // It is parked, or it has lost the gate and is over.
+            _ => return,
         }
         let mirrored = match self.state.service_mode() {
             ServiceMode::Mirrored => true,
@@ -160,7 +166,9 @@ impl Core {
             ServiceMode::Refused => return self.refuse(id, effects),
         };
         let osn = self.number(id);
-        self.note_numbered(id, effects);
+        for parked in self.held.note_numbered(id) {
+            self.admit(parked, effects);
+        }
         if mirrored {
             self.ops.set_peer(id, NodePart::Pending);
             self.metas.push_mirrored(osn, id);
@@ -273,7 +281,9 @@ impl Core {
         if outcome.is_ok() || !is_active(Mutant::KeepLock) {
             self.release(id, &op.locks, effects);
         }
-        self.open_gate_of(id, effects);
+        for parked in self.held.open_gate_of(id) {
+            self.admit(parked, effects);
+        }
     }
 
     fn release(&mut self, id: OpId, locks: &LockSet, effects: &mut Effects) {

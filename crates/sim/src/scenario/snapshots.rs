@@ -58,7 +58,7 @@ impl SnapshotAct {
     }
 }
 
-/// What is known of the snapshots.
+/// The knowledge of the snapshots.
 #[derive(Default)]
 struct Known {
     /// The deep copies.
@@ -94,7 +94,7 @@ impl SnapshotJudge {
         is_done
     }
 
-    /// Nobody relies on the snapshots any more: a node may have lost them.
+    /// Expects no acknowledged snapshot any more: a node may have lost each of them.
     pub fn forget_kept(&self) {
         self.0.lock().kept.clear();
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lockstep_types::{Errno, FileName, Ino, MetaOp, Osn, Timestamp};
 
-use super::outcome::{ContentEffect, Plan, SnapshotChange};
+use super::outcome::{ContentEffect, Plan};
 use super::view::View;
 use crate::error::{OpError, StoreError};
 use crate::namespace::keys::{self, KeyRange};
@@ -21,7 +21,6 @@ pub struct PlanDraft<'a> {
     new_file: Option<Ino>,
     answer: Option<Ino>,
     orphaned: Option<Ino>,
-    snapshot: Option<SnapshotChange>,
 }
 
 /// An inode that was read, with its changes.
@@ -43,7 +42,6 @@ impl<'a> PlanDraft<'a> {
             new_file: None,
             answer: None,
             orphaned: None,
-            snapshot: None,
         }
     }
 
@@ -78,7 +76,7 @@ impl<'a> PlanDraft<'a> {
             new_file: self.new_file,
             attr,
             orphaned: self.orphaned,
-            snapshot: self.snapshot,
+            snapshot: None,
         }
     }
 
@@ -221,11 +219,6 @@ impl<'a> PlanDraft<'a> {
     /// Sets the change of content.
     pub(super) fn content(&mut self, effect: ContentEffect) {
         self.content = Some(effect);
-    }
-
-    /// Sets the change to the list of snapshots.
-    pub(super) fn snapshot(&mut self, change: SnapshotChange) {
-        self.snapshot = Some(change);
     }
 
     /// Sets the inode whose attributes answer the operation.

@@ -135,12 +135,12 @@ fn a_snapshot_that_waits_for_too_long_lets_the_others_go_on() {
     core.submit_write(1, 7);
     core.submit_snapshot(SNAPSHOT);
     core.submit_write(2, 8);
-    assert_eq!(core.next_tick_ms(), Some(1000));
+    assert_eq!(core.pause_ends().next_tick_ms(), Some(1000));
     assert!(core.at(999, Event::Tick).is_empty());
     let effects = core.at(1000, Event::Tick);
     assert!(is_busy(&effects, SNAPSHOT));
     assert_eq!(executes(&effects), [2]);
-    assert_eq!(core.next_tick_ms(), None);
+    assert_eq!(core.pause_ends().next_tick_ms(), None);
     core.finish_write(1, 1);
     core.finish_write(2, 2);
     assert!(all_given_back(&core));

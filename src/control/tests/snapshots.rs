@@ -1,0 +1,32 @@
+//! Commands about snapshots, over a socket.
+
+use super::*;
+
+pub fn fake_snapshot() -> SnapshotStatus {
+    SnapshotStatus {
+        name: "before".to_owned(),
+        osn: "1.42".to_owned(),
+        time: "2026-11-30T12:00:00Z".to_owned(),
+        kind: "user".to_owned(),
+        state: "settled".to_owned(),
+        local: true,
+    }
+}
+
+#[test]
+fn each_command_about_snapshots_arrives_and_is_answered() {
+    let (_directory, path, _server) = running();
+    let mut client = ControlClient::connect(&path).unwrap();
+    let mut command = |command| client.snapshots("alpha", &command);
+    let [name, to] = ["a", "b"].map(str::to_owned);
+    assert_eq!(command(SnapshotCommand::List).unwrap(), [fake_snapshot()]);
+    let create = SnapshotCommand::Create { name: name.clone() };
+    assert_eq!(command(create).unwrap(), []);
+    let rename = SnapshotCommand::Rename {
+        name: name.clone(),
+        to,
+    };
+    assert_eq!(command(rename).unwrap().len(), 2);
+    let error = command(SnapshotCommand::Delete { name }).unwrap_err();
+    assert!(matches!(error, ControlError::Snapshots(_)), "{error}");
+}
