@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstep_fs::store::{SnapshotAccess, TraceAccess};
+use lockstep_fs::store::TraceAccess;
 use lockstep_repl::state::State;
 
 use crate::engine::Engine;
@@ -234,9 +234,6 @@ fn remove_garbage(engine: &Engine) {
     if let Err(error) = engine.store.remove_empty_directories() {
         // Nothing is lost, and the next removal tries again.
         tracing::debug!(datastore, %error, "an empty directory stays");
-    }
-    if let Err(error) = SnapshotAccess::of(&engine.store).resume_deletions() {
-        tracing::warn!(datastore, %error, "the space of a deleted snapshot stays taken");
     }
     ReaderService::of(engine).expire();
     // Space that is free now belongs to the reserve first.
