@@ -135,6 +135,21 @@ pub fn is_kept_of_a_deposed_node(pair: &mut Pair) {
     pair.node_mut(A).start();
     await_in_sync(pair, B, 2);
     assert_identical(pair.node(B));
+    let delete = |snapshot| snapshot_command(pair, A, &["delete", DATASTORE, snapshot]);
+    assert!(!delete("lost-2").status.success());
+    let deleted = delete("lost-1");
+    assert!(deleted.status.success(), "{deleted:?}");
+    assert_eq!(own_snapshots(pair, A), []);
+    let reserved = snapshot_command(pair, B, &["create", DATASTORE, "lost-7"]);
+    let error = String::from_utf8_lossy(&reserved.stderr);
+    assert!(error.contains("of its own copy"), "{error}");
+}
+
+fn snapshot_command(pair: &Pair, which: Which, args: &[&str]) -> Output {
+    let mut command = Command::new(program());
+    command.arg("snapshot").args(args).arg("--control");
+    command.arg(pair.node(which).control());
+    pair.node(which).run(&mut command)
 }
 
 pub fn is_served_by_force(pair: &mut Pair) {

@@ -233,6 +233,9 @@ impl Datastore {
         command: &SnapshotCommand,
     ) -> Result<Vec<SnapshotStatus>, CommandFailure> {
         let snapshots = SnapshotService::of(&self.engine);
+        if snapshots.own_command(command)? {
+            return Ok(snapshots.list());
+        }
         match self.session() {
             Session::Primary(session) => {
                 let state = || session.replication.state();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_fs::poison::utc;
 use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotRecord};
-use lockstep_fs::store::SnapshotAccess;
+use lockstep_fs::store::{FallbackAccess, SnapshotAccess};
 use lockstep_repl::state::State;
 use lockstep_types::limits::{SNAPSHOT_WAIT_MS, SNAPSHOTS_MAX};
 use lockstep_types::{Attr, Errno, MetaRequest, SnapshotId, SnapshotKind, SnapshotName};
@@ -37,6 +37,29 @@ impl<'a> SnapshotService<'a> {
     pub fn list(self) -> Vec<SnapshotStatus> {
         let all = self.snapshots.all();
         all.iter().map(|(id, record)| status(*id, record)).collect()
+    }
+
+    /// Carries out a command that is about a snapshot of this node's own copy, in whatever role. Returns whether the command is one.
+    ///
+    /// # Errors
+    /// The snapshot is the fallback of a resync, or the disk fails.
+    pub fn own_command(self, command: &SnapshotCommand) -> Result<bool, CommandFailure> {
+        let SnapshotCommand::Delete { name } = command else {
+            return Ok(false);
+        };
+        let all = self.snapshots.list();
+        let mut own = all.iter().filter(|(id, _)| id.is_local());
+        let Some((id, record)) = own.find(|(_, record)| record.name == *name) else {
+            return Ok(false);
+        };
+        if matches!(record.kind, SnapshotKind::Fallback { .. }) {
+            return Err(CommandFailure::new(
+                "the fallback is the only whole copy of this node while a resync changes the copy",
+                "nothing is to be done: the fallback goes when the nodes are in sync",
+            ));
+        }
+        let begun = self.snapshots.begin_deletion(*id);
+        begun.map_err(|error| CommandFailure::new(error.to_string(), "see the log of this node"))
     }
 
     /// Carries a command out on the primary. Returns once both nodes have done it, on stable storage.
@@ -150,7 +173,14 @@ impl<'a> SnapshotService<'a> {
     }
 }
 
+/// Checks the name of a new snapshot of the datastore.
 fn checked(name: &str) -> Result<SnapshotName, CommandFailure> {
+    if FallbackAccess::names(name) {
+        return Err(CommandFailure::new(
+            format!("{name:?} is a name for the snapshots that a node makes of its own copy"),
+            "choose a name other than `fallback`, and one that does not begin with `lost-`",
+        ));
+    }
     SnapshotName::new(name).map_err(|error| {
         CommandFailure::new(
             format!("{name:?} is no name of a snapshot: {error}"),

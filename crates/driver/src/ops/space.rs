@@ -277,10 +277,12 @@ impl SpaceCheck {
 
     /// Decides on a metadata operation, if that is possible at once.
     pub fn admit_request(&self, request: &MetaRequest) -> Admission {
-        if self.has_ample_room() && !is_reservation(request) {
+        let capacity = self.engine.store.capacity();
+        let is_large = || is_reservation(request) || capacity.may_keep_much(request);
+        if self.has_ample_room() && !is_large() {
             return Admission::Granted(Charge::none());
         }
-        self.admit(self.engine.store.capacity().room_for_request(request))
+        self.admit(capacity.room_for_request(request))
     }
 
     /// Decides on a write, if that is possible at once.

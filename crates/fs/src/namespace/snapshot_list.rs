@@ -98,6 +98,11 @@ impl SnapshotList {
         self.all_inos_below.load(Ordering::Acquire)
     }
 
+    /// Whether any snapshot of the datastore is alive, not only those of this node's own copy.
+    pub fn has_shared(&self) -> bool {
+        self.keeps() && self.all().iter().any(|(id, record)| record.is_taken(*id))
+    }
+
     /// The newest snapshot that is alive, for which the old value of a change is kept.
     pub fn newest(&self) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
         if !self.keeps() {

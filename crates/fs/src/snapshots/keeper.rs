@@ -40,6 +40,10 @@ use crate::snapshots::packs::touch::{Blocks, CHUNK_BLOCKS, CHUNK_BYTES, FileChun
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Chunks that are kept at once: 1 MiB.
 const PIECE_CHUNKS: u64 = 16;
+/// Most chunks of which the kept ones are left out of the count of space: those of the longest write.
+const COUNTED_CHUNKS: u64 = 17;
+/// Most space of the kept blocks of a chunk, with the header of their group.
+const CHUNK_ROOM: u64 = CHUNK_BYTES + BLOCK;
 /// Pieces that share a group at most, of several writes.
 const AHEAD_PIECES: usize = 32;
 /// Locks of chunks. Two chunks may have one.
@@ -265,6 +269,31 @@ impl BlockKeeper {
         };
         let blocks = blocks_of(bytes, blocks_end);
         !blocks.is_empty() && !self.are_known_kept(newest, ino, &blocks)
+    }
+
+    /// Most space that a change of these bytes takes for old bytes that snapshots of the datastore see. Those of this node's own copy give way,
+    /// and are not counted.
+    pub fn room_to_keep(&self, ino: Ino, bytes: &Range<u64>) -> Result<u64, StoreError> {
+        let Some(newest) = self
+            .newest_for(ino)
+            .filter(|_| self.kept.snapshots.has_shared())
+        else {
+            return Ok(0);
+        };
+        let blocks = blocks_of(bytes, self.blocks_end(newest, ino)?);
+        let chunks = chunks_of(&blocks);
+        let count = chunks.end.saturating_sub(chunks.start);
+        let is_kept = |number: u64| {
+            let part = number * u64::from(CHUNK_BLOCKS);
+            let part = part.max(blocks.start)..(part + u64::from(CHUNK_BLOCKS)).min(blocks.end);
+            self.are_known_kept(newest, ino, &part)
+        };
+        let kept = if count <= COUNTED_CHUNKS {
+            chunks.filter(|number| is_kept(*number)).count() as u64
+        } else {
+            0
+        };
+        Ok(count.saturating_sub(kept).saturating_mul(CHUNK_ROOM))
     }
 
     /// Keeps the old bytes of several writes with few syncs, before the first of the writes: each of them finds its blocks kept. `old` opens

@@ -24,6 +24,8 @@ use crate::tree::Tree;
 
 /// The name of every fallback.
 const NAME: &str = "fallback";
+/// The begin of the name of each lost copy.
+const LOST: &str = "lost-";
 
 /// A copy before a resync changes it.
 #[derive(Clone, Copy, Debug)]
@@ -215,8 +217,8 @@ impl<'a> FallbackAccess<'a> {
     fn free_name(self, generation: Generation) -> String {
         let names = self.snapshots.list();
         let is_free = |name: &String| names.iter().all(|(_, record)| record.name != *name);
-        let first = format!("lost-{generation}");
-        let further = (2_u32..).map(|number| format!("lost-{generation}-{number}"));
+        let first = format!("{LOST}{generation}");
+        let further = (2_u32..).map(|number| format!("{LOST}{generation}-{number}"));
         let mut candidates = std::iter::once(first.clone()).chain(further);
         candidates.find(is_free).unwrap_or(first)
     }
@@ -229,6 +231,11 @@ impl<'a> FallbackAccess<'a> {
 
 /// Looking.
 impl FallbackAccess<'_> {
+    /// Whether a name is one for snapshots of a node's own copy.
+    pub fn names(name: &str) -> bool {
+        name == NAME || name.starts_with(LOST)
+    }
+
     fn mixture(self) -> Result<Option<Mixture>, StoreError> {
         let record = self.tree.namespace.get(keys::MIXED)?;
         let decode = |bytes: Vec<u8>| {

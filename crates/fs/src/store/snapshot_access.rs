@@ -175,6 +175,14 @@ impl SnapshotAccess<'_> {
         Some(SnapshotId { osn, local })
     }
 
+    /// Begins the deletion of a snapshot, durably: no reader sees the snapshot any more. Returns whether it was there.
+    /// [`Self::go_on_deleting`] frees its space.
+    pub fn begin_deletion(self, id: SnapshotId) -> Result<bool, StoreError> {
+        let begun = self.tree.namespace.delete_snapshot(id).is_some();
+        self.log.checkpoint(self.tree)?;
+        Ok(begun)
+    }
+
     /// Deletes a snapshot, with everything that only this snapshot sees. Returns whether it was there. No reader sees the snapshot
     /// from the beginning on; a stop in between lets the deletion go on at the next opening.
     pub fn delete(self, id: SnapshotId) -> Result<bool, StoreError> {

@@ -243,6 +243,56 @@ fn threads_that_change_a_file_leave_a_snapshot_as_it_is() {
     assert!(read_all(store, ino).get(50) == Some(&0xf2));
 }
 
+/// The room of a change has the old bytes that it has to keep for a snapshot of the datastore, and no others.
+#[test]
+fn the_room_of_a_change_has_the_bytes_that_a_snapshot_sees() {
+    let (node, mut client) = (Node::new(), Client::new());
+    let ino = client.create(&node, "f");
+    client.write(&node, ino, &vec![1; 3 * 65_536]);
+    let store = &node.store;
+    let write = || {
+        store
+            .capacity()
+            .room_for_write(ino, 100, 8192)
+            .unwrap()
+            .bytes
+    };
+    let cut = MetaRequest::Truncate {
+        ino,
+        size: 65_536,
+        drop_set_id: false,
+    };
+    let cut = || store.capacity().room_for_request(&cut).unwrap().bytes;
+    take_local(store);
+    assert_eq!((write(), cut()), (0, 0), "the own copy gives way");
+    let record = SnapshotRecord {
+        name: "s".to_owned(),
+        time: Timestamp::default(),
+        kind: SnapshotKind::User,
+        inos_below: store.image().inos_below(),
+        is_deleted: false,
+        bytes: SnapshotBytes::Settled,
+    };
+    let id = SnapshotId::of_operation(osn_and_time(100).0);
+    SnapshotAccess::of(store).create(id, record).unwrap();
+    assert!(write() >= 65_536 && cut() >= 2 * 65_536);
+    let (osn, time) = osn_and_time(101);
+    for offset in [0, 8192] {
+        store.write(ino, offset, &[2; 8192], osn, time).unwrap();
+    }
+    assert_eq!(write(), 0, "the chunk is kept");
+    let young = client.create(&node, "young");
+    client.write(&node, young, &[1; 8192]);
+    assert_eq!(
+        store
+            .capacity()
+            .room_for_write(young, 0, 8192)
+            .unwrap()
+            .bytes,
+        0
+    );
+}
+
 /// The bytes of a file as a snapshot sees them.
 fn bytes_at(node: &Node, id: SnapshotId, ino: Ino) -> Vec<u8> {
     let view = SnapshotAccess::of(&node.store).view(id).unwrap();
