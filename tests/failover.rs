@@ -46,6 +46,7 @@ use lockstep_testbed::operator::{
     assert_identical, await_alone, await_in_sync, await_status, begin, change, cut, end, fail_over,
     resyncs, role, run,
 };
+use lockstep_testbed::small_disk::SmallDisk;
 use lockstep_testbed::{DATASTORE, NodeEnvironment, PATIENT, Pair, Settings, program, repetitions};
 use lockstepfs::config::Role;
 
@@ -380,6 +381,17 @@ fn two_nodes_that_both_served_alone_wait_for_a_demotion() {
 fn an_operator_finds_what_a_demoted_node_had_alone() {
     if let Some(mut pair) = start(IMPATIENT) {
         fallback::is_kept_of_a_deposed_node(&mut pair);
+    }
+}
+
+#[test]
+fn what_a_demoted_node_had_alone_gives_way_to_programs() {
+    if repetitions("LOCKSTEP_FAILOVER_ROUNDS", 1).is_some() {
+        let disk = SmallDisk::make();
+        let environments = [disk.environment(), NodeEnvironment::default()];
+        let mut pair = Pair::prepare(IMPATIENT, environments);
+        pair.start();
+        fallback::gives_way_to_programs(&mut pair);
     }
 }
 

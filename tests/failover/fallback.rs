@@ -145,6 +145,23 @@ pub fn is_kept_of_a_deposed_node(pair: &mut Pair) {
     assert!(error.contains("of its own copy"), "{error}");
 }
 
+/// What a node had alone takes the room of a small disk, until a program needs that room.
+pub fn gives_way_to_programs(pair: &mut Pair) {
+    let length = 32 * MIB;
+    diverge(pair, length);
+    await_in_sync(pair, B, 2);
+    assert_eq!(own_snapshots(pair, A).len(), 1);
+    put(&pair.node(B).mount().join("same"), 0, &vec![7; length]);
+    let space = pair.node(A).status().unwrap().space.unwrap();
+    let more = usize::try_from(space.available_bytes).unwrap() + length / 4;
+    put(&pair.node(B).mount().join("more"), 0, &vec![8; more]);
+    await_status(pair.node(A), "the lost copy to go", |status| {
+        status.sync.copy.own_snapshots.is_empty()
+    });
+    await_in_sync(pair, B, 2);
+    assert_identical(pair.node(B));
+}
+
 fn snapshot_command(pair: &Pair, which: Which, args: &[&str]) -> Output {
     let mut command = Command::new(program());
     command.arg("snapshot").args(args).arg("--control");

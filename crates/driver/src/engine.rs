@@ -18,9 +18,10 @@ use std::time::Duration;
 
 use lockstep_fs::poison::Poison;
 use lockstep_fs::reserve::Reserve;
+use lockstep_fs::store::SnapshotAccess;
 use lockstep_fs::{OpError, Store};
 use lockstep_paw_saw::SyncCounter;
-use lockstep_types::backing::FileIdentity;
+use lockstep_types::backing::{FileIdentity, Room};
 use lockstep_types::settings::{Choice, Durability, Standby};
 use lockstep_types::time::millis;
 use lockstep_types::{Errno, SyncStanding};
@@ -182,10 +183,31 @@ impl Engine {
         ))
     }
 
-    /// Removes the content of freed inodes, because its space is needed.
-    pub fn collect_garbage(&self) {
+    /// Makes room for a change that may not fit: removes the content of freed inodes, and gives lost copies up, the oldest first, while the disk
+    /// has not ample room beside `wanted`.
+    pub fn make_room(&self, wanted: Room) {
+        let datastore = self.name();
         if let Err(error) = self.store.collect_garbage() {
-            tracing::debug!(datastore = self.name(), %error, "content of a freed inode stays");
+            tracing::debug!(datastore, %error, "content of a freed inode stays");
+        }
+        let needed = wanted.plus(self.host.room_limits().ample);
+        let is_short = || {
+            let room = self.store.capacity().room();
+            room.is_ok_and(|room| !room.covers(&needed))
+        };
+        while is_short() {
+            match SnapshotAccess::of(&self.store).give_up_lost() {
+                Ok(Some(snapshot)) => tracing::error!(
+                    datastore,
+                    snapshot,
+                    "the disk is nearly full: what this node had alone is given up, and programs get the space",
+                ),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(datastore, %error, "the space of a snapshot is not all free yet");
+                    return;
+                }
+            }
         }
     }
 }

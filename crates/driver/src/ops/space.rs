@@ -420,7 +420,8 @@ impl SpaceCheck {
 
     /// Decides on requests for space by the present room of both disks. Returns those that must wait for others.
     fn decide_on(&self, requests: VecDeque<SpaceRequest>) -> Vec<SpaceRequest> {
-        self.engine.collect_garbage();
+        let all = requests.iter().map(|request| request.room);
+        self.engine.make_room(all.fold(Room::NONE, Room::plus));
         self.ask_peer();
         let mut undecided = Vec::new();
         for mut request in requests {

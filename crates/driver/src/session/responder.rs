@@ -15,6 +15,7 @@ use lockstep_repl::core::Event;
 use lockstep_repl::message::{BarrierName, Request, RequestFailure, Response, ResyncScope};
 use lockstep_repl::state::Trigger;
 use lockstep_resync::api::AnswerError;
+use lockstep_types::backing::Room;
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{SyncId, WriteVerifier};
 
@@ -173,7 +174,7 @@ impl Responder {
             | Request::Inspect { .. }
             | Request::Records { .. } => Ok(lockstep_verify::answer(&store.tree(), request)?),
             Request::Room => {
-                engine.collect_garbage();
+                engine.make_room(Room::NONE);
                 Ok(Response::Room(store.capacity().room()?))
             }
             // The request belongs to a transfer that should be over: this copy is in sync (rule P10).

@@ -314,6 +314,11 @@ pub fn kept_of_index(key: &[u8]) -> &[u8] {
     key.get(1 + SnapshotId::BYTES..).unwrap_or_default()
 }
 
+/// The snapshot in a key of the index.
+pub fn label_of_index(key: &[u8]) -> Option<SnapshotId> {
+    SnapshotId::from_bytes(key.get(1..=SnapshotId::BYTES)?)
+}
+
 /// All keys of a table.
 pub fn table(table: u8) -> KeyRange {
     KeyRange {

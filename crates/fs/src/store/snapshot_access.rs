@@ -1,6 +1,7 @@
 //! The snapshots of a store, for a driver, a resync and an export.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use lockstep_types::mutants::{Mutant, is_active};
@@ -145,7 +146,7 @@ impl SnapshotAccess<'_> {
         time: Timestamp,
         beside: impl FnOnce(SnapshotId) -> Vec<RecordChange>,
     ) -> Result<SnapshotId, StoreError> {
-        let Some(id) = self.next_local_id() else {
+        let Some(id) = self.next_local_id()? else {
             return Err(StoreError::TooManySnapshots);
         };
         let record = SnapshotRecord {
@@ -167,12 +168,26 @@ impl SnapshotAccess<'_> {
     }
 
     /// The id of a new snapshot of this copy, behind its last operation. `None` if this copy has 255 of them since that operation.
-    fn next_local_id(self) -> Option<SnapshotId> {
+    ///
+    /// A write that began to keep blocks for a snapshot may end after the deletion of that snapshot: the number of a kept value is not given out
+    /// again.
+    fn next_local_id(self) -> Result<Option<SnapshotId>, StoreError> {
         let osn = self.log.applied();
         let all = self.all();
-        let last = all.keys().rev().find(|id| id.osn == osn);
-        let local = last.map_or(0, |id| id.local).checked_add(1)?;
-        Some(SnapshotId { osn, local })
+        let listed = all.keys().copied().filter(|id| id.osn == osn).max();
+        let first = SnapshotId { osn, local: 0 };
+        let end = SnapshotId {
+            osn: osn.next(),
+            local: 0,
+        };
+        let mut kept = None;
+        let range = keys::kept_index_range(first, Some(end));
+        self.tree.namespace.scan_down(&range, &mut |key, _| {
+            kept = keys::label_of_index(key);
+            ControlFlow::Break(())
+        })?;
+        let last = listed.max(kept).map_or(0, |id| id.local);
+        Ok(last.checked_add(1).map(|local| SnapshotId { osn, local }))
     }
 
     /// Begins the deletion of a snapshot, durably: no reader sees the snapshot any more. Returns whether it was there.
@@ -181,6 +196,17 @@ impl SnapshotAccess<'_> {
         let begun = self.tree.namespace.delete_snapshot(id).is_some();
         self.log.checkpoint(self.tree)?;
         Ok(begun)
+    }
+
+    /// Deletes the oldest lost copy, to make room. Returns its name; `None` if there is none.
+    pub fn give_up_lost(self) -> Result<Option<String>, StoreError> {
+        let all = self.list();
+        let is_lost = |record: &SnapshotRecord| matches!(record.kind, SnapshotKind::Lost { .. });
+        let Some((id, record)) = all.iter().find(|(_, record)| is_lost(record)) else {
+            return Ok(None);
+        };
+        self.delete(*id)?;
+        Ok(Some(record.name.clone()))
     }
 
     /// Deletes a snapshot, with everything that only this snapshot sees. Returns whether it was there. No reader sees the snapshot
@@ -226,5 +252,52 @@ impl SnapshotAccess<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_intentlog::LogOptions;
+    use lockstep_lossy::disk::Disk;
+    use lockstep_types::{DatastoreUuid, Ino};
+
+    use super::*;
+    use crate::snapshots::packs::touch::{Blocks, FileChunk, NewTouch};
+    use crate::store::OpenOptions;
+
+    const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
+
+    /// A write that began to keep blocks for a snapshot ends after the deletion of the snapshot.
+    #[test]
+    fn the_number_of_a_kept_value_is_not_given_out_again() {
+        let disk = Disk::default();
+        Store::create(&disk.mount(), UUID, &LogOptions::default()).unwrap();
+        let store = Store::open(disk.mount(), &OpenOptions::for_test(UUID))
+            .unwrap()
+            .store;
+        let snapshots = SnapshotAccess::of(&store);
+        let take = || {
+            let kind = SnapshotKind::Fallback {
+                is_exact: true,
+                own_of: None,
+            };
+            let made = snapshots.create_local("s".to_owned(), kind, Timestamp::default());
+            made.unwrap()
+        };
+        let first = take();
+        assert!(snapshots.delete(first).unwrap());
+        assert_eq!(take(), first, "nothing is kept for the first one");
+        assert!(snapshots.delete(first).unwrap());
+        let late = NewTouch {
+            chunk: FileChunk {
+                ino: Ino::ROOT,
+                number: 0,
+            },
+            kept: Blocks::range(0, 1),
+            dense: Blocks::range(0, 1),
+            bytes: vec![1; 4096],
+        };
+        store.kept.packs.keep(first, vec![late]).unwrap();
+        assert!(take() > first);
     }
 }
