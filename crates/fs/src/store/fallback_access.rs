@@ -130,39 +130,39 @@ impl<'a> FallbackAccess<'a> {
         let Some(mixture) = self.mixture()? else {
             return Ok(FallbackEnd::Gone);
         };
-        let fallback = self.get()?;
-        let lost = fallback.and_then(|(id, record)| match record.kind {
+        let lost = self.keep_lost()?;
+        if lost.is_none() {
+            self.drop_later(mixture);
+        }
+        self.mark(None)?;
+        self.log.checkpoint(self.tree)?;
+        Ok(lost.map_or(FallbackEnd::Gone, FallbackEnd::Lost))
+    }
+
+    /// Has the fallback stay under another name if this node may have had something alone. Returns the name, also if a stop came
+    /// after that and before the end of the mixture.
+    fn keep_lost(self) -> Result<Option<String>, StoreError> {
+        let Some((id, record)) = self.get()? else {
+            return Ok(None);
+        };
+        let (is_exact, generation) = match record.kind {
+            SnapshotKind::Lost { .. } => return Ok(Some(record.name)),
             SnapshotKind::Fallback {
                 is_exact,
                 own_of: Some(generation),
-            } => Some((
-                id,
-                SnapshotKind::Lost {
-                    is_exact,
-                    generation,
-                },
-                generation,
-            )),
-            _ => None,
-        });
-        let end = match lost {
-            Some((id, kind, generation)) if self.has_kept(id)? => {
-                let name = self.free_name(generation);
-                let stays = |record: &mut SnapshotRecord| {
-                    name.clone_into(&mut record.name);
-                    record.kind = kind;
-                };
-                self.tree.namespace.change_snapshot(id, stays);
-                FallbackEnd::Lost(name)
-            }
-            _ => {
-                self.drop_later(mixture);
-                FallbackEnd::Gone
-            }
+            } if self.has_kept(id)? => (is_exact, generation),
+            _ => return Ok(None),
         };
-        self.mark(None)?;
-        self.log.checkpoint(self.tree)?;
-        Ok(end)
+        let name = self.free_name(generation);
+        let stays = |record: &mut SnapshotRecord| {
+            name.clone_into(&mut record.name);
+            record.kind = SnapshotKind::Lost {
+                is_exact,
+                generation,
+            };
+        };
+        self.tree.namespace.change_snapshot(id, stays);
+        Ok(Some(name))
     }
 
     /// Gives the fallback up, to make room on a full disk, and says so. Returns whether there was one. The copy stays mixed.
@@ -259,4 +259,59 @@ impl FallbackAccess<'_> {
 
 fn put(mixture: Option<Mixture>) -> RecordChange {
     (keys::MIXED.to_vec(), mixture.map(|it| record::encode(&it)))
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_intentlog::LogOptions;
+    use lockstep_lossy::disk::Disk;
+    use lockstep_types::{DatastoreUuid, FileName, MetaOp, MetaRequest, NodeKind, Osn};
+
+    use super::*;
+    use crate::store::OpenOptions;
+
+    const UUID: DatastoreUuid = DatastoreUuid::from_bytes([7; 16]);
+
+    fn open(disk: &Disk) -> Store {
+        let options = OpenOptions::for_test(UUID);
+        Store::open(disk.mount(), &options).unwrap().store
+    }
+
+    /// A checkpoint of another thread may come between the new name and the end of the mixture, and a kill right after that.
+    #[test]
+    fn a_lost_copy_outlives_a_stop_before_the_end_of_the_mixture() {
+        let disk = Disk::default();
+        Store::create(&disk.mount(), UUID, &LogOptions::default()).unwrap();
+        let store = open(&disk);
+        let generation = Generation::new(3).unwrap();
+        let copy = CopyBefore {
+            is_exact: true,
+            own_of: Some(generation),
+            time: Timestamp::default(),
+        };
+        let fallback = FallbackAccess::of(&store);
+        assert!(fallback.begin(copy).unwrap());
+        let name = FileName::new(b"f").unwrap();
+        let ino = store.next_ino().unwrap();
+        let osn = Osn {
+            generation,
+            sequence: 1,
+        };
+        let request = MetaRequest::creation(lockstep_types::Ino::ROOT, name, ino, NodeKind::File);
+        let op = MetaOp {
+            osn,
+            time: Timestamp::default(),
+            request: request.request(),
+        };
+        store.commit(&op).unwrap();
+        let lost = fallback.keep_lost().unwrap();
+        assert_eq!(lost.as_deref(), Some("lost-3"));
+        store.checkpoint().unwrap();
+        let store = open(&disk.fork());
+        let end = FallbackAccess::of(&store).end().unwrap();
+        assert_eq!(end, FallbackEnd::Lost("lost-3".to_owned()));
+        let snapshots = SnapshotAccess::of(&store);
+        snapshots.resume_deletions().unwrap();
+        assert_eq!(snapshots.list().len(), 1);
+    }
 }
