@@ -233,10 +233,10 @@ impl Kv for RedbKv {
         if is_empty(from, to) {
             return Ok(());
         }
-        let mut range = self.with_open("read", |open| {
-            let view = Arc::clone(&open.view);
-            contained(|| view.range::<&[u8]>((from, to)))
-        })?;
+        // The range does not keep its pages from being used again. The view does: declared first, the view goes last.
+        let view = self.with_open("read", |open| Ok(Arc::clone(&open.view)))?;
+        let range = contained(|| view.range::<&[u8]>((from, to)));
+        let mut range = range.map_err(|failure| self.explain("read", failure))?;
         // The callback runs outside of `contained`: a panic of its own is not redb's.
         loop {
             let next = contained(|| {

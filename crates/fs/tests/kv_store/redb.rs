@@ -57,6 +57,33 @@ fn an_interrupted_creation_is_no_store_and_does_not_hinder_the_next() {
     create(&*disk.mount()).check().unwrap();
 }
 
+/// Commits meanwhile use no page again that the scan has still to read.
+#[test]
+fn a_long_scan_shows_one_moment_over_many_commits() {
+    let kv = create(&*Disk::default().mount());
+    let keys: Vec<String> = (0..3_000).map(|number| format!("{number:05}")).collect();
+    let put_all = |value: &str| {
+        let pairs: Vec<_> = keys.iter().map(|key| (key.as_str(), Some(value))).collect();
+        put(&kv, &pairs).unwrap();
+    };
+    put_all(&"old".repeat(20));
+    let mut seen = 0;
+    let mut each = |key: &[u8], value: &[u8]| {
+        assert_eq!(key, keys[seen].as_bytes());
+        assert_eq!(value, "old".repeat(20).as_bytes());
+        seen += 1;
+        if seen == 10 {
+            for round in 0..4 {
+                put_all(&format!("new {round}").repeat(10));
+            }
+        }
+        ControlFlow::Continue(())
+    };
+    kv.scan(Direction::Up, Bound::Unbounded, Bound::Unbounded, &mut each)
+        .unwrap();
+    assert_eq!(seen, keys.len());
+}
+
 #[test]
 fn readers_see_the_last_commit_and_their_scan_one_moment() {
     let kv = create(&*Disk::default().mount());
