@@ -87,7 +87,7 @@ impl PackFiles {
     pub fn create(&self, number: u64, label: SnapshotId) -> Result<Arc<PackFile>, StoreError> {
         let path = pack_path(number, label);
         self.listed.lock().labels.insert(number, label);
-        let key = PackKey::random();
+        let key = PackKey::of(number, label);
         let made = self.backing.open_or_create(&path).and_then(|bytes| {
             // A pack of this number from a stop in the middle of its making has no group.
             bytes.set_len(0)?;

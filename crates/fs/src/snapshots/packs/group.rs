@@ -6,7 +6,7 @@
 
 use lockstep_sums::{SumKey, SumSecret};
 use lockstep_types::limits::BLOCK_BYTES;
-use lockstep_types::{DatastoreUuid, Hash128, SnapshotId};
+use lockstep_types::{Hash128, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 use super::touch::{Blocks, FileChunk, NewTouch, PackPlace, Touch};
@@ -24,9 +24,11 @@ pub struct PackKey {
 }
 
 impl PackKey {
-    /// The key of a new pack.
-    pub fn random() -> Self {
-        Self::new(*DatastoreUuid::random().as_bytes())
+    /// The key of a new pack: another one for each number and snapshot, and the same in each run of the same calls. A reader looks for a
+    /// header only where a group has ended, so bytes of a program are never taken for one.
+    pub fn of(number: u64, label: SnapshotId) -> Self {
+        let name = [&number.to_le_bytes()[..], &label.to_bytes()].concat();
+        Self::new(Hash128::of(&name).0)
     }
 
     fn new(salt: [u8; 16]) -> Self {
@@ -214,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_group_is_read_as_it_was_written_and_in_its_place_only() {
-        let key = PackKey::random();
+        let key = PackKey::of(1, SnapshotId::FIRST);
         let at = PackPlace { pack: 3, block: 9 };
         let touches = [
             touch(5, 0, Blocks::range(0, 3)),
@@ -231,7 +233,10 @@ mod tests {
         };
         assert_eq!(header_bytes(&group.header), Some(BLOCK_BYTES));
         assert_eq!(read(&key, at, &group.header), Some(group.touches.clone()));
-        assert_eq!(read(&PackKey::random(), at, &group.header), None);
+        assert_eq!(
+            read(&PackKey::of(2, SnapshotId::FIRST), at, &group.header),
+            None
+        );
         assert_eq!(
             read(&key, PackPlace { block: 10, ..at }, &group.header),
             None
@@ -245,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_header_of_a_pack_has_its_snapshot_and_its_key() {
-        let key = PackKey::random();
+        let key = PackKey::of(1, SnapshotId::FIRST);
         let label = SnapshotId::of_operation(Osn::ZERO.next());
         let header = key.pack_header(label);
         let (found, read) = PackKey::of_pack(&header).unwrap();
