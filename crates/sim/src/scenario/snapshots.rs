@@ -12,7 +12,7 @@ use lockstep_driver::report::SnapshotCommand;
 use lockstep_fs::Store;
 use lockstep_fs::snapshot_list::SnapshotBytes;
 use lockstep_fs::store::SnapshotAccess;
-use lockstep_types::SnapshotId;
+use lockstep_types::{SnapshotId, Timestamp};
 use parking_lot::Mutex;
 
 use super::on_disk::dump::dump_of_snapshot;
@@ -62,12 +62,16 @@ impl SnapshotAct {
 #[derive(Default)]
 struct Known {
     /// The deep copies.
-    copies: BTreeMap<SnapshotId, Dump>,
+    copies: BTreeMap<Sight, Dump>,
     /// An act was carried out, or tried.
     has_acted: bool,
     /// Those whose making was acknowledged, and whose deletion nobody has asked for.
     kept: BTreeSet<SnapshotId>,
 }
+
+/// What tells one snapshot from all others: its number, and for the one of a node's own copy the node and the moment, as such a
+/// number may be given out again.
+type Sight = (SnapshotId, Option<(Side, Timestamp)>);
 
 /// The judge of the snapshots.
 #[derive(Clone, Default)]
@@ -116,7 +120,9 @@ impl SnapshotJudge {
             }
             let shown = dump_of_snapshot(&view)?;
             let mut known = self.0.lock();
-            let copy = known.copies.entry(id).or_insert_with(|| shown.clone());
+            let own = id.is_local().then_some((side, record.time));
+            let copy = known.copies.entry((id, own));
+            let copy = copy.or_insert_with(|| shown.clone());
             if *copy != shown {
                 return Err(format!(
                     "snapshot: {side:?} shows {id} otherwise than it was: {}",
