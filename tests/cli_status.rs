@@ -261,7 +261,10 @@ fn the_help_of_the_commands_for_roles_names_effect_and_exit_codes() {
     for (command, expected) in [
         ("failover", "those under way end with their answers"),
         ("promote", "You vouch that the other node does not serve"),
-        ("demote", "only this node has, and keeps the copy from before"),
+        (
+            "demote",
+            "only this node has, and keeps the copy from before",
+        ),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
             .args([command, "--help"])

@@ -49,7 +49,7 @@ impl<K> Default for Notes<K> {
     }
 }
 
-impl<K: Eq + Hash + Clone> Notes<K> {
+impl<K: Eq + Hash + Ord + Clone> Notes<K> {
     fn note(&mut self, key: K) {
         self.last += 1;
         self.notes.insert(key, self.last);
@@ -70,8 +70,11 @@ impl<K: Eq + Hash + Clone> Notes<K> {
         self.notes.retain(|_, noted| *noted > number);
     }
 
+    /// All of them, in an order that each run of the same calls has.
     fn all(&self) -> Vec<K> {
-        self.notes.keys().cloned().collect()
+        let mut all: Vec<K> = self.notes.keys().cloned().collect();
+        all.sort_unstable();
+        all
     }
 }
 

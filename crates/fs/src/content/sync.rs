@@ -111,11 +111,10 @@ impl ContentSync {
 
     /// Makes all changed content durable.
     pub fn sync_changed(&self, disk: &StoreDisk, open: &OpenContent<'_>) -> Result<(), StoreError> {
-        let mut changed = self.dirty.contents();
+        let changed = self.dirty.contents();
         if changed.len() > SYNC_EACH_MAX {
             return self.sync_disk(disk);
         }
-        changed.sort_unstable();
         changed
             .into_iter()
             .try_for_each(|ino| self.sync_file(disk, ino, open))

@@ -369,7 +369,8 @@ impl RegionMarks {
     pub fn each(&self, mut each: impl FnMut(Ino, &Range<u64>)) {
         for stripe in &self.notes.stripes {
             // A copy: `each` may wait for a disk, and threads that look at marks must not.
-            let runs: Vec<(Ino, Vec<Range<u64>>)> = {
+            // By number, so that each run of the same calls is the same.
+            let runs: BTreeMap<Ino, Vec<Range<u64>>> = {
                 let stripe = stripe.lock();
                 let files = stripe.iter();
                 files.map(|(ino, file)| (*ino, file.runs())).collect()

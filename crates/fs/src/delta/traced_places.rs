@@ -7,7 +7,7 @@
 //!
 //! Locks: the caller holds that of the trace.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lockstep_types::Ino;
@@ -41,7 +41,7 @@ struct TracedFile {
 /// See the head of this file.
 #[derive(Default)]
 pub(super) struct TracedPlaces {
-    files: HashMap<Ino, TracedFile>,
+    files: BTreeMap<Ino, TracedFile>,
 }
 
 /// The slots that a change needs.

@@ -9,7 +9,7 @@
 //! - While an operation with the gate has a number, no other operation has one that is under way: each earlier one is over on both nodes, and no
 //!   later one begins on either node.
 //! - Before it has a number, an operation loses the gate after a limit, and when the state allows no snapshot: nothing was done for
-//!   it then, and it ends with [`Errno::Busy`].
+//!   it then, and it ends with `EBUSY`.
 
 use std::collections::VecDeque;
 
