@@ -213,7 +213,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::ForgetInDoubt => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, IN_TIME, SURVIVES],
         // A range that is zeroed in doubt shows its old bytes to a program, and zeros to later ones: then the operation has
         // happened after the answer to a later program (P4).
-        Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS, SURVIVES, FOLLOWS],
+        Mutant::ShowNamesInDoubt => &[EXACTLY_ONCE, READS, SURVIVES, FOLLOWS, SNAPSHOT],
         Mutant::NumbersAgain => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, TABLES, DURABLE, PROVED],
         Mutant::RangesBeforeMetadata => &[FOLLOWS, IDENTICAL, EXACTLY_ONCE, ERROR],
         Mutant::ForgetChange => &[
