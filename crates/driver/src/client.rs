@@ -210,6 +210,12 @@ pub trait FileService: Send + Sync + 'static {
     /// Attributes of an inode; `Stale` if it no longer exists.
     fn getattr(&self, ino: Ino) -> Result<Attr, Errno>;
 
+    /// Tells the file of an inode number from those that have had the number before: zero for each file of the present, whose number is never
+    /// used again.
+    fn generation(&self, _ino: Ino) -> Result<u64, Errno> {
+        Ok(0)
+    }
+
     /// Target of a symbolic link.
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno>;
 

@@ -14,7 +14,7 @@ use lockstep_fs::store::SeekFor;
 use lockstep_fs::{OpError, StoreView};
 use lockstep_repl::message::WriteMessage;
 use lockstep_types::backing::{Room, Space};
-use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, limits};
+use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, SnapshotIno, limits};
 
 use crate::client::{
     AskKernel, DirEntry, Done, FileService, Inside, LeaseBoard, ReadDone, RequestKind,
@@ -26,6 +26,9 @@ use crate::host::threads;
 use crate::ops::pending::WriteParams;
 use crate::ops::space::{Admission, Begin, Charge};
 use crate::session::primary::PrimarySession;
+use snapshot_files::SnapshotFiles;
+
+mod snapshot_files;
 
 /// See the head of this file.
 #[derive(Clone)]
@@ -57,6 +60,22 @@ impl DatastoreHandle {
     fn call<T>(&self, f: impl FnOnce(&PrimarySession) -> Result<T, OpError>) -> Result<T, Errno> {
         let session = self.session()?;
         f(&session).map_err(|error| session.engine.log_and_errno(&error))
+    }
+
+    /// The same with the files of the snapshots.
+    fn call_past<T>(
+        &self,
+        f: impl FnOnce(SnapshotFiles<'_>) -> Result<T, OpError>,
+    ) -> Result<T, Errno> {
+        self.call(|session| f(SnapshotFiles::of(&session.engine)))
+    }
+
+    /// The answer to a change that is refused because it is about a file of a snapshot.
+    fn refusal(&self, request: &MetaRequest) -> Option<Errno> {
+        SnapshotFiles::refusal(request, |name| {
+            let found = self.call(|session| session.engine.store.tree().lookup(Ino::ROOT, name));
+            found.is_ok()
+        })
     }
 }
 
@@ -112,10 +131,22 @@ impl FileService for DatastoreHandle {
     }
 
     fn lookup(&self, parent: Ino, name: &FileName) -> Result<Attr, Errno> {
-        self.call(|session| session.engine.store.tree().lookup(parent, name))
+        if let Some(parent) = SnapshotIno::of(parent) {
+            return self.call_past(|files| files.lookup(parent, name));
+        }
+        let found = self.call(|session| session.engine.store.tree().lookup(parent, name));
+        match found {
+            Err(Errno::NoEntry) if SnapshotFiles::is_entrance(parent, name) => {
+                self.call_past(|files| Ok(files.entrance()))
+            }
+            found => found,
+        }
     }
 
     fn lookup_parent(&self, directory: Ino) -> Result<Attr, Errno> {
+        if let Some(directory) = SnapshotIno::of(directory) {
+            return self.call_past(|files| files.lookup_parent(directory));
+        }
         let parent = self.call(|session| session.engine.store.tree().parent(directory))?;
         self.getattr(parent)
     }
@@ -127,19 +158,38 @@ impl FileService for DatastoreHandle {
             let attr = engine.store.tree().getattr(ino);
             return attr.map_err(|error| engine.log_and_errno(&error));
         }
-        self.call(|session| session.engine.store.tree().getattr(ino))
+        match SnapshotIno::of(ino) {
+            Some(at) => self.call_past(|files| files.getattr(at)),
+            None => self.call(|session| session.engine.store.tree().getattr(ino)),
+        }
+    }
+
+    fn generation(&self, ino: Ino) -> Result<u64, Errno> {
+        match SnapshotIno::of(ino) {
+            Some(at) => self.call_past(|files| files.generation(at)),
+            None => Ok(0),
+        }
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        if let Some(at) = SnapshotIno::of(ino) {
+            return self.call_past(|files| files.readlink(at));
+        }
         self.call(|session| session.engine.store.tree().readlink(ino))
     }
 
     fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        self.call(|session| session.engine.store.tree().getxattr(ino, name))
+        match SnapshotIno::of(ino) {
+            Some(at) => self.call_past(|files| files.getxattr(at, name)),
+            None => self.call(|session| session.engine.store.tree().getxattr(ino, name)),
+        }
     }
 
     fn listxattr(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
-        let names = self.call(|session| session.engine.store.tree().listxattr(ino))?;
+        let names = match SnapshotIno::of(ino) {
+            Some(at) => self.call_past(|files| files.listxattr(at)),
+            None => self.call(|session| session.engine.store.tree().listxattr(ino)),
+        }?;
         Ok(names
             .into_iter()
             .flat_map(|name| [name, vec![0]].concat())
@@ -152,6 +202,9 @@ impl FileService for DatastoreHandle {
         after: u64,
         each: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
     ) -> Result<(), Errno> {
+        if let Some(directory) = SnapshotIno::of(directory) {
+            return self.call_past(|files| files.readdir(directory, after, each));
+        }
         self.call(|session| {
             let store = &session.engine.store;
             store
@@ -181,7 +234,10 @@ impl FileService for DatastoreHandle {
             Seek::Data => SeekFor::Data,
             Seek::Hole => SeekFor::Hole,
         };
-        self.call(|session| session.engine.store.seek(ino, offset, what))
+        match SnapshotIno::of(ino) {
+            Some(at) => self.call_past(|files| files.seek(at, offset, what)),
+            None => self.call(|session| session.engine.store.seek(ino, offset, what)),
+        }
     }
 
     fn parts(&self, ino: Ino, range: Range<u64>) -> Vec<Range<u64>> {
@@ -194,22 +250,26 @@ impl FileService for DatastoreHandle {
     }
 
     fn opened(&self, ino: Ino) -> Result<(), Errno> {
-        self.0.engine().references.opened(ino);
+        if is_counted(ino) {
+            self.0.engine().references.opened(ino);
+        }
         Ok(())
     }
 
     fn closed(&self, ino: Ino) {
-        if self.0.engine().references.closed(ino) {
+        if is_counted(ino) && self.0.engine().references.closed(ino) {
             self.reap(ino);
         }
     }
 
     fn remembered(&self, ino: Ino, count: u64) {
-        self.0.engine().references.remembered(ino, count);
+        if is_counted(ino) {
+            self.0.engine().references.remembered(ino, count);
+        }
     }
 
     fn forgotten(&self, ino: Ino, count: u64) {
-        if self.0.engine().references.forgotten(ino, count) {
+        if is_counted(ino) && self.0.engine().references.forgotten(ino, count) {
             self.reap(ino);
         }
     }
@@ -234,9 +294,12 @@ impl FileService for DatastoreHandle {
     }
 
     fn read(&self, ino: Ino, offset: u64, length: usize, done: ReadDone) {
-        match self.session() {
-            Ok(session) => session.submit_read(ino, offset, length, done),
-            Err(errno) => done(Err(errno)),
+        match (self.session(), SnapshotIno::of(ino)) {
+            (Ok(session), Some(at)) => {
+                SnapshotFiles::of(&session.engine).read(at, offset, length, done);
+            }
+            (Ok(session), None) => session.submit_read(ino, offset, length, done),
+            (Err(errno), _) => done(Err(errno)),
         }
     }
 
@@ -297,6 +360,9 @@ impl FileService for DatastoreHandle {
     }
 
     fn change(&self, request: MetaRequest, done: Done<Option<Attr>>) {
+        if let Some(errno) = self.refusal(&request) {
+            return done(Err(errno));
+        }
         let session = match self.session() {
             Ok(session) => session,
             Err(errno) => return done(Err(errno)),
@@ -321,6 +387,9 @@ impl FileService for DatastoreHandle {
         let length = usize::try_from(length)
             .unwrap_or(usize::MAX)
             .min(limits::WRITE_BYTES_MAX);
+        if SnapshotIno::of(to.0).is_some() {
+            return done(Err(Errno::ReadOnly));
+        }
         let handle = self.clone();
         let write_copy = move |read: Result<&[u8], Errno>| match read {
             Err(errno) => done(Err(errno)),
@@ -337,10 +406,16 @@ impl FileService for DatastoreHandle {
 
     fn sync(&self, ino: Ino, done: Done<()>) {
         match self.session() {
+            Ok(_) if SnapshotIno::of(ino).is_some() => done(Ok(())),
             Ok(session) => session.submit_sync(ino, done),
             Err(errno) => done(Err(errno)),
         }
     }
+}
+
+/// Whether references keep an inode: a file of a snapshot goes with the snapshot.
+const fn is_counted(ino: Ino) -> bool {
+    SnapshotIno::of(ino).is_none()
 }
 
 impl DatastoreHandle {

@@ -161,6 +161,11 @@ impl Namespace {
         self.history.set(&self.records, id, snapshot);
     }
 
+    /// Notes the serial number of the snapshot of the datastore that was made last, deleted or not.
+    pub fn note_serial(&self, last: u32) {
+        self.history.note_serial(&self.records, last);
+    }
+
     /// Changes the record of a snapshot; not its moment or its `inos_below`. Returns whether there is such a snapshot.
     pub fn change_snapshot(
         &self,

@@ -45,6 +45,7 @@ pub use crate::delta::{
 };
 pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent, Intents};
 pub use crate::namespace::RecordsAt;
+pub use crate::snapshots::view::SnapshotView;
 pub use crate::sums::{KeptSum, SumTotals};
 pub use crate::tree::Tree;
 pub use crate::view::{Census, FileTimes, WholeContent};

@@ -157,7 +157,8 @@ pub fn send_tail(
         inos_below: source.image.inos_below(),
     };
     // No operation is under way that changes the list.
-    let snapshots = postcard::to_allocvec(&source.image.snapshots())?;
+    let snapshots = (source.image.snapshots(), source.image.last_serial()?);
+    let snapshots = postcard::to_allocvec(&snapshots)?;
     requests.send("end the image", end, &snapshots)?;
     requests.finish()?;
     source.delta.image_arrived(image.job);

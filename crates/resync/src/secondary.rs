@@ -62,9 +62,8 @@ fn answer_once(store: &Store, request: &Request, payload: &[u8]) -> Result<Respo
             applied,
             inos_below,
         } => {
-            store
-                .image()
-                .load_snapshots(&postcard::from_bytes::<Vec<_>>(payload)?);
+            let (snapshots, last_serial) = postcard::from_bytes::<(Vec<_>, u32)>(payload)?;
+            store.image().load_snapshots(&snapshots, last_serial);
             done(store.image().finish(*applied, *inos_below))
         }
         Request::SetFiles { files } => set_files(store, files, payload),

@@ -157,7 +157,16 @@ fn is_fold(batch: &[RecordChange]) -> bool {
 impl History {
     /// Puts the record of a new snapshot.
     pub fn set(&self, records: &Memtable<RedbKv>, id: SnapshotId, snapshot: SnapshotRecord) {
-        self.put(records, &mut self.changing.lock(), id, snapshot);
+        let mut memory = self.changing.lock();
+        if snapshot.serial > 0 {
+            self.note_serial(records, snapshot.serial);
+        }
+        self.put(records, &mut memory, id, snapshot);
+    }
+
+    /// Notes the serial number of the snapshot of the datastore that was made last.
+    pub fn note_serial(&self, records: &Memtable<RedbKv>, last: u32) {
+        records.apply([(keys::LAST_SERIAL.to_vec(), Some(record::encode(&last)))]);
     }
 
     /// Changes the record of a snapshot. Returns whether there is such a snapshot.

@@ -41,6 +41,8 @@ pub const REPLICATED: [u8; 5] = [COOKIES, ENTRIES, INODES, ORPHANS, XATTRS];
 pub const CHECKPOINT: &[u8] = b"mcheckpoint";
 /// Says that a resync has begun to change this copy, under [`LOCAL`].
 pub const MIXED: &[u8] = b"mmixed";
+/// The serial number of the snapshot that was made last, under [`LOCAL`].
+pub const LAST_SERIAL: &[u8] = b"mserial";
 /// The place up to which the index has the packs, under [`LOCAL`].
 pub const PACKS: &[u8] = b"mpacks";
 

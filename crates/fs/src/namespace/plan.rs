@@ -21,6 +21,7 @@ use self::draft::PlanDraft;
 use crate::error::OpError;
 
 pub use self::outcome::{ContentEffect, Plan, SnapshotChange};
+pub use self::snapshots::last_serial;
 pub use self::view::View;
 
 /// Plans `op` on the store behind `view`.

@@ -45,6 +45,9 @@ pub struct SnapshotRecord {
     pub is_deleted: bool,
     /// Its bytes on this node.
     pub bytes: SnapshotBytes,
+    /// Counts the snapshots of the datastore, from 1: for the inode numbers of a mount ([`SnapshotIno`](lockstep_types::SnapshotIno)). Zero for
+    /// one that this node has made of its own copy.
+    pub serial: u32,
 }
 
 impl SnapshotRecord {
@@ -200,6 +203,7 @@ mod tests {
             inos_below: 2,
             is_deleted,
             bytes: SnapshotBytes::Settled,
+            serial: 0,
         }
     }
 

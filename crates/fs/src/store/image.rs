@@ -20,6 +20,7 @@ use super::facade::Store;
 use crate::error::{OpError, StoreError};
 use crate::metadata_log::{ChangeFeed, ImageChange, MetadataLog};
 use crate::namespace::keys::{self, KeyRange};
+use crate::namespace::plan::last_serial;
 use crate::namespace::record::{self, Body, Inode};
 use crate::namespace::snapshot_list::{SnapshotBytes, SnapshotRecord};
 use crate::tree::Tree;
@@ -138,9 +139,14 @@ impl ImageAccess<'_> {
             .collect()
     }
 
-    /// Makes this node's list of snapshots equal to the sender's. Those that only this node has are deleted. Of those that only
+    /// The serial number of the snapshot of the datastore that was made last; zero if none was.
+    pub fn last_serial(self) -> Result<u32, StoreError> {
+        last_serial(&self.tree).map_err(OpError::into_store)
+    }
+
+    /// Makes this node's list of snapshots equal to the sender's, who has given `last_serial` to the last snapshot. Those that only this node has are deleted. Of those that only
     /// the sender has, this node has no bytes: it notes them as missing.
-    pub fn load_snapshots(self, theirs: &[(SnapshotId, SnapshotRecord)]) {
+    pub fn load_snapshots(self, theirs: &[(SnapshotId, SnapshotRecord)], last_serial: u32) {
         let namespace = self.tree.namespace;
         for (id, record) in self.snapshots() {
             match theirs.iter().find(|(their_id, _)| *their_id == id) {
@@ -164,6 +170,7 @@ impl ImageAccess<'_> {
                 namespace.create_snapshot(*id, missing);
             }
         }
+        namespace.note_serial(last_serial);
     }
 }
 

@@ -42,6 +42,11 @@ impl<'a> SnapshotAccess<'a> {
         self.source.snapshots.all()
     }
 
+    /// Counts the changes of the list, since the opening of the store.
+    pub fn changes(self) -> u64 {
+        self.source.snapshots.changes()
+    }
+
     /// The snapshots that are alive, the oldest first.
     pub fn list(self) -> Vec<(SnapshotId, Arc<SnapshotRecord>)> {
         let all = self.all();
@@ -156,6 +161,7 @@ impl SnapshotAccess<'_> {
             inos_below: self.tree.namespace.numbers().below(),
             is_deleted: false,
             bytes,
+            serial: 0,
         };
         // The number may be that of a snapshot that was given up, and is gone.
         self.source.given_up.remove(id)?;

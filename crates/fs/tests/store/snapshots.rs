@@ -272,6 +272,7 @@ fn the_room_of_a_change_has_the_bytes_that_a_snapshot_sees() {
         inos_below: store.image().inos_below(),
         is_deleted: false,
         bytes: SnapshotBytes::Settled,
+        serial: 0,
     };
     let id = SnapshotId::of_operation(osn_and_time(100).0);
     SnapshotAccess::of(store).create(id, record).unwrap();
@@ -335,6 +336,7 @@ fn a_pack_that_could_not_be_made_leaves_its_number_to_no_other_pack() {
             inos_below: store.image().inos_below(),
             is_deleted: false,
             bytes: SnapshotBytes::Settled,
+            serial: 0,
         };
         SnapshotAccess::of(store).create(id, record).unwrap();
     };
@@ -395,7 +397,7 @@ fn the_end_of_an_image_makes_the_lists_of_snapshots_equal() {
     let here_alone = create(&mut here, 6);
     let from = here.node.store.image().snapshots();
     let image = there.node.store.image();
-    image.load_snapshots(&from);
+    image.load_snapshots(&from, 0);
     image.finish(here.node.store.applied(), 2).unwrap();
     there.node.kill();
     let snapshots = SnapshotAccess::of(&there.node.store);

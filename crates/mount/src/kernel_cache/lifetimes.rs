@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_driver::client::FileService;
+use lockstep_types::{Ino, SnapshotIno};
 
 /// The kernel may not cache the answer.
 pub(crate) const NOT_AT_ALL: Duration = Duration::ZERO;
@@ -18,6 +19,11 @@ const LONG: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The same where it cannot be told in time that they are wrong.
 const SHORT: Duration = Duration::from_secs(1);
+
+/// Whether this is one of the directories above the snapshots.
+fn is_changed_elsewhere(directory: Ino) -> bool {
+    SnapshotIno::of(directory).is_some_and(SnapshotIno::is_above)
+}
 
 /// The lifetimes in the answers of one mount.
 #[derive(Clone)]
@@ -45,9 +51,27 @@ impl CacheLifetimes {
         }
     }
 
-    /// The lifetime in an answer that brings an inode with one lifetime for the name and the attributes. If the kernel does not
+    /// The lifetime of names in a directory, and of its attributes. Snapshots come, go and change their names without a request of the mount.
+    pub fn of_names_in(&self, directory: Ino) -> Duration {
+        if is_changed_elsewhere(directory) {
+            NOT_AT_ALL
+        } else {
+            self.of_names()
+        }
+    }
+
+    /// The lifetime in an answer that brings an inode of a directory with one lifetime for the name and the attributes. If the kernel does not
     /// know the inode while it drops its caches, and takes the answer up after that, it keeps the attributes. So they end at
     /// the end of the lease, and soon without one. Where attributes have a lifetime of their own, such an answer gives them none.
+    pub fn of_new_inode_in(&self, directory: Ino) -> Duration {
+        if is_changed_elsewhere(directory) {
+            NOT_AT_ALL
+        } else {
+            self.of_new_inode()
+        }
+    }
+
+    /// The same for an inode in a directory of the present.
     pub fn of_new_inode(&self) -> Duration {
         self.service.serves_for().min(SHORT)
     }

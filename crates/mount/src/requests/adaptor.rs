@@ -257,8 +257,10 @@ impl Filesystem for Adaptor {
 
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.answer(request, "open", reply, move |context, reply| {
-            let allowed = inode_flags::check_open(&*context.service, node, flags);
-            reply::opened(reply, allowed.and_then(|ino| context.open(ino)));
+            match inode_flags::check_open(&*context.service, node, flags) {
+                Ok(ino) => reply::open(context, reply, ino),
+                Err(errno) => reply.refuse(errno),
+            }
         });
     }
 
@@ -297,7 +299,7 @@ impl Filesystem for Adaptor {
         &self,
         request: &Request,
         node: INodeNo,
-        _handle: FileHandle,
+        handle: FileHandle,
         offset: u64,
         size: u32,
         _flags: OpenFlags,
@@ -306,7 +308,7 @@ impl Filesystem for Adaptor {
     ) {
         let info = content::read_info(node, offset, size, owner);
         self.answer(request, info, reply, move |context, reply| {
-            content::read(context, node, offset, size, owner, reply);
+            content::read(context, (node, handle), (offset, size), owner, reply);
         });
     }
 

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fuser::{INodeNo, LockOwner, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite};
+use fuser::{FileHandle, INodeNo, LockOwner, ReplyData, ReplyEmpty, ReplyLseek, ReplyWrite};
 use lockstep_driver::client::{FileService, Seek};
 use lockstep_types::limits::BLOCK_BYTES;
-use lockstep_types::{AllocateMode, Errno, Ino, MetaRequest};
+use lockstep_types::{AllocateMode, Errno, Ino, MetaRequest, SnapshotIno};
 
 use super::attributes::{allocate_mode, ino};
 use super::privileges::{self, Caller};
@@ -41,13 +41,12 @@ pub(crate) fn read_info(
 /// Reads; fewer bytes only at the end of the file. A program that has read bytes of an append sees the new size from then on.
 pub(crate) fn read(
     context: &Arc<Context>,
-    node: INodeNo,
-    offset: u64,
-    size: u32,
+    (node, handle): (INodeNo, FileHandle),
+    (offset, size): (u64, u32),
     owner: Option<LockOwner>,
     reply: ReplyData,
 ) {
-    let ino = match ino(node) {
+    let ino = match readable(context, node, handle) {
         Ok(ino) => ino,
         Err(errno) => return reply.refuse(errno),
     };
@@ -64,6 +63,15 @@ pub(crate) fn read(
         Err(errno) => reply.refuse(errno),
     });
     context.service.read(ino, offset, size as usize, done);
+}
+
+/// The inode of a read. The number of a file of a snapshot may be that of another file by now ([`reply::open`]).
+fn readable(context: &Context, node: INodeNo, handle: FileHandle) -> Result<Ino, Errno> {
+    let ino = ino(node)?;
+    if SnapshotIno::of(ino).is_some() && context.service.generation(ino)? != handle.0 {
+        return Err(Errno::Stale);
+    }
+    Ok(ino)
 }
 
 /// Makes the kernel show no smaller size of a file than `end`. Call it while no other request can cut the file.

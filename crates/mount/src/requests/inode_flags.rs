@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fuser::{INodeNo, OpenFlags, ReplyIoctl};
 use lockstep_driver::client::FileService;
-use lockstep_types::{Errno, Ino, InodeFlags, MetaRequest};
+use lockstep_types::{Errno, Ino, InodeFlags, MetaRequest, SnapshotIno};
 use rustix::fs::OFlags;
 
 use super::attributes::ino;
@@ -183,6 +183,9 @@ pub(crate) fn check_open(
     let opened = OFlags::from_bits_retain(flags.0.cast_unsigned());
     if opened & OFlags::RWMODE == OFlags::RDONLY {
         return Ok(ino);
+    }
+    if SnapshotIno::of(ino).is_some() {
+        return Err(Errno::ReadOnly);
     }
     let forbidding = if opened.contains(OFlags::APPEND) {
         InodeFlags::IMMUTABLE

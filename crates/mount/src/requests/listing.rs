@@ -8,12 +8,12 @@ use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 
-use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use fuser::{Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use lockstep_driver::client::{DirEntry, FileService};
 use lockstep_types::{Attr, Errno, Ino};
 
 use super::attributes::{file_attr, file_type, ino};
-use super::reply::GENERATION;
+use super::reply::{self, OF_PRESENT};
 use crate::admission::context::Context;
 use crate::admission::refuse::Refuse;
 
@@ -93,10 +93,10 @@ fn fill_plus(
     reply: &mut ReplyDirectoryPlus,
 ) -> Result<(), Errno> {
     let dots = dots(&*context.service, directory, offset)?;
-    let mut reply = PlusReply::new(context, reply);
+    let mut reply = PlusReply::new(context, directory, reply);
     for (attr, cookie, name) in dots {
         // The kernel counts no reference for `.` and `..`.
-        if reply.add(&attr, cookie, OsStr::new(name)).is_break() {
+        if reply.add(&attr, OF_PRESENT, cookie, OsStr::new(name)).is_break() {
             return Ok(());
         }
     }
@@ -141,26 +141,34 @@ fn fetch(service: &dyn FileService, directory: Ino, after: u64) -> Result<Vec<Di
 /// A reply with names and attributes, while it is being filled.
 struct PlusReply<'a> {
     context: &'a Context,
+    directory: Ino,
     reply: &'a mut ReplyDirectoryPlus,
     is_empty: bool,
 }
 
 impl<'a> PlusReply<'a> {
-    fn new(context: &'a Context, reply: &'a mut ReplyDirectoryPlus) -> Self {
+    fn new(context: &'a Context, directory: Ino, reply: &'a mut ReplyDirectoryPlus) -> Self {
         Self {
             context,
+            directory,
             reply,
             is_empty: true,
         }
     }
 
-    fn add(&mut self, attr: &Attr, cookie: u64, name: &OsStr) -> ControlFlow<()> {
+    fn add(
+        &mut self,
+        attr: &Attr,
+        generation: Generation,
+        cookie: u64,
+        name: &OsStr,
+    ) -> ControlFlow<()> {
         let node = INodeNo(attr.ino.get());
         let attr = file_attr(attr);
-        let lifetime = self.context.lifetimes.of_new_inode();
+        let lifetime = self.context.lifetimes.of_new_inode_in(self.directory);
         let added = until_full(
             self.reply
-                .add(node, cookie, name, &lifetime, &attr, GENERATION),
+                .add(node, cookie, name, &lifetime, &attr, generation),
         );
         self.is_empty &= added.is_break();
         added
@@ -171,15 +179,17 @@ impl<'a> PlusReply<'a> {
     /// ends before it. The kernel's next request begins with that entry and gets the error, or asks for names only.
     fn plus(&mut self, entry: &DirEntry) -> Result<ControlFlow<()>, Errno> {
         let service = &self.context.service;
-        let attr = match service.getattr(entry.ino) {
-            Ok(attr) => attr,
+        let attr = service.getattr(entry.ino);
+        let found = attr.and_then(|attr| Ok((attr, reply::generation(self.context, attr.ino)?)));
+        let (attr, generation) = match found {
+            Ok(found) => found,
             Err(Errno::Stale | Errno::NoEntry) => return Ok(ControlFlow::Continue(())),
             Err(_) if !self.is_empty => return Ok(ControlFlow::Break(())),
             Err(errno) => return Err(errno),
         };
         self.context.remember(attr.ino);
         let name = OsStr::from_bytes(entry.name.as_bytes());
-        let added = self.add(&attr, entry.cookie, name);
+        let added = self.add(&attr, generation, entry.cookie, name);
         if added.is_break() {
             self.context.forget(attr.ino, 1);
         }

@@ -74,9 +74,10 @@ pub(crate) fn look_up(
         LookupTarget::Above => context.service.lookup_parent(parent),
         LookupTarget::Entry(name) => context.service.lookup(parent, &name),
     });
+    let directory = ino(parent).unwrap_or(Ino::ROOT);
     match found {
-        Err(Errno::NoEntry) if is_entry => reply::no_entry(context, reply),
-        found => reply::entry(context, reply, found),
+        Err(Errno::NoEntry) if is_entry => reply::no_entry(context, directory, reply),
+        found => reply::found(context, directory, reply, found),
     }
 }
 

@@ -6,7 +6,7 @@ use fuser::{
 };
 use lockstep_types::backing::Space;
 use lockstep_types::limits::{BLOCK_BYTES, NAME_BYTES_MAX};
-use lockstep_types::{Attr, Errno, Ino};
+use lockstep_types::{Attr, Errno, Ino, SnapshotIno};
 
 use super::attributes::{file_attr, no_attr};
 use crate::admission::context::Context;
@@ -14,8 +14,8 @@ use crate::admission::entrance::Entrance;
 use crate::admission::refuse::Refuse;
 use crate::kernel_cache::lifetimes::NOT_AT_ALL;
 
-/// Inode numbers are never reused, so no inode needs a generation, and file handles are equal on both nodes.
-pub(crate) const GENERATION: Generation = Generation(0);
+/// The generation of each inode of the present: its number is never reused, and file handles are equal on both nodes.
+pub(crate) const OF_PRESENT: Generation = Generation(0);
 
 /// Open files need no handle: every request names the inode.
 const NO_HANDLE: FileHandle = FileHandle(0);
@@ -26,6 +26,10 @@ const FILE_FLAGS: FopenFlags = FopenFlags::FOPEN_DIRECT_IO
     .union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES)
     .union(FopenFlags::FOPEN_NOFLUSH);
 
+/// A file of a snapshot never changes: the kernel reads ahead, and keeps its pages.
+const SNAPSHOT_FLAGS: FopenFlags =
+    FopenFlags::FOPEN_KEEP_CACHE.union(FopenFlags::FOPEN_NOFLUSH);
+
 /// Success without a value, or an error.
 pub(crate) fn empty<T>(reply: ReplyEmpty, outcome: Result<T, Errno>) {
     match outcome.map(drop) {
@@ -34,21 +38,45 @@ pub(crate) fn empty<T>(reply: ReplyEmpty, outcome: Result<T, Errno>) {
     }
 }
 
-/// The inode of a name. The kernel counts one more reference from now on.
+/// The inode that a change has given a name. The kernel counts one more reference from now on.
 pub(crate) fn entry(context: &Context, reply: ReplyEntry, outcome: Result<Attr, Errno>) {
     match outcome {
         Ok(attr) => {
             context.remember(attr.ino);
             let of_name = context.lifetimes.of_names();
-            reply.entry_with_ttls(&NOT_AT_ALL, &of_name, &file_attr(&attr), GENERATION);
+            reply.entry_with_ttls(&NOT_AT_ALL, &of_name, &file_attr(&attr), OF_PRESENT);
         }
         Err(errno) => reply.refuse(errno),
     }
 }
 
+/// The inode of a name in a directory. The kernel counts one more reference from now on.
+pub(crate) fn found(
+    context: &Context,
+    parent: Ino,
+    reply: ReplyEntry,
+    outcome: Result<Attr, Errno>,
+) {
+    let found = outcome.and_then(|attr| Ok((attr, generation(context, attr.ino)?)));
+    match found {
+        Ok((attr, generation)) => {
+            context.remember(attr.ino);
+            let of_name = context.lifetimes.of_names_in(parent);
+            reply.entry_with_ttls(&NOT_AT_ALL, &of_name, &file_attr(&attr), generation);
+        }
+        Err(errno) => reply.refuse(errno),
+    }
+}
+
+/// The generation of an inode.
+pub(crate) fn generation(context: &Context, ino: Ino) -> Result<Generation, Errno> {
+    context.service.generation(ino).map(Generation)
+}
+
 /// The name does not exist. The kernel may cache that: names appear through this mount only.
-pub(crate) fn no_entry(context: &Context, reply: ReplyEntry) {
-    reply.entry(&context.lifetimes.of_names(), &no_attr(), GENERATION);
+pub(crate) fn no_entry(context: &Context, parent: Ino, reply: ReplyEntry) {
+    let lifetime = context.lifetimes.of_names_in(parent);
+    reply.entry(&lifetime, &no_attr(), OF_PRESENT);
 }
 
 /// The attributes of an inode.
@@ -57,7 +85,10 @@ pub(crate) fn attributes(context: &Context, reply: ReplyAttr, outcome: Result<At
         Ok(attr) if context.page_cache.changes().grows(attr.ino) => {
             reply.attr(&NOT_AT_ALL, &file_attr(&attr));
         }
-        Ok(attr) => reply.attr(&context.lifetimes.of_names(), &file_attr(&attr)),
+        Ok(attr) => {
+            let lifetime = context.lifetimes.of_names_in(attr.ino);
+            reply.attr(&lifetime, &file_attr(&attr));
+        }
         Err(errno) => reply.refuse(errno),
     }
 }
@@ -83,10 +114,15 @@ pub(crate) fn root_attributes(entrance: &Entrance, reply: ReplyAttr) {
     });
 }
 
-/// An opened file.
-pub(crate) fn opened(reply: ReplyOpen, outcome: Result<(), Errno>) {
-    match outcome {
-        Ok(()) => reply.opened(NO_HANDLE, FILE_FLAGS),
+/// Opens a file. The handle of a file of a snapshot is the generation of its inode: the inode number may be that of another file later.
+pub(crate) fn open(context: &Context, reply: ReplyOpen, ino: Ino) {
+    let flags = match SnapshotIno::of(ino) {
+        Some(_) => SNAPSHOT_FLAGS,
+        None => FILE_FLAGS,
+    };
+    let generation = context.service.generation(ino);
+    match generation.and_then(|it| context.open(ino).map(|()| FileHandle(it))) {
+        Ok(handle) => reply.opened(handle, flags),
         Err(errno) => reply.refuse(errno),
     }
 }
@@ -97,7 +133,7 @@ pub(crate) fn created(context: &Context, reply: ReplyCreate, outcome: Result<Att
         Ok(attr) => reply.created(
             &context.lifetimes.of_new_inode(),
             &file_attr(&attr),
-            GENERATION,
+            OF_PRESENT,
             NO_HANDLE,
             FILE_FLAGS,
         ),

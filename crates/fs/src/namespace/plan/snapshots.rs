@@ -2,7 +2,7 @@
 //! node, nor on the progress of deletions.
 
 use lockstep_types::limits::SNAPSHOTS_MAX;
-use lockstep_types::{Errno, MetaOp, MetaRequest, SnapshotId, SnapshotName};
+use lockstep_types::{Errno, MetaOp, MetaRequest, SnapshotId, SnapshotIno, SnapshotName};
 
 use super::outcome::SnapshotChange;
 use super::view::View;
@@ -34,6 +34,7 @@ pub(super) fn plan(view: &dyn View, op: &MetaOp) -> Result<Option<SnapshotChange
                 inos_below: *inos_below,
                 is_deleted: false,
                 bytes: SnapshotBytes::Unsettled,
+                serial: next_serial(last_serial(view)?, &taken),
             };
             let id = SnapshotId::of_operation(op.osn);
             Some(SnapshotChange::Create(id, snapshot))
@@ -66,6 +67,21 @@ fn taken(view: &dyn View) -> Result<TakenSnapshots, OpError> {
         }
     }
     Ok(taken)
+}
+
+/// The serial number of a new snapshot.
+fn next_serial(last: u32, taken: &TakenSnapshots) -> u32 {
+    let serials: Vec<u32> = taken.iter().map(|(_, it)| it.serial).collect();
+    SnapshotIno::next_serial(last, &serials)
+}
+
+/// The serial number of the snapshot that was made last; zero if none was.
+pub fn last_serial(view: &dyn View) -> Result<u32, OpError> {
+    let Some(value) = view.get(keys::LAST_SERIAL)? else {
+        return Ok(0);
+    };
+    let last = record::decode(&value);
+    Ok(last.ok_or_else(|| StoreError::unreadable(keys::LAST_SERIAL))?)
 }
 
 fn find(taken: &TakenSnapshots, id: SnapshotId) -> Result<&SnapshotRecord, OpError> {
