@@ -9,6 +9,7 @@
 
 mod client;
 mod error;
+mod export;
 mod report;
 mod server;
 mod service;
@@ -17,6 +18,7 @@ mod wire;
 
 pub use client::ControlClient;
 pub use error::ControlError;
+pub use export::{ExportPlace, ExportQuestion};
 pub use report::NodeStatus;
 pub use server::ControlServer;
 pub use service::{ControlService, RoleCommand};

@@ -6,6 +6,7 @@
 mod at_once;
 mod cluster_address;
 mod error;
+mod export;
 mod late;
 mod listener;
 mod nfs_probe;

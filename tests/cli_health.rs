@@ -17,8 +17,9 @@ use lockstep_driver::report::{
     RoleReport, ServiceStatus, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
     VerifyReport,
 };
+use lockstep_fs::export::{ExportSummary, Lost};
 use lockstep_testbed::status::{alpha, node_with};
-use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleCommand};
+use lockstepfs::control::{ControlServer, ControlService, ExportQuestion, NodeStatus, RoleCommand};
 use tempfile::TempDir;
 
 /// Longest run of a command, in seconds: the holds of these tests are longer.
@@ -109,6 +110,16 @@ impl ControlService for FakePrimary {
         _progress: &mut dyn FnMut(VerifyProgress),
     ) -> Result<VerifyReport, CommandFailure> {
         panic!("no command of these tests compares")
+    }
+
+    fn export(
+        &self,
+        _: &str,
+        _: &ExportQuestion,
+        _: &mut dyn FnMut(&Lost),
+        _: &dyn Fn() -> bool,
+    ) -> Result<ExportSummary, CommandFailure> {
+        unreachable!("no look at the health exports")
     }
 
     fn change_role(&self, _name: &str, _change: RoleCommand) -> Result<RoleReport, CommandFailure> {

@@ -12,9 +12,10 @@ use lockstep_driver::report::{
     RoleReport, ServiceStatus, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
     VerifyReport,
 };
+use lockstep_fs::export::{ExportSummary, Lost};
 use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::config::{Role, Standby};
-use lockstepfs::control::{ControlServer, ControlService, NodeStatus, RoleCommand};
+use lockstepfs::control::{ControlServer, ControlService, ExportQuestion, NodeStatus, RoleCommand};
 
 /// A node with one datastore, which is in sync or not, and identical or not.
 struct PretendedNode {
@@ -89,6 +90,16 @@ impl ControlService for PretendedNode {
     }
 
     /// Only nodes in sync can swap their roles; a copy that is not in sync needs force.
+    fn export(
+        &self,
+        _: &str,
+        _: &ExportQuestion,
+        _: &mut dyn FnMut(&Lost),
+        _: &dyn Fn() -> bool,
+    ) -> Result<ExportSummary, CommandFailure> {
+        unreachable!("no status exports")
+    }
+
     fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {
         if name != "alpha" {
             let cause = format!("there is no datastore {name:?}");

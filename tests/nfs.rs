@@ -73,12 +73,18 @@ fn a_handle_opens_the_same_file_on_both_servers_whichever_serves() {
     assert!(file.len() <= VMWARE_HANDLE_BYTES, "{} bytes", file.len());
     client.write(&file, 0, b"from A", Stable::FileSync);
     let seen = client.attributes(&file);
+    site.snapshot(A, "one");
+    let path = [".lockstep", "snapshots", "one", "file"];
+    let step = |directory, name| client.lookup(&directory, name).unwrap();
+    let past = path.into_iter().fold(root.clone(), step);
+    assert!(past.len() <= VMWARE_HANDLE_BYTES, "{} bytes", past.len());
 
     site.move_from(A);
     let mut client = site.client();
     assert_eq!(client.attributes(&file), seen);
     assert_eq!(client.lookup(&root, "file"), Some(file.clone()));
     assert_eq!(client.read(&file, 0, 100), b"from A");
+    assert_eq!(client.read(&past, 0, 100), b"from A");
     client.write(&file, 5, b"B, longer", Stable::FileSync);
     client.remove(&root, "gone");
     let new = client.create(&root, "new");
@@ -96,6 +102,7 @@ fn a_handle_opens_the_same_file_on_both_servers_whichever_serves() {
     site.restart_ganesha(A);
     let mut client = site.client();
     assert_eq!(client.read(&file, 0, 100), b"from B, longer");
+    assert_eq!(client.read(&past, 0, 100), b"from A", "of the snapshot");
 }
 
 /// The content of a file, below the directory of the store.

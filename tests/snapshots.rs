@@ -2,6 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "snapshots/mount.rs"]
+mod mount;
+#[path = "snapshots/samba.rs"]
+mod samba;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::ops::ControlFlow;

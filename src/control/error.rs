@@ -97,6 +97,9 @@ pub enum ControlError {
     /// A command about snapshots was not done.
     #[error("snapshots: {0}")]
     Snapshots(CommandFailure),
+    /// A snapshot was not written out.
+    #[error("could not export: {0}")]
+    Export(CommandFailure),
     /// The role of the node was not changed.
     #[error("could not change the role: {0}")]
     ChangeRole(CommandFailure),

@@ -4,6 +4,7 @@
 //! a long comparison never delays a status. A stop does not wait for clients: their connections end.
 
 mod changes;
+mod export;
 
 use std::path::Path;
 use std::pin::Pin;
@@ -210,6 +211,22 @@ impl proto::control_server::Control for ControlHandler {
         Ok(Response::new(
             wire::snapshots::reply(outcome).map_err(wire::internal)?,
         ))
+    }
+
+    type ExportStream = Pin<Box<ReceiverStream<Result<proto::ExportEvent, Status>>>>;
+
+    async fn export(
+        &self,
+        request: Request<proto::ExportRequest>,
+    ) -> Result<Response<Self::ExportStream>, Status> {
+        let service = Arc::clone(&self.service);
+        let (name, question) = export::question(request.into_inner())
+            .ok_or_else(|| Status::invalid_argument("the request names no place for the copy"))?;
+        let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
+        tokio::task::spawn_blocking(move || {
+            export::write_out(&*service, &name, &question, &events);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
     async fn follow_address(

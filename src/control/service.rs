@@ -7,6 +7,9 @@ use lockstep_driver::report::{
     SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress, VerifyReport,
 };
 
+use lockstep_fs::export::{ExportSummary, Lost};
+
+use super::export::ExportQuestion;
 use super::report::NodeStatus;
 
 /// A change of the role of a node, as an operator asks for it.
@@ -60,6 +63,15 @@ pub trait ControlService: Send + Sync + 'static {
         name: &str,
         command: &SnapshotCommand,
     ) -> Result<Vec<SnapshotStatus>, CommandFailure>;
+
+    /// Writes a snapshot of the datastore `name` out as a plain tree, as long as `goes_on`. Calls `report` with each loss.
+    fn export(
+        &self,
+        name: &str,
+        question: &ExportQuestion,
+        report: &mut dyn FnMut(&Lost),
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<ExportSummary, CommandFailure>;
 
     /// Changes the role of this node in the datastore `name`. Returns when the change is done, or has failed and has
     /// changed nothing.

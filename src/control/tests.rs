@@ -14,6 +14,8 @@ use lockstep_driver::report::{
     VerifyReport, WitnessStatus, WorkStatus,
 };
 
+use lockstep_fs::export::{ExportSummary, Lost};
+
 use super::*;
 use crate::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
 
@@ -320,6 +322,16 @@ impl ControlService for FakeNode {
                 Err(no_datastore(name))
             }
         }
+    }
+
+    fn export(
+        &self,
+        name: &str,
+        question: &ExportQuestion,
+        report: &mut dyn FnMut(&Lost),
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<ExportSummary, CommandFailure> {
+        snapshots::answer_export(name, question, report, goes_on)
     }
 
     fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {

@@ -9,13 +9,15 @@ use lockstep_driver::report::{
     ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, ReaderCommand, RoleReport,
     SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress, VerifyReport,
 };
+use lockstep_fs::export::{ExportSummary, ExportWatch, Lost};
 use lockstep_link::WarningLimiter;
 
 use super::at_once::at_once;
 use super::cluster_address::LEAVE_LIMIT;
+use super::export::write_out;
 use super::registry::DatastoreRegistry;
 use super::slot::DatastoreSlot;
-use crate::control::{ControlService, NodeStatus, RoleCommand};
+use crate::control::{ControlService, ExportQuestion, NodeStatus, RoleCommand};
 use crate::stop_signal::StopSignal;
 
 /// Pause before the second attempt to start a datastore.
@@ -196,6 +198,22 @@ impl ControlService for NodeShared {
         command: &SnapshotCommand,
     ) -> Result<Vec<SnapshotStatus>, CommandFailure> {
         self.running(name)?.1.snapshots(command)
+    }
+
+    fn export(
+        &self,
+        name: &str,
+        question: &ExportQuestion,
+        report: &mut dyn FnMut(&Lost),
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<ExportSummary, CommandFailure> {
+        let (_, datastore) = self.running(name)?;
+        let goes_on = || goes_on() && !self.stop.is_set();
+        let watch = ExportWatch {
+            report,
+            goes_on: &goes_on,
+        };
+        write_out(&datastore, question, watch)
     }
 
     fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lockstep_testbed::holder::Holder;
 use lockstep_testbed::operator::{change, other, role, run};
-use lockstep_testbed::{NodeEnvironment, Pair, Settings, Which, repetitions};
+use lockstep_testbed::{DATASTORE, NodeEnvironment, Pair, Settings, Which, repetitions};
 use lockstepfs::config::Role;
 
 use crate::cluster_address::ClusterAddress;
@@ -152,6 +152,16 @@ impl Site {
         let to = other(from);
         let status = self.pair.node(to).status().unwrap();
         assert_eq!(role(&status).0, Role::Primary, "{to:?}");
+    }
+
+    /// Makes a snapshot on the node that serves.
+    pub fn snapshot(&self, which: Which, name: &str) {
+        let node = self.pair.node(which);
+        let mut command = Command::new(lockstep_testbed::program());
+        command.args(["snapshot", "create", DATASTORE, name]);
+        command.arg("--control").arg(node.control());
+        let made = command.output().unwrap();
+        assert!(made.status.success(), "{made:?}");
     }
 
     /// Gives the address to the server of a node.

@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use lockstep_fs::store::SeekFor;
 use lockstep_fs::{OpError, StoreView};
-use lockstep_repl::message::WriteMessage;
-use lockstep_types::backing::{Room, Space};
-use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, Osn, SnapshotIno, limits};
+use lockstep_types::backing::Space;
+use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, SnapshotIno, limits};
 
 use crate::client::{
     AskKernel, DirEntry, Done, FileService, Inside, LeaseBoard, ReadDone, RequestKind,
@@ -23,12 +22,12 @@ use crate::client::{
 use crate::datastore::Datastore;
 use crate::host::Job;
 use crate::host::threads;
-use crate::ops::pending::WriteParams;
-use crate::ops::space::{Admission, Begin, Charge};
+use crate::ops::space::Admission;
 use crate::session::primary::PrimarySession;
 use snapshot_files::SnapshotFiles;
 
 mod snapshot_files;
+mod writes;
 
 /// See the head of this file.
 #[derive(Clone)]
@@ -62,20 +61,25 @@ impl DatastoreHandle {
         f(&session).map_err(|error| session.engine.log_and_errno(&error))
     }
 
-    /// The same with the files of the snapshots.
+    /// Looks at the files of the snapshots, on any node: they never change.
     fn call_past<T>(
         &self,
         f: impl FnOnce(SnapshotFiles<'_>) -> Result<T, OpError>,
     ) -> Result<T, Errno> {
-        self.call(|session| f(SnapshotFiles::of(&session.engine)))
+        let engine = self.0.engine();
+        f(SnapshotFiles::of(engine)).map_err(|error| engine.log_and_errno(&error))
+    }
+
+    /// Attributes of a file in the root that has the name of the entrance to the snapshots, on any node.
+    fn own_entrance(&self, name: &FileName) -> Result<Attr, Errno> {
+        let engine = self.0.engine();
+        let found = engine.store.tree().lookup(Ino::ROOT, name);
+        found.map_err(|error| engine.log_and_errno(&error))
     }
 
     /// The answer to a change that is refused because it is about a file of a snapshot.
     fn refusal(&self, request: &MetaRequest) -> Option<Errno> {
-        SnapshotFiles::refusal(request, |name| {
-            let found = self.call(|session| session.engine.store.tree().lookup(Ino::ROOT, name));
-            found.is_ok()
-        })
+        SnapshotFiles::refusal(request, |name| self.own_entrance(name).is_ok())
     }
 }
 
@@ -134,12 +138,12 @@ impl FileService for DatastoreHandle {
         if let Some(parent) = SnapshotIno::of(parent) {
             return self.call_past(|files| files.lookup(parent, name));
         }
-        let found = self.call(|session| session.engine.store.tree().lookup(parent, name));
-        match found {
-            Err(Errno::NoEntry) if SnapshotFiles::is_entrance(parent, name) => {
-                self.call_past(|files| Ok(files.entrance()))
-            }
-            found => found,
+        if !SnapshotIno::is_entrance(parent, name) {
+            return self.call(|session| session.engine.store.tree().lookup(parent, name));
+        }
+        match self.own_entrance(name) {
+            Err(Errno::NoEntry) => self.call_past(|files| Ok(files.entrance())),
+            _ => self.call(|session| session.engine.store.tree().lookup(parent, name)),
         }
     }
 
@@ -294,12 +298,13 @@ impl FileService for DatastoreHandle {
     }
 
     fn read(&self, ino: Ino, offset: u64, length: usize, done: ReadDone) {
-        match (self.session(), SnapshotIno::of(ino)) {
-            (Ok(session), Some(at)) => {
-                SnapshotFiles::of(&session.engine).read(at, offset, length, done);
-            }
-            (Ok(session), None) => session.submit_read(ino, offset, length, done),
-            (Err(errno), _) => done(Err(errno)),
+        if let Some(at) = SnapshotIno::of(ino) {
+            let read = self.call_past(|files| files.read(at, offset, length));
+            return done(read.as_deref().map_err(|errno| *errno));
+        }
+        match self.session() {
+            Ok(session) => session.submit_read(ino, offset, length, done),
+            Err(errno) => done(Err(errno)),
         }
     }
 
@@ -405,8 +410,10 @@ impl FileService for DatastoreHandle {
     }
 
     fn sync(&self, ino: Ino, done: Done<()>) {
+        if SnapshotIno::of(ino).is_some() {
+            return done(Ok(()));
+        }
         match self.session() {
-            Ok(_) if SnapshotIno::of(ino).is_some() => done(Ok(())),
             Ok(session) => session.submit_sync(ino, done),
             Err(errno) => done(Err(errno)),
         }
@@ -424,147 +431,6 @@ impl DatastoreHandle {
         if let Ok(session) = self.session() {
             session.pipeline.reap(ino);
         }
-    }
-
-    /// Begins a write, unless this node or the secondary would refuse it.
-    fn begin_write(
-        &self,
-        ino: Ino,
-        offset: u64,
-        data: WriteData<'_>,
-        options: WriteOptions<'_>,
-        done: Done<()>,
-    ) {
-        let session = match self.session() {
-            Ok(session) => session,
-            Err(errno) => return done(Err(errno)),
-        };
-        let engine = &session.engine;
-        let write = WriteParams {
-            message: WriteMessage {
-                osn: Osn::ZERO,
-                ino,
-                offset,
-                time: engine.host.time_of_day(),
-                durable: options.durable || engine.is_always_durable(),
-            },
-            length: data.length(),
-        };
-        if write.length == 0 {
-            return done(Ok(()));
-        }
-        // Before the secondary gets the write. If only this node refused, the good copy would be out of sync; and a refusal
-        // by the secondary is treated as its failure.
-        let allowed =
-            engine
-                .store
-                .tree()
-                .check_write(ino, offset..write.end(), options.is_resent_append);
-        if let Err(error) = allowed {
-            return done(Err(engine.log_and_errno(&error)));
-        }
-        match session.space.admit_write(ino, offset, write.length as u64) {
-            Admission::Granted(charge) => {
-                self.begin_admitted(&session, write, data, options, charge.until_done(done));
-            }
-            Admission::Refused(errno) => done(Err(errno)),
-            Admission::Undecided(room) => {
-                self.write_when_admitted(&session, room, write, data, options.drop_set_id, done);
-            }
-        }
-    }
-
-    /// Has another thread decide whether there is room, and call `begin`.
-    fn when_there_is_room(
-        &self,
-        session: &PrimarySession,
-        room: Room,
-        begin: impl FnOnce(Result<(Arc<PrimarySession>, Self, Charge), Errno>) + Send + 'static,
-    ) {
-        // A request for space must not keep the datastore, which keeps the requests.
-        let (datastore, tenure) = (Arc::downgrade(&self.0), self.1);
-        let inside = self.0.gate().hold();
-        let begin: Begin = Box::new(move |taken| {
-            let _inside = inside;
-            begin(taken.and_then(|charge| {
-                let handle = Self(datastore.upgrade().ok_or(Errno::Io)?, tenure);
-                let session = handle.session()?;
-                Ok((session, handle, charge))
-            }));
-        });
-        session.space.request(room, begin);
-    }
-
-    /// Writes once it is decided that there is room, or ends the write.
-    fn write_when_admitted(
-        &self,
-        session: &PrimarySession,
-        room: Room,
-        write: WriteParams,
-        data: WriteData<'_>,
-        drop_set_id: bool,
-        done: Done<()>,
-    ) {
-        self.flush_deferred_writes();
-        let data = self.keep_admitted(data);
-        self.when_there_is_room(session, room, move |taken| match taken {
-            Ok((session, handle, charge)) => {
-                let options = WriteOptions {
-                    drop_set_id,
-                    ..WriteOptions::default()
-                };
-                let done = charge.until_done(done);
-                handle.begin_admitted(&session, write, data, options, done);
-            }
-            Err(errno) => done(Err(errno)),
-        });
-    }
-
-    /// Begins a write for which there is room.
-    fn begin_admitted(
-        &self,
-        session: &PrimarySession,
-        write: WriteParams,
-        data: WriteData<'_>,
-        options: WriteOptions<'_>,
-        done: Done<()>,
-    ) {
-        if options.drop_set_id {
-            match session.backpressure.has_privileges(write.message.ino) {
-                Ok(false) => {}
-                Ok(true) => return self.write_unprivileged(write, data, done),
-                Err(error) => return done(Err(session.engine.log_and_errno(&error))),
-            }
-        }
-        session.submit_write(write, data, options.waiting, done);
-    }
-
-    /// Takes set-id bits and capabilities away, then writes.
-    fn write_unprivileged(&self, write: WriteParams, data: WriteData<'_>, done: Done<()>) {
-        self.flush_deferred_writes();
-        let data = self.keep_admitted(data);
-        let handle = self.clone();
-        let ino = write.message.ino;
-        let then = move |dropped: Result<_, Errno>| match dropped.and_then(|_| handle.session()) {
-            Ok(session) => session.submit_write(write, data, None, done),
-            Err(errno) => done(Err(errno)),
-        };
-        self.change(MetaRequest::DropPrivileges { ino }, Box::new(then));
-    }
-
-    /// Writes on another thread.
-    fn write_later(&self, to: (Ino, u64), data: &[u8], done: Done<()>) {
-        let session = match self.session() {
-            Ok(session) => session,
-            Err(errno) => return done(Err(errno)),
-        };
-        let data = self.keep_admitted(WriteData::Borrowed(data));
-        let handle = self.clone();
-        let inside = self.0.gate().hold();
-        session.replication.spawn(move || {
-            let _inside = inside;
-            handle.write(to.0, to.1, data, WriteOptions::default(), done);
-        });
     }
 }
 

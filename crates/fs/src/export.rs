@@ -1,4 +1,4 @@
-//! Writing a node's store out as a plain tree, without node, peer or mount.
+//! Writing a node's store out as a plain tree, without node, peer or mount; or a snapshot of a store that a node has open.
 //!
 //! The store is only read: recovery after a crash happens in memory, and nothing in the store's directory changes.
 //! Memory grows with the largest directories on one path and with the inodes that have several names, not with the
@@ -23,6 +23,7 @@ use std::path::Path;
 
 use blake3::Hasher;
 use lockstep_types::{Attr, Ino, NodeKind};
+use serde::{Deserialize, Serialize};
 
 pub use error::ExportError;
 pub use list::{list, write_list};
@@ -30,6 +31,8 @@ pub use lost::Lost;
 pub use manifest::HEADER;
 pub use source::ExportSource;
 
+use crate::namespace::snapshot_list::SnapshotBytes;
+use crate::store::{SnapshotAccess, Store};
 use crate::text::{escaped, hex};
 use crate::view::StoreView;
 use content_reader::{ContentPiece, ContentReader, PIECE_BYTES};
@@ -41,7 +44,7 @@ use tree_walk::{NamedInode, TreeWalk, WalkStep};
 use unfinished::{Unfinished, check_empty};
 
 /// Counts of an export.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportSummary {
     /// Names created, without the root.
     pub names: u64,
@@ -57,6 +60,25 @@ pub struct ExportSummary {
     pub missing: u64,
     /// A resync had begun to change the copy, and had not ended: its files are of different moments.
     pub is_mixed: bool,
+    /// The snapshot is torn: some of its bytes may be of an earlier moment.
+    pub is_torn: bool,
+}
+
+/// The places that an export makes.
+#[derive(Clone, Copy, Debug)]
+pub struct ExportPlaces<'a> {
+    /// The copy: missing, or an empty directory.
+    pub dest: &'a Path,
+    /// A list of all names, which must not exist.
+    pub manifest: Option<&'a Path>,
+}
+
+/// The watcher of an export.
+pub struct ExportWatch<'a> {
+    /// Is told each loss.
+    pub report: &'a mut dyn FnMut(&Lost),
+    /// Whether the export goes on.
+    pub goes_on: &'a dyn Fn() -> bool,
 }
 
 /// Writes a store out to `dest`, as it is or as one of its snapshots sees it; `dest` must be missing or an empty directory. Writes a list of all names
@@ -76,21 +98,78 @@ pub fn export<'a>(
 ) -> Result<ExportSummary, ExportError> {
     let source = source.into();
     let opened = source.open()?;
-    let list = manifest.map(Unfinished::file).transpose()?;
-    let tree = Unfinished::directory(dest)?;
-    let root = prepare(source.store, &tree.path).map_err(|error| error.about(dest))?;
+    let goes_on = || true;
+    let watch = ExportWatch {
+        report,
+        goes_on: &goes_on,
+    };
+    let summary = write_out(
+        (source.store, &*opened.view()),
+        ExportPlaces { dest, manifest },
+        watch,
+    )?;
+    Ok(ExportSummary {
+        is_mixed: opened.is_mixed(),
+        is_torn: opened.is_torn(),
+        ..summary
+    })
+}
+
+/// The same for a snapshot of the store in `dir`, which a node has open.
+///
+/// # Errors
+/// The store has no such snapshot, the snapshot was deleted meanwhile, `watch` has ended the export, or as in [`export`].
+pub fn export_open(
+    (dir, store): (&Path, &Store),
+    at: &str,
+    places: ExportPlaces<'_>,
+    watch: ExportWatch<'_>,
+) -> Result<ExportSummary, ExportError> {
+    let source = ExportSource {
+        store: dir,
+        at: Some(at),
+    };
+    let id = source.find(store, at)?;
+    let snapshots = SnapshotAccess::of(store);
+    let gone = || ExportError::SnapshotGone {
+        name: at.to_owned(),
+    };
+    let view = snapshots.view(id).ok_or_else(gone)?;
+    let is_torn = view.snapshot().bytes == SnapshotBytes::Torn;
+    let written = write_out((dir, &view), places, watch);
+    match (written, snapshots.get(id)) {
+        (Ok(summary), _) => Ok(ExportSummary { is_torn, ..summary }),
+        (Err(ExportError::Incomplete { path, .. }), None) => Err(ExportError::Incomplete {
+            path,
+            source: Box::new(gone()),
+        }),
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// Writes a view of the store in a directory out.
+fn write_out(
+    (store_dir, view): (&Path, &dyn StoreView),
+    places: ExportPlaces<'_>,
+    watch: ExportWatch<'_>,
+) -> Result<ExportSummary, ExportError> {
+    let list = places.manifest.map(Unfinished::file).transpose()?;
+    let tree = Unfinished::directory(places.dest)?;
+    let root = prepare(store_dir, &tree.path).map_err(|error| error.about(places.dest))?;
     let manifest = list.as_ref().map(|list| Manifest::create(&list.path));
     let manifest = manifest.transpose().inspect_err(|_| tree.forget())?;
-    let view = opened.view();
-    let mut export = Export::new(&*view, root, manifest, report)?;
+    // A closure lives as short as the view.
+    let mut report = |lost: &Lost| (watch.report)(lost);
+    let watch = ExportWatch {
+        report: &mut report,
+        goes_on: watch.goes_on,
+    };
+    let mut export = Export::new(view, root, manifest, watch)?;
     let summary = export.tree().and_then(|()| export.finish(&tree.path));
     let summary = summary.map_err(|error| tree.incomplete(error))?;
     list.map_or(Ok(()), Unfinished::finish)?;
     tree.finish()?;
-    Ok(ExportSummary {
-        is_mixed: opened.is_mixed(),
-        ..summary
-    })
+    Ok(summary)
 }
 
 /// Makes the destination if it is missing.
@@ -127,7 +206,7 @@ struct Export<'a> {
     walk: TreeWalk<'a>,
     links: Links,
     manifest: Option<Manifest>,
-    report: &'a mut dyn FnMut(&Lost),
+    watch: ExportWatch<'a>,
     summary: ExportSummary,
     /// The deepest directory on the path that was created.
     current: OwnedFd,
@@ -143,7 +222,7 @@ impl<'a> Export<'a> {
         view: &'a dyn StoreView,
         root: OwnedFd,
         manifest: Option<Manifest>,
-        report: &'a mut dyn FnMut(&Lost),
+        watch: ExportWatch<'a>,
     ) -> Result<Self, ExportError> {
         let is_taken = |name: &[u8]| {
             lockstep_types::FileName::new(name)
@@ -154,7 +233,7 @@ impl<'a> Export<'a> {
             walk: TreeWalk::new(view),
             links: links.map_err(|failure| refused(failure, ".".to_owned()))?,
             manifest,
-            report,
+            watch,
             summary: ExportSummary::default(),
             current: root,
             missing: 0,
@@ -180,7 +259,7 @@ impl<'a> Export<'a> {
         let entry = Lost::new(self.walk.name(), loss, errno);
         self.summary.lost += 1;
         self.summary.missing += u64::from(loss.is_of_name());
-        (self.report)(&entry);
+        (self.watch.report)(&entry);
         match &mut self.manifest {
             Some(manifest) => manifest.loss(&entry),
             None => Ok(()),
@@ -208,6 +287,7 @@ impl<'a> Export<'a> {
     /// Writes everything but the root's attributes.
     fn tree(&mut self) -> Result<(), ExportError> {
         while let Some(step) = self.walk.next()? {
+            self.check_goes_on()?;
             match step {
                 WalkStep::Name(inode) if inode.attr.kind == NodeKind::Directory => {
                     self.directory(inode)?;
@@ -217,6 +297,14 @@ impl<'a> Export<'a> {
             }
         }
         Ok(())
+    }
+
+    fn check_goes_on(&self) -> Result<(), ExportError> {
+        if (self.watch.goes_on)() {
+            Ok(())
+        } else {
+            Err(ExportError::Stopped)
+        }
     }
 
     /// Starts with a directory. The root is there.
@@ -364,6 +452,7 @@ impl<'a> Export<'a> {
         let mut hasher = self.manifest.is_some().then(Hasher::new);
         let mut buffer = std::mem::take(&mut self.buffer);
         while file.is_some() || hasher.is_some() {
+            self.check_goes_on()?;
             let Some(piece) = self.walk.read(content.next(&mut buffer))? else {
                 break;
             };

@@ -5,6 +5,7 @@
 //! file only after 32,766 further snapshots, and then with another *generation*: the two together name one file of one snapshot for good.
 
 use crate::id::Ino;
+use crate::name::FileName;
 
 const MARK: u64 = 1 << 63;
 const SLOT_SHIFT: u32 = 48;
@@ -36,6 +37,11 @@ impl SnapshotIno {
         slot: ABOVE,
         ino: Ino::ROOT.next(),
     };
+
+    /// Whether a name leads to [`Self::LOCKSTEP`], unless the datastore itself has a file with the name in its root.
+    pub fn is_entrance(parent: Ino, name: &FileName) -> bool {
+        parent == Ino::ROOT && name.as_bytes() == b".lockstep"
+    }
 
     /// A file of the snapshot with a serial number. `None` if the number of the file does not fit: a datastore gets there after some
     /// hundred forced promotions (rule P13).

@@ -1,20 +1,22 @@
-//! `lockstep export`: writes a node's data as a plain directory tree, without the node and without its peer.
+//! `lockstep export`: writes a node's data as a plain directory tree, without the node and without its peer; or has a running node write a snapshot.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
-use lockstep_fs::export::{ExportSource, ExportSummary, Lost, export, write_list};
+use lockstep_fs::export::{ExportError, ExportSource, ExportSummary, Lost, export, write_list};
+use lockstepfs::control::{ControlClient, ExportPlace, ExportQuestion};
 
 use super::caveats::warn_of_caveats;
 use crate::cli::arguments::{ConfigArgs, absolute, find_datastore};
 use crate::cli::outcome::NO;
 use crate::cli::terminal::{bytes, count, say, warn};
 
-/// Write a node's data out as a plain directory, offline
+/// Write a node's data out as a plain directory
 ///
-/// Needs neither the node (stop it first) nor its peer. Keeps modes, owners, times, extended
+/// With --at a running node writes the state of a snapshot, on either server, while programs go on. Otherwise stop the node first; its
+/// peer is not needed. Keeps modes, owners, times, extended
 /// attributes, links and holes, so run it as root. Names, files and attributes that the destination cannot
 /// hold, such as a very large file, are left out and reported. Space reserved with fallocate is not reserved
 /// in the copy.
@@ -32,7 +34,8 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// Write the state that this snapshot shows: `fallback` is the whole copy from before a resync that has not ended
+    /// Write the state that this snapshot shows, also while the node runs: `fallback` is the whole copy from before a resync that has not
+    /// ended
     #[arg(long, value_name = "SNAPSHOT")]
     at: Option<String>,
 
@@ -47,6 +50,7 @@ Examples:
   lockstep export data /mnt/rescue/data
   lockstep export data /tmp/data --manifest /tmp/data.manifest
   lockstep export data --manifest /tmp/data.manifest     for `lockstep verify --offline`
+  lockstep export data /mnt/backup/data --at nightly     a snapshot, beside the running node
   lockstep export data /mnt/rescue/data --at fallback    the whole copy from before a resync
 
 A copy that may be incomplete (on a secondary that was not in sync, or on a failed disk) is
@@ -58,6 +62,14 @@ const MIXED: &str = "\
 WARNING: a resync had begun to change this copy, and had not ended: its files are of different moments
   cure: export the whole copy from before that resync, with --at fallback";
 
+const TORN: &str = "\
+WARNING: this snapshot is torn: its machine has lost its power before its bytes were on stable storage, so files may have bytes of an
+earlier moment
+  cure: export it on the other node, if `lockstep snapshot list` calls it settled there";
+
+/// Is told each loss.
+type ReportLoss<'a> = dyn FnMut(&Lost) + 'a;
+
 /// Most losses that are printed; the manifest lists all.
 const PRINTED_LOSSES_MAX: u64 = 20;
 
@@ -68,13 +80,47 @@ pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
         store: &datastore.store,
         at: args.at.as_deref(),
     };
-    let outcome = match (&args.dest, &args.manifest) {
-        (Some(dest), manifest) => copy(source, dest, manifest.as_deref()),
+    let manifest = args.manifest.as_deref();
+    let outcome = match (&args.dest, manifest) {
+        (Some(dest), _) => {
+            let dest = absolute(dest)?;
+            let copy = |report: &mut ReportLoss<'_>| match export(source, &dest, manifest, report) {
+                Err(ExportError::InUse { .. }) if args.at.is_some() => {
+                    by_node(args, &config.control, &dest, report)
+                }
+                exported => Ok(exported?),
+            };
+            say_copied(copy, &dest, manifest.is_some())
+        }
         (None, Some(manifest)) => write_manifest(source, manifest),
         (None, None) => bail!("name a directory, or a file after --manifest"),
     }?;
-    warn_of_caveats(None, &datastore.store, datastore.role);
+    // A snapshot is whole whatever has become of the copy since.
+    if args.at.is_none() {
+        warn_of_caveats(None, &datastore.store, datastore.role);
+    }
     Ok(outcome)
+}
+
+/// Has the node that runs write a snapshot.
+fn by_node(
+    args: &ExportArgs,
+    control: &Path,
+    dest: &Path,
+    report: &mut ReportLoss<'_>,
+) -> Result<ExportSummary> {
+    let place = |path: &Path| {
+        let place = ExportPlace::of(path);
+        place.with_context(|| format!("cannot look at the directory above {}", path.display()))
+    };
+    let manifest = args.manifest.as_deref().map(absolute).transpose()?;
+    let question = ExportQuestion {
+        at: args.at.clone().unwrap_or_default(),
+        dest: place(dest)?,
+        manifest: manifest.as_deref().map(place).transpose()?,
+    };
+    let mut node = ControlClient::connect(control)?;
+    Ok(node.export(&args.name, question, report)?)
 }
 
 fn write_manifest(source: ExportSource<'_>, manifest: &Path) -> Result<ExitCode> {
@@ -87,8 +133,12 @@ fn write_manifest(source: ExportSource<'_>, manifest: &Path) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-fn copy(source: ExportSource<'_>, dest: &Path, manifest: Option<&Path>) -> Result<ExitCode> {
-    let dest = absolute(dest)?;
+/// Copies, and says what was copied.
+fn say_copied(
+    copy: impl FnOnce(&mut ReportLoss<'_>) -> Result<ExportSummary>,
+    dest: &Path,
+    has_manifest: bool,
+) -> Result<ExitCode> {
     let mut losses = 0;
     let mut report = |lost: &Lost| {
         losses += 1;
@@ -99,7 +149,7 @@ fn copy(source: ExportSource<'_>, dest: &Path, manifest: Option<&Path>) -> Resul
             ));
         }
     };
-    let summary = export(source, &dest, manifest, &mut report)?;
+    let summary = copy(&mut report)?;
     say(&format!(
         "exported {} names, {} of content to {}\n",
         count(summary.names),
@@ -109,7 +159,10 @@ fn copy(source: ExportSource<'_>, dest: &Path, manifest: Option<&Path>) -> Resul
     if summary.is_mixed {
         warn(MIXED);
     }
-    Ok(outcome(&summary, manifest.is_some()))
+    if summary.is_torn {
+        warn(TORN);
+    }
+    Ok(outcome(&summary, has_manifest))
 }
 
 /// Prints a summary of the losses, and returns the exit code.

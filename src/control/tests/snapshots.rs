@@ -1,5 +1,7 @@
 //! Commands about snapshots, over a socket.
 
+use lockstep_fs::export::{ExportSummary, Lost};
+
 use super::*;
 
 pub fn fake_snapshot() -> SnapshotStatus {
@@ -11,6 +13,55 @@ pub fn fake_snapshot() -> SnapshotStatus {
         state: "settled".to_owned(),
         local: true,
     }
+}
+
+/// The places of an export, as the fake node expects them.
+fn fake_export() -> ExportQuestion {
+    let place = |name: &str| ExportPlace::of(&std::env::temp_dir().join(name)).unwrap();
+    ExportQuestion {
+        at: "before".to_owned(),
+        dest: place("copy"),
+        manifest: Some(place("list")),
+    }
+}
+
+pub fn fake_loss() -> Lost {
+    let [name, what, cause] = ["a", "owner", "no such user"].map(str::to_owned);
+    Lost { name, what, cause }
+}
+
+/// The answer of the fake node to an export.
+pub fn answer_export(
+    name: &str,
+    question: &ExportQuestion,
+    report: &mut dyn FnMut(&Lost),
+    goes_on: &dyn Fn() -> bool,
+) -> Result<ExportSummary, CommandFailure> {
+    assert_eq!(*question, fake_export());
+    report(&fake_loss());
+    assert!(goes_on(), "the client is there");
+    if name != "alpha" {
+        return Err(no_datastore(name));
+    }
+    Ok(ExportSummary {
+        names: 3,
+        lost: 1,
+        is_torn: true,
+        ..ExportSummary::default()
+    })
+}
+
+#[test]
+fn an_export_tells_its_losses_and_its_outcome() {
+    let (_directory, path, _server) = running();
+    let mut client = ControlClient::connect(&path).unwrap();
+    let mut told = Vec::new();
+    let mut report = |lost: &Lost| told.push(lost.clone());
+    let summary = client.export("alpha", fake_export(), &mut report).unwrap();
+    assert_eq!((summary.names, summary.lost, summary.is_torn), (3, 1, true));
+    assert_eq!(told, [fake_loss()]);
+    let error = client.export("beta", fake_export(), &mut |_| {});
+    assert!(matches!(error, Err(ControlError::Export(_))), "{error:?}");
 }
 
 #[test]

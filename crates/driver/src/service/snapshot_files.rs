@@ -17,13 +17,10 @@ use lockstep_types::{
     Timestamp,
 };
 
-use crate::client::{DirEntry, ReadDone};
+use crate::client::DirEntry;
 use crate::engine::Engine;
 
-/// The name in the root under which the snapshots lie.
-const ENTRANCE: &[u8] = b".lockstep";
-
-/// The directory of the snapshots in there.
+/// The directory of the snapshots below the entrance.
 const SNAPSHOTS: &[u8] = b"snapshots";
 
 /// Permissions of these two directories: those of the files below decide who reads them.
@@ -51,16 +48,12 @@ impl<'a> SnapshotFiles<'a> {
         }
     }
 
-    /// Whether a name leads to the snapshots, unless the datastore has a file with the name.
-    pub fn is_entrance(parent: Ino, name: &FileName) -> bool {
-        parent == Ino::ROOT && name.as_bytes() == ENTRANCE
-    }
-
     /// The answer to a change that is about a file of a snapshot; `None` for any other one. `has_own` says whether the datastore itself has
     /// a file with the name of the entrance in its root.
     pub fn refusal(request: &MetaRequest, has_own: impl Fn(&FileName) -> bool) -> Option<Errno> {
         let is_past = |ino: Ino| SnapshotIno::of(ino).is_some();
-        let is_taken = |parent, name: &FileName| Self::is_entrance(parent, name) && !has_own(name);
+        let is_taken =
+            |parent, name: &FileName| SnapshotIno::is_entrance(parent, name) && !has_own(name);
         match request {
             MetaRequest::Link { ino, parent, .. } if is_past(*ino) && !is_past(*parent) => {
                 return Some(Errno::CrossDevice);
@@ -319,17 +312,13 @@ impl SnapshotFiles<'_> {
     }
 
     /// Reads bytes of a file.
-    pub fn read(self, at: SnapshotIno, offset: u64, length: usize, done: ReadDone) {
-        let read = self.look_at_content(at, |view, size| {
+    pub fn read(self, at: SnapshotIno, offset: u64, length: usize) -> Result<Vec<u8>, OpError> {
+        self.look_at_content(at, |view, size| {
             let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
             let mut bytes = vec![0; length.min(left)];
             view.read_raw(at.ino(), offset, &mut bytes)?;
             Ok(bytes)
-        });
-        match read {
-            Ok(bytes) => done(Ok(&bytes)),
-            Err(error) => done(Err(self.engine.log_and_errno(&error))),
-        }
+        })
     }
 
     /// The same for a regular file, with its size.

@@ -26,6 +26,15 @@ pub enum ExportError {
         /// The names that there are.
         others: Vec<String>,
     },
+    /// The snapshot was deleted while it was written out.
+    #[error("the snapshot {name} was deleted meanwhile; a fallback ends with the resync")]
+    SnapshotGone {
+        /// The name.
+        name: String,
+    },
+    /// The caller has ended the export, or the node stops.
+    #[error("the export was stopped")]
+    Stopped,
     /// The store cannot be read.
     #[error("cannot read the store {}: {source}", path.display())]
     Store {

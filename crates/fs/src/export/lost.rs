@@ -1,12 +1,13 @@
 //! Report of a loss: a part of an inode that the destination of an export could not take.
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::place::Loss;
 use crate::text::escaped;
 
 /// A part of an inode that the destination could not take.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     /// Path of the inode in the datastore, escaped.
     pub name: String,

@@ -11,6 +11,7 @@ use super::error::ExportError;
 use crate::backing::boot::boot_id;
 use crate::backing::os_backing::OsBacking;
 use crate::error::StoreError;
+use crate::namespace::snapshot_list::SnapshotBytes;
 use crate::store::{Access, FallbackAccess, MarkTableSizes, OpenOptions, SnapshotAccess, Store};
 use crate::view::StoreView;
 
@@ -49,7 +50,7 @@ impl ExportSource<'_> {
         Ok(OpenedSource { store, snapshot })
     }
 
-    fn find(self, store: &Store, name: &str) -> Result<SnapshotId, ExportError> {
+    pub(super) fn find(self, store: &Store, name: &str) -> Result<SnapshotId, ExportError> {
         let snapshots = SnapshotAccess::of(store).list();
         let found = snapshots.iter().find(|(_, record)| record.name == name);
         let no_snapshot = || ExportError::NoSnapshot {
@@ -69,6 +70,14 @@ impl OpenedSource {
     pub fn is_mixed(&self) -> bool {
         let mixture = FallbackAccess::of(&self.store).is_mixed();
         self.snapshot.is_none() && mixture.unwrap_or(true)
+    }
+
+    /// Whether the state is that of a torn snapshot.
+    pub fn is_torn(&self) -> bool {
+        let record = self
+            .snapshot
+            .and_then(|id| SnapshotAccess::of(&self.store).get(id));
+        record.is_some_and(|record| record.bytes == SnapshotBytes::Torn)
     }
 
     /// The view of the state.

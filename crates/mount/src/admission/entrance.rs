@@ -108,7 +108,7 @@ impl Entrance {
         &self,
         operation: &'static str,
         reply: R,
-        body: impl FnOnce(&Context, R),
+        body: impl FnOnce(&Arc<Context>, R),
     ) {
         match self.queue.pass() {
             Some(passed) => passed.run(operation, || body(&self.anytime, reply)),

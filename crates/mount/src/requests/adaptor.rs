@@ -19,7 +19,7 @@ use fuser::{
 };
 use lockstep_types::{Errno, Ino, MetaRequest, NodeKind};
 
-use super::attributes::{file_name, ino, kind_and_mode};
+use super::attributes::{file_name, ino, is_of_snapshot, kind_and_mode};
 use super::create::NewInode;
 use super::inode_flags::{self, FlagsRequest};
 use super::names::LookupTarget;
@@ -65,7 +65,12 @@ impl Filesystem for Adaptor {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let target = LookupTarget::of(name);
-        self.answer(request, "lookup", reply, move |context, reply| {
+        if target.as_ref().is_ok_and(|it| it.is_entrance(parent)) {
+            return self.look_anywhere("lookup", reply, |context, reply| {
+                names::look_up(context, parent, target, reply);
+            });
+        }
+        self.look(request, parent, "lookup", reply, move |context, reply| {
             names::look_up(context, parent, target, reply);
         });
     }
@@ -86,7 +91,7 @@ impl Filesystem for Adaptor {
             return reply::root_attributes(&self.entrance, reply);
         }
         let info = RequestInfo::look("getattr", request);
-        self.answer(request, info, reply, move |context, reply| {
+        self.look(request, node, info, reply, move |context, reply| {
             let attr = ino(node).and_then(|ino| context.service.getattr(ino));
             reply::attributes(context, reply, attr);
         });
@@ -119,8 +124,9 @@ impl Filesystem for Adaptor {
     }
 
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
-        self.answer(
+        self.look(
             request,
+            node,
             "readlink",
             reply,
             move |context, reply| match ino(node).and_then(|ino| context.service.readlink(ino)) {
@@ -256,12 +262,16 @@ impl Filesystem for Adaptor {
     }
 
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.answer(request, "open", reply, move |context, reply| {
-            match inode_flags::check_open(&*context.service, node, flags) {
+        self.look(
+            request,
+            node,
+            "open",
+            reply,
+            move |context, reply| match inode_flags::check_open(&*context.service, node, flags) {
                 Ok(ino) => reply::open(context, reply, ino),
                 Err(errno) => reply.refuse(errno),
-            }
-        });
+            },
+        );
     }
 
     fn release(
@@ -307,7 +317,7 @@ impl Filesystem for Adaptor {
         reply: ReplyData,
     ) {
         let info = content::read_info(node, offset, size, owner);
-        self.answer(request, info, reply, move |context, reply| {
+        self.look(request, node, info, reply, move |context, reply| {
             content::read(context, (node, handle), (offset, size), owner, reply);
         });
     }
@@ -389,7 +399,7 @@ impl Filesystem for Adaptor {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        self.answer(request, "lseek", reply, move |context, reply| {
+        self.look(request, node, "lseek", reply, move |context, reply| {
             content::seek(&*context.service, node, offset, whence, reply);
         });
     }
@@ -430,7 +440,7 @@ impl Filesystem for Adaptor {
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        self.answer(request, "readdir", reply, move |context, reply| {
+        self.look(request, node, "readdir", reply, move |context, reply| {
             listing::names(&*context.service, node, offset, reply);
         });
     }
@@ -443,9 +453,15 @@ impl Filesystem for Adaptor {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        self.answer(request, "readdirplus", reply, move |context, reply| {
-            listing::names_with_attributes(context, node, offset, reply);
-        });
+        self.look(
+            request,
+            node,
+            "readdirplus",
+            reply,
+            move |context, reply| {
+                listing::names_with_attributes(context, node, offset, reply);
+            },
+        );
     }
 
     fn statfs(&self, _request: &Request, _node: INodeNo, reply: ReplyStatfs) {
@@ -485,6 +501,11 @@ impl Filesystem for Adaptor {
         reply: ReplyXattr,
     ) {
         let name = name.as_bytes();
+        if is_of_snapshot(node) {
+            return self.look_anywhere("getxattr", reply, |context, reply| {
+                extended::answer(&*context.service, node, name, room, reply);
+            });
+        }
         self.entrance.answer_or_keep(
             RequestInfo::look("getxattr", request).of(request),
             reply,
@@ -501,7 +522,7 @@ impl Filesystem for Adaptor {
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
         let caller = Caller::of(request);
-        self.answer(request, "listxattr", reply, move |context, reply| {
+        self.look(request, node, "listxattr", reply, move |context, reply| {
             let list = ino(node).and_then(|ino| context.service.listxattr(ino));
             let visible = list.map(|list| extended::visible(&list, caller));
             reply::sized(reply, room, visible);

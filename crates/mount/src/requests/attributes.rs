@@ -8,13 +8,19 @@ use fuser::{FileAttr, FileType, INodeNo, OpenFlags, RenameFlags, TimeOrNow};
 use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::mode::MODE_BITS;
 use lockstep_types::{
-    AllocateMode, Attr, Errno, FileName, Ino, NodeKind, RenameMode, Timestamp, XattrMode,
+    AllocateMode, Attr, Errno, FileName, Ino, NodeKind, RenameMode, SnapshotIno, Timestamp,
+    XattrMode,
 };
 use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 
 /// The inode of a request.
 pub(crate) fn ino(node: INodeNo) -> Result<Ino, Errno> {
     Ino::new(node.0).ok_or(Errno::Stale)
+}
+
+/// Whether a request is about a file of a snapshot, or a directory above the snapshots.
+pub(crate) fn is_of_snapshot(node: INodeNo) -> bool {
+    ino(node).is_ok_and(|ino| SnapshotIno::of(ino).is_some())
 }
 
 /// The name of a request.

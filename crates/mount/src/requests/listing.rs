@@ -96,7 +96,10 @@ fn fill_plus(
     let mut reply = PlusReply::new(context, directory, reply);
     for (attr, cookie, name) in dots {
         // The kernel counts no reference for `.` and `..`.
-        if reply.add(&attr, OF_PRESENT, cookie, OsStr::new(name)).is_break() {
+        if reply
+            .add(&attr, OF_PRESENT, cookie, OsStr::new(name))
+            .is_break()
+        {
             return Ok(());
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fuser::{INodeNo, RenameFlags, ReplyEntry};
 use lockstep_driver::client::FileService;
-use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest};
+use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, SnapshotIno};
 
 use super::attributes::{file_name, ino, rename_mode};
 use super::create;
@@ -35,6 +35,18 @@ impl LookupTarget {
             b"." => Ok(Self::Own),
             b".." => Ok(Self::Above),
             _ => file_name(name).map(Self::Entry),
+        }
+    }
+}
+
+impl LookupTarget {
+    /// Whether the name leads to the snapshots, which each node shows.
+    pub fn is_entrance(&self, parent: INodeNo) -> bool {
+        match self {
+            Self::Entry(name) => {
+                ino(parent).is_ok_and(|parent| SnapshotIno::is_entrance(parent, name))
+            }
+            Self::Own | Self::Above => false,
         }
     }
 }

@@ -27,8 +27,7 @@ const FILE_FLAGS: FopenFlags = FopenFlags::FOPEN_DIRECT_IO
     .union(FopenFlags::FOPEN_NOFLUSH);
 
 /// A file of a snapshot never changes: the kernel reads ahead, and keeps its pages.
-const SNAPSHOT_FLAGS: FopenFlags =
-    FopenFlags::FOPEN_KEEP_CACHE.union(FopenFlags::FOPEN_NOFLUSH);
+const SNAPSHOT_FLAGS: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE.union(FopenFlags::FOPEN_NOFLUSH);
 
 /// Success without a value, or an error.
 pub(crate) fn empty<T>(reply: ReplyEmpty, outcome: Result<T, Errno>) {

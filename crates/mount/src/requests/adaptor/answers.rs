@@ -11,7 +11,7 @@ use super::Adaptor;
 use crate::admission::context::Context;
 use crate::admission::refuse::Refuse;
 use crate::admission::request_info::RequestInfo;
-use crate::requests::attributes::ino;
+use crate::requests::attributes::{ino, is_of_snapshot};
 use crate::requests::content;
 use crate::requests::create::NewInode;
 use crate::requests::reply;
@@ -31,6 +31,36 @@ impl Adaptor {
             context.service.flush_deferred_writes();
             body(context, reply);
         });
+    }
+
+    /// Answers one request that only looks at the file of a node: on any node of the datastore if the file is one of a snapshot, which never
+    /// changes.
+    pub fn look<R: Refuse + Send + 'static>(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        info: impl Into<RequestInfo>,
+        reply: R,
+        body: impl FnOnce(&Arc<Context>, R) + Send + 'static,
+    ) {
+        if !is_of_snapshot(node) {
+            return self.answer(request, info, reply, body);
+        }
+        self.look_anywhere(info.into().operation, reply, body);
+    }
+
+    /// Answers one request that looks at a snapshot, whether this node serves or not.
+    pub fn look_anywhere<R: Refuse>(
+        &self,
+        operation: &'static str,
+        reply: R,
+        body: impl FnOnce(&Arc<Context>, R),
+    ) {
+        self.entrance
+            .answer_counting(operation, reply, |context, reply| {
+                context.service.flush_deferred_writes();
+                body(context, reply);
+            });
     }
 
     /// The inode that a request asks for, without the device number and target that some kinds have.

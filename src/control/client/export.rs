@@ -1,0 +1,46 @@
+//! The export of a snapshot by a running node, with blocking calls.
+
+use lockstep_fs::export::{ExportSummary, Lost};
+
+use super::super::export::ExportQuestion;
+use super::super::proto::export_event::Event;
+use super::{ControlClient, ControlError, converted, cut_short, refused};
+use crate::control::proto;
+
+impl ControlClient {
+    /// Has the node write a snapshot of the datastore `name` out, without a time limit. Calls `report` with each loss.
+    ///
+    /// # Errors
+    /// If the node does not answer, refuses, or cannot write.
+    pub fn export(
+        &mut self,
+        name: &str,
+        question: ExportQuestion,
+        report: &mut dyn FnMut(&Lost),
+    ) -> Result<ExportSummary, ControlError> {
+        let (path, stub) = (&self.path, &mut self.stub);
+        let request = proto::ExportRequest {
+            datastore: name.to_owned(),
+            at: question.at,
+            dest: Some(question.dest.into()),
+            manifest: question.manifest.map(Into::into),
+        };
+        self.runtime.block_on(async {
+            let answer = stub.export(request).await;
+            let answer = answer.map_err(|status| refused(path, &status))?;
+            let mut events = answer.into_inner();
+            loop {
+                let event = events.message().await;
+                let event = event.map_err(|status| refused(path, &status))?;
+                match event.and_then(|event| event.event) {
+                    Some(Event::Loss(loss)) => report(&converted(path, loss)?),
+                    Some(Event::Summary(summary)) => return converted(path, summary),
+                    Some(Event::Failure(failure)) => {
+                        return Err(ControlError::Export(converted(path, failure)?));
+                    }
+                    None => return Err(cut_short(path)),
+                }
+            }
+        })
+    }
+}
