@@ -65,6 +65,9 @@ fn fill(top: &Path) {
     symlink("d0/e", top.join("symlink\n")).unwrap();
     let sparse = File::create(top.join("sparse")).unwrap();
     sparse.write_all_at(b"end", (64 << 20) - 3).unwrap();
+    // The place of the snapshots in a mount.
+    fs::create_dir(top.join(".lockstep")).unwrap();
+    fs::write(top.join(".lockstep/mine"), "mine").unwrap();
 }
 
 /// Names, attributes and bytes of everything in a directory.
@@ -173,6 +176,10 @@ fn an_adopted_directory_is_on_both_nodes_and_outlives_the_primary() {
         listing
     };
     assert_eq!(but_top(listed(&mount)), but_top(expected));
+    // A directory of the user's own hides the snapshots until it has another name.
+    assert!(!mount.join(".lockstep/snapshots").exists());
+    fs::rename(mount.join(".lockstep"), mount.join("own")).unwrap();
+    assert!(mount.join("own/mine").exists() && mount.join(".lockstep/snapshots").exists());
 }
 
 /// Two nodes that both hold something do not fill each other.

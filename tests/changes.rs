@@ -96,7 +96,8 @@ impl BackedUp {
 /// The script of the page, with the values of this test.
 fn recipe(pair: &Pair, copy: &Path) -> String {
     let page = include_str!("../docs/operations/backup.md");
-    let script = page.split("```sh\n").nth(1).unwrap();
+    let mut scripts = page.split("```sh\n");
+    let script = scripts.find(|it| it.contains("lockstep changes")).unwrap();
     let script = script.split("```").next().unwrap();
     let state = pair.outside("copy.state");
     let values = [

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
 
+#[path = "snapshots/backup.rs"]
+mod backup;
 #[path = "snapshots/mount.rs"]
 mod mount;
 #[path = "snapshots/samba.rs"]

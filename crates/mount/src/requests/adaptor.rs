@@ -19,7 +19,7 @@ use fuser::{
 };
 use lockstep_types::{Errno, Ino, MetaRequest, NodeKind};
 
-use super::attributes::{file_name, ino, is_of_snapshot, kind_and_mode};
+use super::attributes::{file_name, ino, is_shown_anywhere, kind_and_mode};
 use super::create::NewInode;
 use super::inode_flags::{self, FlagsRequest};
 use super::names::LookupTarget;
@@ -501,7 +501,7 @@ impl Filesystem for Adaptor {
         reply: ReplyXattr,
     ) {
         let name = name.as_bytes();
-        if is_of_snapshot(node) {
+        if is_shown_anywhere(node) {
             return self.look_anywhere("getxattr", reply, |context, reply| {
                 extended::answer(&*context.service, node, name, room, reply);
             });
@@ -522,11 +522,15 @@ impl Filesystem for Adaptor {
 
     fn listxattr(&self, request: &Request, node: INodeNo, room: u32, reply: ReplyXattr) {
         let caller = Caller::of(request);
-        self.look(request, node, "listxattr", reply, move |context, reply| {
+        let list = move |context: &Arc<Context>, reply| {
             let list = ino(node).and_then(|ino| context.service.listxattr(ino));
             let visible = list.map(|list| extended::visible(&list, caller));
             reply::sized(reply, room, visible);
-        });
+        };
+        if is_shown_anywhere(node) {
+            return self.look_anywhere("listxattr", reply, list);
+        }
+        self.answer(request, "listxattr", reply, list);
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {

@@ -23,6 +23,11 @@ pub(crate) fn is_of_snapshot(node: INodeNo) -> bool {
     ino(node).is_ok_and(|ino| SnapshotIno::of(ino).is_some())
 }
 
+/// Whether each node shows the extended attributes of an inode: also those of the root, which the kernel needs for each path into a snapshot.
+pub(crate) fn is_shown_anywhere(node: INodeNo) -> bool {
+    node.0 == Ino::ROOT.get() || is_of_snapshot(node)
+}
+
 /// The name of a request.
 pub(crate) fn file_name(name: &OsStr) -> Result<FileName, Errno> {
     FileName::new(name.as_bytes())
