@@ -4,7 +4,7 @@ use lockstep_driver::Datastore;
 use lockstep_driver::report::CommandFailure;
 use lockstep_fs::export::{ExportPlaces, ExportSummary, ExportWatch, export_open};
 
-use crate::control::ExportQuestion;
+use crate::control::{ExportPlace, ExportQuestion};
 
 /// Writes a snapshot of a datastore out. Clients of the datastore are served meanwhile.
 pub(super) fn write_out(
@@ -13,7 +13,7 @@ pub(super) fn write_out(
     watch: ExportWatch<'_>,
 ) -> Result<ExportSummary, CommandFailure> {
     question.dest.check()?;
-    question.manifest.as_ref().map_or(Ok(()), |it| it.check())?;
+    question.manifest.as_ref().map_or(Ok(()), ExportPlace::check)?;
     let places = ExportPlaces {
         dest: &question.dest.path,
         manifest: question.manifest.as_ref().map(|it| it.path.as_path()),

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::Duration;
 
-use lockstep_testbed::{DATASTORE, Pair, can_mount};
+use lockstep_testbed::{DATASTORE, Pair};
 
 use super::list;
 use super::mount::{assert_copied, fill, shown, start};

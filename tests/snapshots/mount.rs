@@ -91,7 +91,7 @@ pub fn shown(top: &Path) -> Shown {
 /// Changes and removes everything that [`fill`] has made.
 fn spoil(top: &Path) {
     let file = OpenOptions::new().write(true).open(top.join("d/file"));
-    file.unwrap().write_all_at(&[9; 70_000], 5000).unwrap();
+    file.unwrap().write_all_at(&vec![9; 70_000], 5000).unwrap();
     let sparse = OpenOptions::new().write(true).open(top.join("d/sparse"));
     let sparse = sparse.unwrap();
     sparse.set_len(100).unwrap();

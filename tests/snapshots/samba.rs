@@ -72,7 +72,7 @@ fn samba_shows_snapshots_as_previous_versions() {
     server
         .args(["--foreground", "--no-process-group", "--configfile"])
         .arg(&config);
-    let mut server = Process::start("smbd", &mut server);
+    let server = Process::start("smbd", &mut server);
     await_that("the server", || client(&config, "ls").is_some());
     let listed = client(&config, "ls").unwrap();
     assert!(
@@ -88,6 +88,6 @@ fn samba_shows_snapshots_as_previous_versions() {
         client(&config, &get).unwrap();
         assert_eq!(fs::read_to_string(got).unwrap(), text);
     }
-    server.kill();
+    drop(server);
     pair.stop();
 }

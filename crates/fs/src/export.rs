@@ -159,10 +159,11 @@ fn write_out(
     let manifest = list.as_ref().map(|list| Manifest::create(&list.path));
     let manifest = manifest.transpose().inspect_err(|_| tree.forget())?;
     // A closure lives as short as the view.
-    let mut report = |lost: &Lost| (watch.report)(lost);
+    let ExportWatch { report, goes_on } = watch;
+    let mut report = |lost: &Lost| report(lost);
     let watch = ExportWatch {
         report: &mut report,
-        goes_on: watch.goes_on,
+        goes_on,
     };
     let mut export = Export::new(view, root, manifest, watch)?;
     let summary = export.tree().and_then(|()| export.finish(&tree.path));

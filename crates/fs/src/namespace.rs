@@ -163,7 +163,7 @@ impl Namespace {
 
     /// Notes the serial number of the snapshot of the datastore that was made last, deleted or not.
     pub fn note_serial(&self, last: u32) {
-        self.history.note_serial(&self.records, last);
+        history::note_serial(&self.records, last);
     }
 
     /// Changes the record of a snapshot; not its moment or its `inos_below`. Returns whether there is such a snapshot.

@@ -148,6 +148,11 @@ impl History {
     }
 }
 
+/// Notes the serial number of the snapshot of the datastore that was made last.
+pub fn note_serial(records: &Memtable<RedbKv>, last: u32) {
+    records.apply([(keys::LAST_SERIAL.to_vec(), Some(record::encode(&last)))]);
+}
+
 /// Whether a batch is that of a checkpoint, with the sizes and times of files.
 fn is_fold(batch: &[RecordChange]) -> bool {
     batch.iter().any(|(key, _)| key == keys::CHECKPOINT)
@@ -159,15 +164,11 @@ impl History {
     pub fn set(&self, records: &Memtable<RedbKv>, id: SnapshotId, snapshot: SnapshotRecord) {
         let mut memory = self.changing.lock();
         if snapshot.serial > 0 {
-            self.note_serial(records, snapshot.serial);
+            note_serial(records, snapshot.serial);
         }
         self.put(records, &mut memory, id, snapshot);
     }
 
-    /// Notes the serial number of the snapshot of the datastore that was made last.
-    pub fn note_serial(&self, records: &Memtable<RedbKv>, last: u32) {
-        records.apply([(keys::LAST_SERIAL.to_vec(), Some(record::encode(&last)))]);
-    }
 
     /// Changes the record of a snapshot. Returns whether there is such a snapshot.
     pub fn change(
