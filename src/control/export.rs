@@ -101,7 +101,7 @@ mod tests {
         fs::create_dir(&above).unwrap();
         let failure = place.check().unwrap_err();
         assert!(
-            failure.message.contains("sees another directory"),
+            failure.cause.contains("sees another directory"),
             "{failure:?}"
         );
         fs::remove_dir(&above).unwrap();

@@ -13,7 +13,10 @@ pub(super) fn write_out(
     watch: ExportWatch<'_>,
 ) -> Result<ExportSummary, CommandFailure> {
     question.dest.check()?;
-    question.manifest.as_ref().map_or(Ok(()), ExportPlace::check)?;
+    question
+        .manifest
+        .as_ref()
+        .map_or(Ok(()), ExportPlace::check)?;
     let places = ExportPlaces {
         dest: &question.dest.path,
         manifest: question.manifest.as_ref().map(|it| it.path.as_path()),

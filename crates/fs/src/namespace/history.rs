@@ -169,7 +169,6 @@ impl History {
         self.put(records, &mut memory, id, snapshot);
     }
 
-
     /// Changes the record of a snapshot. Returns whether there is such a snapshot.
     pub fn change(
         &self,
