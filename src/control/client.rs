@@ -1,6 +1,7 @@
 //! The client of the control socket, with blocking calls.
 
 mod changes;
+mod snapshot_diff;
 mod snapshots;
 
 use std::net::IpAddr;

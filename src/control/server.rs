@@ -4,6 +4,7 @@
 //! a long comparison never delays a status. A stop does not wait for clients: their connections end.
 
 mod changes;
+mod snapshot_diff;
 
 use std::path::Path;
 use std::pin::Pin;
@@ -210,6 +211,24 @@ impl proto::control_server::Control for ControlHandler {
         Ok(Response::new(
             wire::snapshots::reply(outcome).map_err(wire::internal)?,
         ))
+    }
+
+    type SnapshotDiffStream = Pin<Box<ReceiverStream<Result<proto::SnapshotDiffEvent, Status>>>>;
+
+    async fn snapshot_diff(
+        &self,
+        request: Request<proto::SnapshotDiffRequest>,
+    ) -> Result<Response<Self::SnapshotDiffStream>, Status> {
+        let question = wire::snapshot_diff::question(request.into_inner());
+        let (datastore, question) = question.ok_or_else(|| {
+            Status::unimplemented("this node does not know that begin of a difference")
+        })?;
+        let service = Arc::clone(&self.service);
+        let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
+        tokio::task::spawn_blocking(move || {
+            snapshot_diff::tell(&*service, &datastore, &question, &events);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
     async fn follow_address(

@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use lockstep_driver::report::{
-    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, ReaderCommand, RoleReport,
-    SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress, VerifyReport,
+    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, DiffPart, DiffQuestion,
+    ReaderCommand, RoleReport, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
+    VerifyReport,
 };
 
 use super::report::NodeStatus;
@@ -60,6 +61,15 @@ pub trait ControlService: Send + Sync + 'static {
         name: &str,
         command: &SnapshotCommand,
     ) -> Result<Vec<SnapshotStatus>, CommandFailure>;
+
+    /// Tells the difference between two snapshots of the datastore `name`, or between a snapshot and the present, part by part, until `take`
+    /// returns false.
+    fn snapshot_diff(
+        &self,
+        name: &str,
+        question: &DiffQuestion,
+        take: &mut dyn FnMut(DiffPart) -> bool,
+    ) -> Result<(), CommandFailure>;
 
     /// Changes the role of this node in the datastore `name`. Returns when the change is done, or has failed and has
     /// changed nothing.
