@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockstep_driver::report::{
-    ChangeReaderStatus, ChangesPart, ChangesQuestion, ClusterStatus, CommandFailure, ReaderCommand,
-    RoleReport, ServiceStatus, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
-    VerifyReport,
+    ChangeReaderStatus, ChangesPart, ChangesQuestion, ClusterStatus, CommandFailure, DiffPart,
+    DiffQuestion, ReaderCommand, RoleReport, ServiceStatus, SnapshotCommand, SnapshotStatus,
+    VerifyMode, VerifyProgress, VerifyReport,
 };
 use lockstep_fs::export::{ExportSummary, Lost};
 use lockstep_testbed::status::{alpha, node_with};
@@ -93,6 +93,15 @@ impl ControlService for FakePrimary {
         _: &SnapshotCommand,
     ) -> Result<Vec<SnapshotStatus>, CommandFailure> {
         unreachable!("nobody asks for snapshots")
+    }
+
+    fn snapshot_diff(
+        &self,
+        _: &str,
+        _: &DiffQuestion,
+        _: &mut dyn FnMut(DiffPart) -> bool,
+    ) -> Result<(), CommandFailure> {
+        unreachable!("nobody asks for a difference")
     }
 
     fn change_readers(

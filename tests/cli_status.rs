@@ -8,9 +8,9 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use lockstep_driver::report::{
-    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, Difference, ReaderCommand,
-    RoleReport, ServiceStatus, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
-    VerifyReport,
+    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, DiffPart, DiffQuestion,
+    Difference, ReaderCommand, RoleReport, ServiceStatus, SnapshotCommand, SnapshotStatus,
+    VerifyMode, VerifyProgress, VerifyReport,
 };
 use lockstep_fs::export::{ExportSummary, Lost};
 use lockstep_testbed::status::{alpha, node_with};
@@ -44,6 +44,15 @@ impl ControlService for PretendedNode {
         _: &SnapshotCommand,
     ) -> Result<Vec<SnapshotStatus>, CommandFailure> {
         unreachable!("nobody asks for snapshots")
+    }
+
+    fn snapshot_diff(
+        &self,
+        _: &str,
+        _: &DiffQuestion,
+        _: &mut dyn FnMut(DiffPart) -> bool,
+    ) -> Result<(), CommandFailure> {
+        unreachable!("nobody asks for a difference")
     }
 
     fn change_readers(

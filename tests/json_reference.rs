@@ -11,11 +11,11 @@ use std::process::Command;
 use lockstep_driver::Cleared;
 use lockstep_driver::report::{
     AddressDeparture, BlocksDifference, ChangeEntry, ChangeReaderStatus, ChangedRange, ChangesHead,
-    ClusterStatus, CopyStatus, DatastoreStatus, Difference, DiskStallStatus, FailoverTimesStatus,
-    OwnSnapshotStatus, PeerStatus, PoisonStatus, ProvedStatus, ResyncPhase, ResyncStatus,
-    ResyncWait, RoleReport, ScrubStatus, ServiceStatus, SettingsStatus, SlowOperationStatus,
-    SnapshotStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus,
-    VerifyReport, WitnessStatus, WorkStatus,
+    ClusterStatus, CopyStatus, DatastoreStatus, DiffBytes, DiffHead, DiffItem, DiffMoment,
+    Difference, DiskStallStatus, FailoverTimesStatus, OwnSnapshotStatus, PeerStatus, PoisonStatus,
+    ProvedStatus, ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus, ServiceStatus,
+    SettingsStatus, SlowOperationStatus, SnapshotStatus, SpaceStatus, StrayStatus, SyncStatus,
+    TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::adopt::{NotAdopted, Reason};
 use lockstep_fs::poison::DiskFailure;
@@ -81,6 +81,24 @@ fn changes() -> Value {
     printed["entries"] = serde_json::json!([entry]);
     printed["entries_total"] = 1.into();
     printed
+}
+
+/// The lines of `lockstep snapshot diff --json`: a head, an entry, and a cursor.
+fn difference() -> Value {
+    let head = DiffHead {
+        to: Some(DiffMoment::default()),
+        ..DiffHead::default()
+    };
+    let bytes = DiffBytes {
+        offset: 0,
+        length: 1,
+        zeros: false,
+    };
+    let item = DiffItem {
+        ranges: vec![bytes],
+        ..DiffItem::default()
+    };
+    serde_json::json!([head, item, { "cursor": null }])
 }
 
 fn cluster() -> ClusterStatus {
@@ -312,6 +330,7 @@ fn every_key_is_described_and_no_other() {
         changes(),
         serde_json::json!({ "readers": [reader()] }),
         serde_json::json!({ "snapshots": [SnapshotStatus::default()] }),
+        difference(),
         serde_json::to_value(change_of_role()).unwrap(),
         made(),
         adopted(),

@@ -1,6 +1,7 @@
 //! Output of the commands, and the format of values for people.
 
 mod live_lines;
+mod path_text;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub(super) use live_lines::LiveLines;
+pub(super) use path_text::{path_bytes, printable};
 
 /// Prints to standard output. A closed pipe is no error.
 pub(super) fn say(text: &str) -> io::Result<()> {

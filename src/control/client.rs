@@ -2,6 +2,7 @@
 
 mod changes;
 mod export;
+mod snapshot_diff;
 mod snapshots;
 
 use std::net::IpAddr;

@@ -5,6 +5,7 @@
 
 mod changes;
 mod export;
+mod snapshot_diff;
 
 use std::path::Path;
 use std::pin::Pin;
@@ -225,6 +226,24 @@ impl proto::control_server::Control for ControlHandler {
         let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
         tokio::task::spawn_blocking(move || {
             export::write_out(&*service, &name, &question, &events);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    type SnapshotDiffStream = Pin<Box<ReceiverStream<Result<proto::SnapshotDiffEvent, Status>>>>;
+
+    async fn snapshot_diff(
+        &self,
+        request: Request<proto::SnapshotDiffRequest>,
+    ) -> Result<Response<Self::SnapshotDiffStream>, Status> {
+        let question = wire::snapshot_diff::question(request.into_inner());
+        let (datastore, question) = question.ok_or_else(|| {
+            Status::unimplemented("this node does not know that begin of a difference")
+        })?;
+        let service = Arc::clone(&self.service);
+        let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
+        tokio::task::spawn_blocking(move || {
+            snapshot_diff::tell(&*service, &datastore, &question, &events);
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }

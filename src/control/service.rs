@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use lockstep_driver::report::{
-    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, ReaderCommand, RoleReport,
-    SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress, VerifyReport,
+    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, DiffPart, DiffQuestion,
+    ReaderCommand, RoleReport, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
+    VerifyReport,
 };
 
 use lockstep_fs::export::{ExportSummary, Lost};
@@ -72,6 +73,15 @@ pub trait ControlService: Send + Sync + 'static {
         report: &mut dyn FnMut(&Lost),
         goes_on: &dyn Fn() -> bool,
     ) -> Result<ExportSummary, CommandFailure>;
+
+    /// Tells the difference between two snapshots of the datastore `name`, or between a snapshot and the present, part by part, until `take`
+    /// returns false.
+    fn snapshot_diff(
+        &self,
+        name: &str,
+        question: &DiffQuestion,
+        take: &mut dyn FnMut(DiffPart) -> bool,
+    ) -> Result<(), CommandFailure>;
 
     /// Changes the role of this node in the datastore `name`. Returns when the change is done, or has failed and has
     /// changed nothing.

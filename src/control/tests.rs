@@ -7,11 +7,11 @@ use std::sync::Arc;
 use lockstep_driver::report::{
     AddressDeparture, BlocksDifference, ChangeEntry, ChangeReaderStatus, ChangedRange, ChangesHead,
     ChangesPart, ChangesQuestion, ClusterStatus, CommandFailure, CopyStatus, DatastoreStatus,
-    Difference, DiskStallStatus, FailoverTimesStatus, OwnSnapshotStatus, PeerStatus, PoisonStatus,
-    ProvedStatus, ReaderCommand, ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus,
-    ServiceStatus, SettingsStatus, SlowOperationStatus, SnapshotCommand, SnapshotStatus,
-    SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyMode, VerifyProgress,
-    VerifyReport, WitnessStatus, WorkStatus,
+    DiffPart, DiffQuestion, Difference, DiskStallStatus, FailoverTimesStatus, OwnSnapshotStatus,
+    PeerStatus, PoisonStatus, ProvedStatus, ReaderCommand, ResyncPhase, ResyncStatus, ResyncWait,
+    RoleReport, ScrubStatus, ServiceStatus, SettingsStatus, SlowOperationStatus, SnapshotCommand,
+    SnapshotStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyMode,
+    VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
 };
 
 use lockstep_fs::export::{ExportSummary, Lost};
@@ -304,6 +304,15 @@ impl ControlService for FakeNode {
             SnapshotCommand::Delete { name } => Err(no_datastore(name)),
             other => panic!("{other:?}"),
         }
+    }
+
+    fn snapshot_diff(
+        &self,
+        name: &str,
+        question: &DiffQuestion,
+        take: &mut dyn FnMut(DiffPart) -> bool,
+    ) -> Result<(), CommandFailure> {
+        snapshots::fake_diff(name, question, take)
     }
 
     fn change_readers(

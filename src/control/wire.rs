@@ -4,6 +4,7 @@
 //! conversion through JSON serves all of them. A word of a setting is text in a message: a command reports a word
 //! of a newer node that it does not know.
 
+pub(super) mod snapshot_diff;
 pub(super) mod snapshots;
 
 use lockstep_driver::report::{

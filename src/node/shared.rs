@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use lockstep_driver::Datastore;
 use lockstep_driver::report::{
-    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, ReaderCommand, RoleReport,
-    SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress, VerifyReport,
+    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, DiffPart, DiffQuestion,
+    ReaderCommand, RoleReport, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
+    VerifyReport,
 };
 use lockstep_fs::export::{ExportSummary, ExportWatch, Lost};
 use lockstep_link::WarningLimiter;
@@ -214,6 +215,15 @@ impl ControlService for NodeShared {
             goes_on: &goes_on,
         };
         write_out(&datastore, question, watch)
+    }
+
+    fn snapshot_diff(
+        &self,
+        name: &str,
+        question: &DiffQuestion,
+        take: &mut dyn FnMut(DiffPart) -> bool,
+    ) -> Result<(), CommandFailure> {
+        self.running(name)?.1.snapshot_diff(question, take)
     }
 
     fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {

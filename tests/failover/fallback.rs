@@ -121,6 +121,21 @@ pub fn is_kept_of_a_deposed_node(pair: &mut Pair) {
     let copy = pair.node(A).status().unwrap().sync.copy;
     assert!(!copy.mixed);
 
+    let told = snapshot_command(pair, A, &["diff", DATASTORE, "lost-1", "-0"]);
+    assert!(told.status.success(), "{told:?}");
+    let told = String::from_utf8(told.stdout).unwrap();
+    let mut told: Vec<&str> = told.split_terminator('\0').collect();
+    told.sort_unstable();
+    let alone = [
+        ".",
+        "common",
+        "directory",
+        "directory/alone",
+        "of-b",
+        "same",
+    ];
+    assert_eq!(told, alone);
+
     // Later changes leave the snapshot as it is.
     put(&pair.node(B).mount().join("same"), 0, &vec![7; 2 * MIB]);
     fs::remove_file(pair.node(B).mount().join("common")).unwrap();
@@ -184,6 +199,9 @@ pub fn is_served_by_force(pair: &mut Pair) {
             shown.contains("the whole copy from before the resync"),
             "{shown}"
         );
+        let told = snapshot_command(pair, A, &["diff", DATASTORE, "fallback"]);
+        let error = String::from_utf8_lossy(&told.stderr);
+        assert!(error.contains("of no moment"), "{error}");
         pair.node_mut(A).kill();
         await_alone(pair.node(B));
         assert!(export(pair, A, "fallback") == of_a);

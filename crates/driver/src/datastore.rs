@@ -15,12 +15,14 @@ use crate::durable::{DatastoreError, failed, refused, tables};
 use crate::engine::Engine;
 use crate::jobs::change_readers::ReaderService;
 use crate::jobs::resync::ResyncJobs;
+use crate::jobs::snapshot_diff::DiffService;
 use crate::jobs::snapshots::SnapshotService;
 use crate::maintenance::Maintenance;
 use crate::report::comparison::verify_report;
 use crate::report::{
-    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, DatastoreStatus,
-    ReaderCommand, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress, VerifyReport,
+    ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, DatastoreStatus, DiffPart,
+    DiffQuestion, ReaderCommand, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
+    VerifyReport,
 };
 use crate::role::keeper::RoleKeeper;
 use crate::service_gate::ServiceGate;
@@ -250,6 +252,19 @@ impl Datastore {
             }
         }
         Ok(snapshots.list())
+    }
+
+    /// Tells the difference between two snapshots of this node, or between a snapshot and the present, part by part, until `take` returns false.
+    /// In any role.
+    ///
+    /// # Errors
+    /// If there is no answer, or if it ends before all of it was told.
+    pub fn snapshot_diff(
+        &self,
+        question: &DiffQuestion,
+        take: &mut dyn FnMut(DiffPart) -> bool,
+    ) -> Result<(), CommandFailure> {
+        DiffService::of(&self.engine).tell(question, take)
     }
 
     /// Ends all work: nothing new begins, the connection is closed, queued jobs are done. The threads that run this

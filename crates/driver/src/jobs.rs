@@ -4,6 +4,7 @@
 pub(crate) mod barriers;
 pub(crate) mod change_readers;
 pub(crate) mod resync;
+pub(crate) mod snapshot_diff;
 pub(crate) mod snapshots;
 pub(crate) mod store_place;
 pub(crate) mod sync_mark;

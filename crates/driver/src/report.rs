@@ -6,6 +6,7 @@ pub(crate) mod comparison;
 mod copy;
 mod fitness;
 mod own_snapshots;
+mod snapshot_diff;
 mod snapshots;
 
 use std::num::NonZeroU64;
@@ -24,6 +25,9 @@ pub use cluster::ClusterStatus;
 pub use copy::{CopyStatus, ProvedStatus, ScrubStatus};
 pub use lockstep_types::{ResyncPhase, ResyncStatus, ResyncWait};
 pub use own_snapshots::OwnSnapshotStatus;
+pub use snapshot_diff::{
+    DiffBegin, DiffBytes, DiffHead, DiffItem, DiffMoment, DiffPart, DiffQuestion,
+};
 pub use snapshots::{SnapshotCommand, SnapshotStatus};
 
 /// Settings of a datastore, and its place on this node.

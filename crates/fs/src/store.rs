@@ -10,7 +10,7 @@
 //! bytes by `content` (`content/before_change.rs`): the store has no rule for them. [`Tree`] is namespace and content
 //! together, and the [view](crate::view) of the present. Each kind of caller besides clients has functions of its own,
 //! over the parts that it needs: [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`FallbackAccess`],
-//! [`DeltaAccess`], [`BarrierAccess`], [`SumsAccess`], [`ChangeAccess`], [`SnapshotAccess`].
+//! [`DeltaAccess`], [`BarrierAccess`], [`SumsAccess`], [`ChangeAccess`], [`SnapshotAccess`], [`DiffReader`].
 //!
 //! Invariants:
 //! - The namespace in memory is the last checkpoint plus the log since; a checkpoint is atomic.
@@ -25,6 +25,7 @@ mod capacity;
 mod change_access;
 pub(crate) mod create;
 mod delta_access;
+mod diff_access;
 mod facade;
 mod fallback_access;
 mod format;
@@ -45,6 +46,10 @@ pub use crate::delta::{
 };
 pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent, Intents};
 pub use crate::namespace::RecordsAt;
+pub use crate::snapshots::diff::{
+    DiffAttribute, DiffChange, DiffCursor, DiffEntry, DiffPage, DiffPlace, DiffRange, DiffStage,
+    DiffWish, NotACursor, SnapshotMark,
+};
 pub use crate::snapshots::view::SnapshotView;
 pub use crate::sums::{KeptSum, SumTotals};
 pub use crate::tree::Tree;
@@ -54,6 +59,7 @@ pub use barrier_access::BarrierAccess;
 pub use capacity::Capacity;
 pub use change_access::ChangeAccess;
 pub use delta_access::DeltaAccess;
+pub use diff_access::DiffReader;
 pub use facade::Store;
 pub use fallback_access::{CopyBefore, FallbackAccess, FallbackEnd};
 pub use image::{ImageAccess, ImageChunk, ImageRecord};

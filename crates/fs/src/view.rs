@@ -11,6 +11,7 @@
 
 pub mod directory_paths;
 pub mod disk_view;
+pub mod named_place;
 pub mod paths;
 
 use std::ops::{ControlFlow, Range};

@@ -23,6 +23,8 @@ mod changes;
 mod creation;
 #[path = "store/delta.rs"]
 mod delta;
+#[path = "store/diff.rs"]
+mod diff;
 #[path = "store/durability.rs"]
 mod durability;
 #[path = "store/export.rs"]

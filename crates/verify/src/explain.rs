@@ -254,6 +254,9 @@ fn attributes(inode: &Inode) -> Vec<(&'static str, String)> {
         Body::Symlink { target } => target.escape_ascii().to_string(),
         _ => String::new(),
     };
+    let place = inode.named_at.map_or_else(String::new, |at| {
+        format!("cookie {} in {}", at.cookie, at.directory)
+    });
     let attr = inode.attr(Ino::ROOT);
     vec![
         ("type", format!("{:?}", inode.kind())),
@@ -272,6 +275,7 @@ fn attributes(inode: &Inode) -> Vec<(&'static str, String)> {
         ("next cookie", next_cookie.to_string()),
         ("number of entries", entries.to_string()),
         ("target", target),
+        ("place of the last name", place),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! `lockstep changes`: lists the changes of a datastore since a reader has last asked, for incremental copies.
 
-mod listing;
+pub(super) mod listing;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,4 +1,6 @@
-//! `lockstep snapshot`: makes, lists, renames and deletes snapshots.
+//! `lockstep snapshot`: makes, lists, renames, deletes and compares snapshots.
+
+mod diff;
 
 use std::process::ExitCode;
 
@@ -10,13 +12,13 @@ use lockstepfs::control::ControlClient;
 use crate::cli::arguments::RunningNodeArgs;
 use crate::cli::terminal::{say, say_json};
 
-/// Make, list, rename and delete snapshots of a datastore
+/// Make, list, rename, delete and compare snapshots of a datastore
 ///
 /// A snapshot shows all files of a datastore as they were at one moment, the same on both servers. Making one takes the same time for
 /// ten files and for ten million; programs wait for a moment, until the changes that have begun are over. From then on each first
 /// change of a block keeps the old one.
 ///
-/// Ask the primary; `list` answers on both nodes, each for its own copy.
+/// Ask the primary; `list` and `diff` answer on both nodes, each for its own copy.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SnapshotArgs {
@@ -34,6 +36,7 @@ enum SnapshotAction {
     Rename(RenameArgs),
     /// Delete a snapshot on both nodes; its space is freed in the background
     Delete(DeleteArgs),
+    Diff(diff::DiffArgs),
 }
 
 /// The datastore, and the form of the output.
@@ -92,6 +95,7 @@ Examples:
   lockstep snapshot list data
   lockstep snapshot rename data before-upgrade known-good
   lockstep snapshot delete data known-good
+  lockstep snapshot diff data monday tuesday
 
 States in the list: `settled`: its bytes are on stable storage of this node. `unsettled`: some may be in memory only, for a few
 seconds after it was made. `torn`: this machine has lost its power before that, so files may show bytes of an earlier moment; the
@@ -101,6 +105,7 @@ Exit codes: 0 done; 2 could not be done.";
 
 pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
     let (target, command, done) = match &args.action {
+        SnapshotAction::Diff(diff) => return diff::run(diff),
         SnapshotAction::List(list) => (&list.target, SnapshotCommand::List, None),
         SnapshotAction::Create(create) => {
             let name = create.name.clone();

@@ -1,5 +1,6 @@
 //! Commands about snapshots, over a socket.
 
+use lockstep_driver::report::{DiffBegin, DiffBytes, DiffHead, DiffItem, DiffMoment};
 use lockstep_fs::export::{ExportSummary, Lost};
 
 use super::*;
@@ -79,5 +80,94 @@ fn each_command_about_snapshots_arrives_and_is_answered() {
     };
     assert_eq!(command(rename).unwrap().len(), 2);
     let error = command(SnapshotCommand::Delete { name }).unwrap_err();
+    assert!(matches!(error, ControlError::Snapshots(_)), "{error}");
+}
+
+fn fake_question() -> DiffQuestion {
+    DiffQuestion {
+        begin: DiffBegin::Moments {
+            from: "a".to_owned(),
+            to: Some("b".to_owned()),
+        },
+        ranges: true,
+        entries_max: Some(7),
+        accepts_torn: true,
+    }
+}
+
+fn fake_parts() -> [DiffPart; 3] {
+    let item = DiffItem {
+        change: "renamed".to_owned(),
+        path: "b".to_owned(),
+        path_hex: Some("62".to_owned()),
+        old_path: Some("a".to_owned()),
+        old_path_hex: Some("61".to_owned()),
+        inode: 9,
+        kind: "file".to_owned(),
+        size: Some(5000),
+        attributes: vec!["size".to_owned(), "ctime".to_owned()],
+        xattrs: true,
+        ranges: vec![DiffBytes {
+            offset: 4096,
+            length: 904,
+            zeros: true,
+        }],
+        continued: true,
+    };
+    let from = DiffMoment {
+        name: "a".to_owned(),
+        osn: "1.42".to_owned(),
+        time: "2026-11-30T12:00:00Z".to_owned(),
+    };
+    let to = Some(DiffMoment {
+        name: "b".to_owned(),
+        ..from.clone()
+    });
+    [
+        DiffPart::Head(DiffHead { from, to }),
+        DiffPart::Page {
+            items: vec![item.clone(), item],
+            cursor: Some("00ff".to_owned()),
+        },
+        DiffPart::Page {
+            items: Vec::new(),
+            cursor: None,
+        },
+    ]
+}
+
+pub fn fake_diff(
+    name: &str,
+    question: &DiffQuestion,
+    take: &mut dyn FnMut(DiffPart) -> bool,
+) -> Result<(), CommandFailure> {
+    if let DiffBegin::Cursor(cursor) = &question.begin {
+        assert_eq!(cursor, "00ff");
+        return Err(no_datastore(name));
+    }
+    assert_eq!((name, question), ("alpha", &fake_question()));
+    for part in fake_parts() {
+        assert!(take(part));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_difference_arrives_part_by_part() {
+    let (_directory, path, _server) = running();
+    let mut client = ControlClient::connect(&path).unwrap();
+    let mut parts = Vec::new();
+    let outcome = client.snapshot_diff("alpha", &fake_question(), &mut |part| {
+        parts.push(part);
+        Ok::<(), ControlError>(())
+    });
+    outcome.unwrap();
+    assert_eq!(parts, fake_parts());
+    let rest = DiffQuestion {
+        begin: DiffBegin::Cursor("00ff".to_owned()),
+        ..fake_question()
+    };
+    let refused = client.snapshot_diff("alpha", &rest, &mut |_| Ok::<(), ControlError>(()));
+    let error = refused.unwrap_err();
     assert!(matches!(error, ControlError::Snapshots(_)), "{error}");
 }

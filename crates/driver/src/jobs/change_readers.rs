@@ -238,7 +238,8 @@ fn told(entry: ChangedEntry, wants_ranges: bool) -> ChangeEntry {
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+/// Bytes in hexadecimal digits.
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
     let digit = |number: u8| char::from_digit(number.into(), 16).unwrap_or('?');
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     digits.map(digit).collect()

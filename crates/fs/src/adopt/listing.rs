@@ -21,7 +21,7 @@ use super::target::AdoptTarget;
 use crate::backing::os_backing::MountPlace;
 use crate::namespace::keys;
 use crate::namespace::record::RecordChange;
-use crate::namespace::record::{self, Body, Inode};
+use crate::namespace::record::{self, Body, EntryPlace, Inode};
 use crate::store::adoption::AdoptionTotals;
 
 /// Records that are collected before they go to the draft.
@@ -221,7 +221,8 @@ impl<'a, 'w> SourceListing<'a, 'w> {
             return Ok(None);
         }
         self.put_xattrs(ino, &found);
-        let record = found.record(directory);
+        let mut record = found.record(directory);
+        record.named_at = Some(EntryPlace { directory, cookie });
         if is_directory && is_below {
             return Ok(Some(FoundDirectory { name, ino, record }));
         }

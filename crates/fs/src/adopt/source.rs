@@ -202,6 +202,7 @@ impl SourceInode {
             ctime: time(&stat.stx_ctime),
             osn: ADOPTED,
             body: self.body(kind, parent),
+            named_at: None,
         }
     }
 

@@ -206,6 +206,7 @@ impl AdoptionWalk<'_, '_> {
         }
         let mut record = found.record(Ino::ROOT);
         record.nlink = listed.nlink;
+        record.named_at = listed.named_at;
         // An earlier process may have cleared the flags, to link the file.
         if self.way() == AdoptWay::Move {
             record.bits.flags = record.bits.flags.union(listed.bits.flags);

@@ -7,7 +7,7 @@ use std::num::TryFromIntError;
 
 use lockstep_types::mode::MODE_BITS;
 use lockstep_types::{Attr, BootId, FileName, Ino, InodeFlags, NodeKind, Osn, Timestamp};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A record to write (`Some`) or to delete (`None`), under its key.
 pub type RecordChange = (Vec<u8>, Option<Vec<u8>>);
@@ -75,6 +75,29 @@ pub struct Inode {
     pub osn: Osn,
     /// The part of a record that depends on the kind of inode.
     pub body: Body,
+    /// The place of the name that the inode has got last: a reader that has the inode finds a name without a search. The name may be
+    /// gone: a file with several names may lose that one. `None` for the root, and in the records of earlier builds.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "optional_end"
+    )]
+    pub named_at: Option<EntryPlace>,
+}
+
+/// The place of a directory entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct EntryPlace {
+    /// The directory.
+    pub directory: Ino,
+    /// The cookie of the entry.
+    pub cookie: u64,
+}
+
+/// The last value of a record. A record of an earlier build ends before it.
+#[allow(clippy::unnecessary_wraps)] // for serde
+fn optional_end<'de, D: Deserializer<'de>>(bytes: D) -> Result<Option<EntryPlace>, D::Error> {
+    Ok(Option::deserialize(bytes).unwrap_or_default())
 }
 
 /// The part of a record that depends on the kind of inode.
@@ -261,5 +284,29 @@ mod tests {
             None,
             "no flag has this bit"
         );
+    }
+    #[test]
+    fn a_record_without_the_place_of_its_name_is_what_it_was_before_there_were_places() {
+        let mut inode = Inode {
+            bits: ModeAndFlags::of_mode(0o644),
+            uid: 1,
+            gid: 2,
+            nlink: 1,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+            osn: Osn::ZERO,
+            body: Body::File { size: 300 },
+            named_at: None,
+        };
+        let before = encode(&inode);
+        assert_eq!(decode(&before).as_ref(), Some(&inode));
+        inode.named_at = Some(EntryPlace {
+            directory: Ino::ROOT,
+            cookie: 3,
+        });
+        let now = encode(&inode);
+        assert!(now.starts_with(&before));
+        assert_eq!(decode(&now), Some(inode));
     }
 }

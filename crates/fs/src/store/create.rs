@@ -175,6 +175,7 @@ fn first_records() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
             next_cookie: FIRST_COOKIE,
             entries: 0,
         },
+        named_at: None,
     };
     let checkpoint = Checkpoint {
         log_position: 0,

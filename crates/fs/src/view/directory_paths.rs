@@ -1,7 +1,7 @@
 //! The paths of many directories, for a reader of the namespace that goes from entry to entry.
 //!
-//! A directory knows its parent, and not its name there. So the entries of each parent are read once for all wanted directories in
-//! it, and the paths found are kept, up to a bound.
+//! The record of a directory has the place of its name. Where it has none, the entries of the parent are read, once for all wanted
+//! directories in it. The paths found are kept, up to a bound.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 use lockstep_types::Ino;
 
 use super::StoreView;
+use super::named_place::name_at_place;
 use crate::error::OpError;
 use crate::namespace::keys;
 use crate::namespace::record::{self, EntryRecord};
@@ -36,10 +37,13 @@ impl DirectoryPaths {
         self.known.insert(Ino::ROOT, Vec::new());
         let parents = self.parents_of(view, wanted)?;
         let mut children: BTreeMap<Ino, BTreeSet<Ino>> = BTreeMap::new();
-        for (directory, parent) in &parents {
-            children.entry(*parent).or_default().insert(*directory);
-        }
         let mut names = HashMap::new();
+        for (directory, parent) in &parents {
+            match name_at_place(view, *directory)? {
+                Some((above, name)) if above == *parent => drop(names.insert(*directory, name)),
+                _ => drop(children.entry(*parent).or_default().insert(*directory)),
+            }
+        }
         for (parent, wanted) in &children {
             find_names(view, *parent, wanted, &mut names)?;
         }

@@ -1,6 +1,7 @@
 //! The paths of inodes.
 //!
-//! Directories know their parents. For other inodes the entries of all directories are searched, once for all of them.
+//! The record of an inode has the place of its last name. Where that is unknown, directories know their parents, and for other inodes the
+//! entries of all directories are searched, once for all of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -8,13 +9,11 @@ use std::ops::ControlFlow;
 use lockstep_types::Ino;
 
 use super::StoreView;
+use super::named_place::{ParentAndName, name_at_place};
 use crate::error::OpError;
 
 /// Deepest directory that gets a path. A deeper directory, or a directory in a circle, gets none.
 const DEPTH_MAX: usize = 1000;
-
-/// A directory and a name in the directory.
-type ParentAndName = (Ino, Vec<u8>);
 
 /// A path from the root of the datastore for each inode of `wanted` that has one. A file with several names gets one of
 /// them.
@@ -26,7 +25,7 @@ pub fn paths_of(
     if wanted.is_empty() {
         return Ok(paths);
     }
-    let mut places = find(view, wanted)?;
+    let mut places = names_of(view, wanted)?;
     for &ino in wanted {
         if let Some(path) = path_of(view, ino, &mut places)? {
             paths.insert(ino, path);
@@ -35,21 +34,37 @@ pub fn paths_of(
     Ok(paths)
 }
 
-/// A directory entry of each inode in `wanted`, if there is one.
-fn find(
+/// A name of each inode in `wanted`, if there is one. Each one that is not known by its place costs a search, and the files among them together cost one
+/// search of all names.
+pub fn names_of(
     view: &dyn StoreView,
     wanted: &BTreeSet<Ino>,
 ) -> Result<HashMap<Ino, ParentAndName>, OpError> {
-    let mut places = HashMap::new();
-    view.each_entry(&mut |directory, entry| {
-        if wanted.contains(&entry.ino) {
-            places
-                .entry(entry.ino)
-                .or_insert_with(|| (directory, entry.name.as_bytes().to_vec()));
+    let (mut names, mut left) = (HashMap::new(), BTreeSet::new());
+    for ino in wanted {
+        let found = match name_at_place(view, *ino)? {
+            Some(found) => Some(found),
+            None => entry_of_directory(view, *ino)?,
+        };
+        match found {
+            Some(found) => drop(names.insert(*ino, found)),
+            None => drop(left.insert(*ino)),
         }
-        ControlFlow::Continue(())
+    }
+    if left.is_empty() {
+        return Ok(names);
+    }
+    view.each_entry(&mut |directory, entry| {
+        if left.remove(&entry.ino) {
+            names.insert(entry.ino, (directory, entry.name.as_bytes().to_vec()));
+        }
+        if left.is_empty() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     })?;
-    Ok(places)
+    Ok(names)
 }
 
 /// The path of an inode from the root of the datastore.
@@ -63,7 +78,10 @@ fn path_of(
     while at != Ino::ROOT {
         let place = match places.get(&at) {
             Some(place) => Some(place.clone()),
-            None => entry_of_directory(view, at)?,
+            None => match name_at_place(view, at)? {
+                Some(place) => Some(place),
+                None => entry_of_directory(view, at)?,
+            },
         };
         let Some((above, name)) = place.filter(|_| names.len() < DEPTH_MAX) else {
             return Ok(None);

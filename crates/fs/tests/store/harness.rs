@@ -181,6 +181,21 @@ impl World {
         }
     }
 
+    /// Gives out higher numbers of operations than another world from now on, with one that changes nothing.
+    pub fn begin_behind(&mut self, other: &Self) {
+        self.count = self.count.max(other.count);
+        self.commit(MetaRequest::ReapAll { inos: Vec::new() });
+    }
+
+    /// The names and attributes of the store are those of another world's store now, by a resync.
+    pub fn follow(&mut self, other: &Self) {
+        self.model = other.model.clone();
+        self.known.inos.extend(&other.known.inos);
+        self.known.inos.sort_unstable();
+        self.known.inos.dedup();
+        self.count = other.count;
+    }
+
     fn tick(&mut self) -> (Osn, Timestamp) {
         self.count += 1;
         osn_and_time(self.count)

@@ -18,7 +18,7 @@ use crate::steps::{Step, step};
 
 /// A step of a test with snapshots.
 #[derive(Clone, Debug)]
-enum PastStep {
+pub enum PastStep {
     Present(Step),
     /// Makes a snapshot of this copy.
     Take,
@@ -34,7 +34,7 @@ enum PastStep {
     Resume,
 }
 
-fn past_step(restarts: u32) -> impl Strategy<Value = PastStep> {
+pub fn past_step(restarts: u32) -> impl Strategy<Value = PastStep> {
     prop_oneof![
         12 => step(restarts).prop_map(PastStep::Present),
         1 => Just(PastStep::Take),
@@ -58,24 +58,63 @@ fn take_local(store: &Store) -> SnapshotId {
 }
 
 /// A store with a model of the present, and one of each snapshot.
-struct PastWorld {
+pub struct PastWorld {
     present: World,
     taken: BTreeMap<SnapshotId, Model>,
 }
 
 impl PastWorld {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             present: World::new(),
             taken: BTreeMap::new(),
         }
     }
 
-    fn store(&self) -> &Store {
+    pub fn store(&self) -> &Store {
         &self.present.node.store
     }
 
-    fn step(&mut self, step: &PastStep) {
+    /// The model of the present.
+    pub fn model(&self) -> &Model {
+        &self.present.model
+    }
+
+    /// The snapshots, the oldest first, each with its model.
+    pub fn moments(&self) -> BTreeMap<SnapshotId, &Model> {
+        let local = self.taken.iter().map(|(id, model)| (*id, model));
+        let made = self.present.model.snapshots().iter();
+        local.chain(made.map(|(id, it)| (*id, &*it.copy))).collect()
+    }
+
+    /// See [`World::begin_behind`].
+    pub fn begin_behind(&mut self, other: &Self) {
+        self.present.begin_behind(&other.present);
+    }
+
+    /// See [`World::follow`].
+    pub fn follow(&mut self, other: &Self) {
+        self.present.follow(&other.present);
+    }
+
+    /// Makes a snapshot of this copy that no step deletes. Returns the snapshot, with its model.
+    pub fn lose(&self) -> (SnapshotId, Model) {
+        (take_local(self.store()), self.model().clone())
+    }
+
+    pub fn kill(&mut self) {
+        self.present.node.kill();
+    }
+
+    /// Deletes a snapshot to the end.
+    pub fn remove(&mut self, id: SnapshotId) {
+        if self.taken.remove(&id).is_none() {
+            self.present.commit(MetaRequest::SnapshotDelete { id });
+        }
+        SnapshotAccess::of(self.store()).delete(id).unwrap();
+    }
+
+    pub fn step(&mut self, step: &PastStep) {
         match step {
             PastStep::Present(step) => self.present.step(step),
             PastStep::Take => self.take(),

@@ -9,9 +9,11 @@ use clap::ValueEnum;
 use lockstep_driver::report::{ChangeEntry, ChangesHead};
 use serde_json::json;
 
+use crate::cli::terminal::{path_bytes, printable};
+
 /// A part of the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Only {
+pub(in crate::cli::operate) enum Only {
     /// Entries that are there
     Present,
     /// Names that are gone
@@ -20,7 +22,7 @@ pub(super) enum Only {
 
 /// The form of the list.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(in crate::cli::operate) enum Form {
     /// A line for each entry.
     Text,
     /// The paths, each with a zero byte behind.
@@ -77,7 +79,8 @@ impl Listing {
                 Ok(())
             }
             Form::Null => {
-                self.out.write_all(&bytes_of(entry))?;
+                self.out
+                    .write_all(&path_bytes(&entry.path, entry.path_hex.as_deref()))?;
                 self.out.write_all(&[0])
             }
             Form::Json => {
@@ -106,49 +109,5 @@ fn is_wanted(entry: &ChangeEntry, only: Option<Only>) -> bool {
         None => true,
         Some(Only::Present) => entry.change != "removed",
         Some(Only::Removed) => entry.change == "removed",
-    }
-}
-
-/// The path as a terminal may show it.
-fn printable(path: &str) -> String {
-    let shown = path.chars().flat_map(|c| {
-        let escaped = c.is_control().then(|| c.escape_default());
-        let plain = (!c.is_control()).then_some(c);
-        escaped.into_iter().flatten().chain(plain)
-    });
-    shown.collect()
-}
-
-/// The bytes of the path.
-fn bytes_of(entry: &ChangeEntry) -> Vec<u8> {
-    let Some(digits) = &entry.path_hex else {
-        return entry.path.as_bytes().to_vec();
-    };
-    let pairs = digits.as_bytes().as_chunks::<2>().0.iter();
-    let byte = |pair: &[u8; 2]| {
-        let text = std::str::from_utf8(pair).ok()?;
-        u8::from_str_radix(text, 16).ok()
-    };
-    pairs.filter_map(byte).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_is_printed_with_all_its_bytes_and_without_harm_to_a_terminal() {
-        let entry = ChangeEntry {
-            path: "a\u{fffd}\n".to_owned(),
-            path_hex: Some("61ff0a".to_owned()),
-            ..ChangeEntry::default()
-        };
-        assert_eq!(bytes_of(&entry), [0x61, 0xff, 0x0a]);
-        assert_eq!(printable(&entry.path), "a\u{fffd}\\n");
-        let plain = ChangeEntry {
-            path: "é/b".to_owned(),
-            ..ChangeEntry::default()
-        };
-        assert_eq!(bytes_of(&plain), "é/b".as_bytes());
     }
 }

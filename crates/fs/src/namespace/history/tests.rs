@@ -58,6 +58,7 @@ fn inode(body: Body, change: u64) -> Vec<u8> {
             sequence: change,
         },
         body,
+        named_at: None,
     })
 }
 

@@ -8,7 +8,7 @@ use super::flags;
 use crate::error::OpError;
 use crate::namespace::acl::{self, Acl};
 use crate::namespace::keys;
-use crate::namespace::record::{Body, EntryRecord, FIRST_COOKIE, Inode, ModeAndFlags};
+use crate::namespace::record::{Body, EntryPlace, EntryRecord, FIRST_COOKIE, Inode, ModeAndFlags};
 
 /// Deeper nesting than any path can name; stops a walk up a damaged tree.
 const DEPTH_MAX: usize = 1 << 20;
@@ -92,6 +92,7 @@ fn new_inode(draft: &mut PlanDraft<'_>, request: &MetaRequest) -> Result<Inode, 
         ctime: time,
         osn: draft.osn(),
         body: new_body(*kind, *parent, *rdev, target)?,
+        named_at: None,
     })
 }
 
@@ -139,6 +140,17 @@ fn add_entry(
         .directory_mut(parent)?
         .add(kind == NodeKind::Directory);
     draft.put_entry(parent, name, EntryRecord { ino, kind, cookie });
+    note_place(draft, ino, parent, cookie)
+}
+
+/// Notes the place of the newest name on its inode.
+fn note_place(
+    draft: &mut PlanDraft<'_>,
+    ino: Ino,
+    directory: Ino,
+    cookie: u64,
+) -> Result<(), OpError> {
+    draft.inode_mut(ino)?.named_at = Some(EntryPlace { directory, cookie });
     Ok(())
 }
 
@@ -356,6 +368,7 @@ fn replace(
     let cookie = target.cookie;
     draft.put_entry(to.0, to.1, EntryRecord { cookie, ..moved });
     note_moved(draft, moved, to.0)?;
+    note_place(draft, moved.ino, to.0, cookie)?;
     if is_directory {
         drop_directory(draft, target.ino)
     } else {
@@ -395,7 +408,9 @@ fn exchange(
         },
     );
     note_moved(draft, moved, to.0)?;
-    note_moved(draft, target, from.0)
+    note_place(draft, moved.ino, to.0, there)?;
+    note_moved(draft, target, from.0)?;
+    note_place(draft, target.ino, from.0, here)
 }
 
 /// Frees an inode without a name.
