@@ -6,6 +6,8 @@
 mod backup;
 #[path = "snapshots/mount.rs"]
 mod mount;
+#[path = "snapshots/rollback.rs"]
+mod rollback;
 #[path = "snapshots/samba.rs"]
 mod samba;
 

@@ -13,7 +13,7 @@ use lockstep_testbed::{
     DATASTORE, IMPATIENT, Node, NodeEnvironment, PATIENT, Pair, Settings, await_that, can_mount,
     operator,
 };
-use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr};
+use rustix::fs::{FallocateFlags, IFlags, XattrFlags, fallocate, ioctl_getflags, setxattr};
 use rustix::io::Errno;
 
 use super::{done, list, refused};
@@ -67,9 +67,15 @@ pub fn shown(top: &Path) -> Shown {
                 .into_os_string()
                 .into_encoded_bytes()
         } else {
-            left.extend(fs::read_dir(&path).unwrap().map(|it| it.unwrap().path()));
+            if meta.is_dir() {
+                left.extend(fs::read_dir(&path).unwrap().map(|it| it.unwrap().path()));
+            }
             Vec::new()
         };
+        let flags = (meta.is_file() || meta.is_dir()).then(|| {
+            let file = File::open(&path).unwrap();
+            ioctl_getflags(file).unwrap_or(IFlags::empty())
+        });
         let mut attribute = [0; 64];
         let length = rustix::fs::lgetxattr(&path, "user.of", &mut attribute).unwrap_or(0);
         let (attribute, times) = (&attribute[..length], (meta.mtime(), meta.mtime_nsec()));
@@ -80,7 +86,7 @@ pub fn shown(top: &Path) -> Shown {
         bytes.hash(&mut sum);
         let sum = sum.finish();
         let (first, last) = (
-            format!("{numbers:?} {times:?}"),
+            format!("{numbers:?} {times:?} {flags:?}"),
             format!("{attribute:?} {sum}"),
         );
         shown.insert(name, [first, format!("{changed:?}"), last]);

@@ -82,6 +82,7 @@ pub fn roll_back(
         flags: Vec::new(),
         summary: RollbackSummary::default(),
     };
+    rollback.lift_restrictions(&wanted)?;
     rollback.bring_names_back(&wanted)?;
     rollback.bring_inodes_back(&wanted)?;
     rollback.finish(&before)?;
@@ -162,6 +163,31 @@ struct Rollback<'a> {
 }
 
 impl Rollback<'_> {
+    /// Takes the flags off all inodes of the present that forbid changes of them and of names in them.
+    fn lift_restrictions(&self, wanted: &[&Difference]) -> Result<(), RollbackError> {
+        let inodes: BTreeMap<u64, &[u8]> = wanted.iter().map(|it| (it.ino, &*it.path)).collect();
+        for (ino, path) in inodes {
+            let lifted = self.lift_restriction(ino);
+            lifted.map_err(RollbackError::call("take the flags off", path))?;
+        }
+        Ok(())
+    }
+
+    fn lift_restriction(&self, ino: u64) -> io::Result<()> {
+        let Some(place) = self.present.open(ino, PLACE)? else {
+            return Ok(());
+        };
+        let kind = FileType::from_raw_mode(stat(&place)?.st_mode);
+        if !matches!(kind, FileType::RegularFile | FileType::Directory) {
+            return Ok(());
+        }
+        let Some(file) = self.present.open(ino, OFlags::RDONLY)? else {
+            return Ok(());
+        };
+        let now = flags_of(&file)?;
+        set_flags(&file, now, unrestricted(now))
+    }
+
     fn bring_names_back(&mut self, wanted: &[&Difference]) -> Result<(), RollbackError> {
         let mut gone: Vec<_> = wanted
             .iter()
@@ -212,7 +238,7 @@ impl Rollback<'_> {
         let old = stat(&source)?;
         let kind = FileType::from_raw_mode(old.st_mode);
         if matches!(kind, FileType::RegularFile | FileType::Directory) {
-            self.take_flags(ino)?;
+            self.note_flags(ino)?;
         }
         if kind == FileType::RegularFile {
             self.bring_bytes_back(ino, ranges, &old)?;
@@ -227,16 +253,14 @@ impl Rollback<'_> {
         Ok(())
     }
 
-    /// Takes the flags off that forbid changes, and notes those that the inode gets at the end.
-    fn take_flags(&mut self, ino: u64) -> io::Result<()> {
+    /// Notes the flags that an inode gets at the end.
+    fn note_flags(&mut self, ino: u64) -> io::Result<()> {
         let open = |table: &InodeTable| {
             let file = table.open(ino, OFlags::RDONLY)?;
             file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
         };
         let (old, file) = (flags_of(&open(self.past)?)?, open(self.present)?);
-        let now = flags_of(&file)?;
-        set_flags(&file, now, unrestricted(now))?;
-        if unrestricted(now) != old {
+        if flags_of(&file)? != old {
             self.flags.push((ino, file, old));
         }
         Ok(())

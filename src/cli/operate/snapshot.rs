@@ -1,6 +1,7 @@
-//! `lockstep snapshot`: makes, lists, renames, deletes and compares snapshots.
+//! `lockstep snapshot`: makes, lists, renames, deletes and compares snapshots, and brings files back to one.
 
 mod diff;
+mod rollback;
 
 use std::process::ExitCode;
 
@@ -12,7 +13,7 @@ use lockstepfs::control::ControlClient;
 use crate::cli::arguments::RunningNodeArgs;
 use crate::cli::terminal::{say, say_json};
 
-/// Make, list, rename, delete and compare snapshots of a datastore
+/// Make, list, rename, delete and compare snapshots of a datastore, and bring files back
 ///
 /// A snapshot shows all files of a datastore as they were at one moment, the same on both servers. Making one takes the same time for
 /// ten files and for ten million; programs wait for a moment, until the changes that have begun are over. From then on each first
@@ -37,6 +38,7 @@ enum SnapshotAction {
     /// Delete a snapshot on both nodes; its space is freed in the background
     Delete(DeleteArgs),
     Diff(diff::DiffArgs),
+    Rollback(rollback::RollbackArgs),
 }
 
 /// The datastore, and the form of the output.
@@ -96,6 +98,7 @@ Examples:
   lockstep snapshot rename data before-upgrade known-good
   lockstep snapshot delete data known-good
   lockstep snapshot diff data monday tuesday
+  lockstep snapshot rollback data known-good
 
 States in the list: `settled`: its bytes are on stable storage of this node. `unsettled`: some may be in memory only, for a few
 seconds after it was made. `torn`: this machine has lost its power before that, so files may show bytes of an earlier moment; the
@@ -106,6 +109,7 @@ Exit codes: 0 done; 2 could not be done.";
 pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
     let (target, command, done) = match &args.action {
         SnapshotAction::Diff(diff) => return diff::run(diff),
+        SnapshotAction::Rollback(rollback) => return rollback::run(rollback),
         SnapshotAction::List(list) => (&list.target, SnapshotCommand::List, None),
         SnapshotAction::Create(create) => {
             let name = create.name.clone();

@@ -1,0 +1,265 @@
+//! `lockstep snapshot rollback`: brings the files of a datastore, or of one directory, back to a snapshot.
+
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lockstep_driver::report::{DiffBegin, DiffItem, DiffPart, DiffQuestion, SnapshotCommand};
+use lockstep_rollback::{Change, Difference, RollbackPlaces, RollbackSummary, roll_back};
+use lockstepfs::control::{ControlClient, ControlError};
+
+use crate::cli::arguments::RunningNodeArgs;
+use crate::cli::terminal::{bytes, count, say, say_json, warn};
+
+/// Bring the files back to a snapshot
+///
+/// Makes a snapshot of this moment first, so nothing is lost. Then changes what differs from SNAPSHOT, by ordinary calls on the mount: files that
+/// are there keep their inodes, get back the bytes that differ, and stay open; files that are gone are made anew; files that are new are removed.
+/// It takes as long as the changes since the snapshot.
+///
+/// Run it on the primary, as root. Stop the programs that use the files first: they would see old and new files together.
+/// A rollback that is killed has done a part; run it again.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct RollbackArgs {
+    /// Name of the datastore
+    datastore: String,
+
+    /// Name of the snapshot
+    snapshot: String,
+
+    /// Bring only this directory back, and all that is below it; relative to the mount directory
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+
+    #[command(flatten)]
+    node: RunningNodeArgs,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lockstep snapshot rollback data before-upgrade
+  lockstep snapshot rollback data before-upgrade --directory sites/shop
+  lockstep snapshot diff data before-upgrade             what a rollback would change
+
+Exit codes: 0 done; 2 could not be done, or not to its end.";
+
+pub(super) fn run(args: &RollbackArgs) -> Result<ExitCode> {
+    let mut node = ControlClient::connect(&args.node.socket()?)?;
+    let mount = mount_of(&mut node, &args.datastore)?;
+    let snapshot = mount.join(".lockstep/snapshots").join(&args.snapshot);
+    let directory = relative(args.directory.as_deref(), &mount)?;
+    // Refuses an unknown snapshot before another one is made.
+    let mut check = |_| Ok(());
+    ask(&mut node, args, None, Some(1), &mut check)?;
+    let taken = node.snapshots(&args.datastore, &SnapshotCommand::List)?;
+    let taken: Vec<_> = taken.into_iter().map(|it| it.name).collect();
+    let safety = safety_name(SystemTime::now(), &taken);
+    let create = SnapshotCommand::Create {
+        name: safety.clone(),
+    };
+    node.snapshots(&args.datastore, &create)?;
+    let mut differences = Vec::new();
+    let mut take = |part| {
+        if let DiffPart::Page { items, .. } = part {
+            differences.extend(items.iter().filter_map(difference));
+        }
+        Ok(())
+    };
+    ask(&mut node, args, Some(&safety), None, &mut take)?;
+    let places = RollbackPlaces {
+        mount: &mount,
+        snapshot: &snapshot,
+        directory: directory.as_os_str().as_bytes(),
+    };
+    let done = roll_back(places, &differences).with_context(|| {
+        format!("the rollback is not complete; the state from before it is the snapshot {safety}")
+    })?;
+    report(args, &safety, done)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+type Take<'a> = dyn FnMut(DiffPart) -> Result<(), ControlError> + 'a;
+
+/// Asks for the differences between the snapshot and another one, or the present.
+fn ask(
+    node: &mut ControlClient,
+    args: &RollbackArgs,
+    to: Option<&str>,
+    entries_max: Option<u64>,
+    take: &mut Take<'_>,
+) -> Result<(), ControlError> {
+    let question = DiffQuestion {
+        begin: DiffBegin::Moments {
+            from: args.snapshot.clone(),
+            to: to.map(str::to_owned),
+        },
+        ranges: to.is_some(),
+        entries_max,
+        accepts_torn: false,
+    };
+    node.snapshot_diff(&args.datastore, &question, take)
+}
+
+/// The mount of a datastore that this node serves.
+fn mount_of(node: &mut ControlClient, datastore: &str) -> Result<PathBuf> {
+    let status = node.status()?;
+    let found = status
+        .datastores
+        .iter()
+        .find(|it| it.settings.name == datastore);
+    let Some(found) = found else {
+        bail!("the node has no datastore named {datastore}");
+    };
+    match &found.settings.mount {
+        Some(mount) => Ok(PathBuf::from(mount)),
+        None => bail!(
+            "{datastore} is not mounted on this server\n  cure: run the rollback on the primary, with the datastore mounted"
+        ),
+    }
+}
+
+/// A directory as a path from the root of the mount.
+fn relative(directory: Option<&Path>, mount: &Path) -> Result<PathBuf> {
+    let Some(directory) = directory else {
+        return Ok(PathBuf::new());
+    };
+    let inside = directory.strip_prefix(mount).unwrap_or(directory);
+    let mut relative = PathBuf::new();
+    for part in inside.components() {
+        match part {
+            Component::Normal(name) => relative.push(name),
+            Component::CurDir => {}
+            Component::RootDir | Component::ParentDir | Component::Prefix(_) => bail!(
+                "{} is not below {}\n  cure: name a directory of the datastore, such as sites/shop",
+                directory.display(),
+                mount.display()
+            ),
+        }
+    }
+    Ok(relative)
+}
+
+/// The name of the snapshot that is made before a rollback: none of those that are taken.
+fn safety_name(now: SystemTime, taken: &[String]) -> String {
+    let mut name = format!("before-rollback-{}", lockstep_fs::poison::utc(now.into()));
+    while taken.contains(&name) {
+        name.push('+');
+    }
+    name
+}
+
+/// The difference that an item tells; `None` for one of a newer node.
+fn difference(item: &DiffItem) -> Option<Difference> {
+    let change = match &*item.change {
+        "created" => Change::Created,
+        "deleted" => Change::Deleted,
+        "renamed" => Change::Renamed,
+        "linked" => Change::Linked,
+        "unlinked" => Change::Unlinked,
+        "changed" => Change::Changed,
+        _ => return None,
+    };
+    let range = |range: &lockstep_driver::report::DiffBytes| -> Range<u64> {
+        range.offset..range.offset.saturating_add(range.length)
+    };
+    Some(Difference {
+        change,
+        path: path(&item.path, item.path_hex.as_deref()),
+        old_path: item
+            .old_path
+            .as_deref()
+            .map(|old| path(old, item.old_path_hex.as_deref())),
+        ino: item.inode,
+        is_directory: item.kind == "directory",
+        ranges: item.ranges.iter().map(range).collect(),
+    })
+}
+
+/// The bytes of a path: from their digits, if they are no UTF-8.
+fn path(text: &str, hex: Option<&str>) -> Vec<u8> {
+    let Some(hex) = hex else {
+        return text.as_bytes().to_vec();
+    };
+    let digits = hex.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    digits.filter_map(byte).collect()
+}
+
+fn report(args: &RollbackArgs, safety: &str, done: RollbackSummary) -> Result<()> {
+    let RollbackSummary {
+        removed,
+        restored,
+        changed,
+        bytes: written,
+    } = done;
+    if args.json {
+        say_json(&serde_json::json!({
+            "removed": removed,
+            "restored": restored,
+            "changed": changed,
+            "bytes": written,
+            "before": safety,
+        }))?;
+        return Ok(());
+    }
+    say(&format!(
+        "rolled back to {}: {} names removed, {} names restored, {} files and directories changed, {} written\n",
+        args.snapshot,
+        count(removed),
+        count(restored),
+        count(changed),
+        bytes(written)
+    ))?;
+    warn(&format!(
+        "the state from before is the snapshot {safety}; delete it once you do not need it"
+    ));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_named_from_the_mount() {
+        let mount = Path::new("/srv/data");
+        let relative = |text: &str| relative(Some(Path::new(text)), mount);
+        for (text, expected) in [
+            ("a/b", "a/b"),
+            ("./a/", "a"),
+            ("/srv/data/a", "a"),
+            ("/srv/data", ""),
+            (".", ""),
+        ] {
+            assert_eq!(relative(text).unwrap(), Path::new(expected), "{text}");
+        }
+        for outside in ["/etc", "../x", "a/../../b"] {
+            assert!(relative(outside).is_err(), "{outside}");
+        }
+    }
+
+    #[test]
+    fn each_rollback_makes_a_snapshot_of_another_name() {
+        let mut taken = Vec::new();
+        for _ in 0..3 {
+            let name = safety_name(SystemTime::UNIX_EPOCH, &taken);
+            assert!(!taken.contains(&name) && name.starts_with("before-rollback-1970"));
+            taken.push(name);
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_no_text_comes_from_its_digits() {
+        assert_eq!(path("a", None), b"a");
+        assert_eq!(path("a\u{fffd}", Some("61ff")), [0x61, 0xff]);
+    }
+}
