@@ -4,7 +4,8 @@
 //! An operator fails over or promotes in one test, and a witness decides in the other one. The mounts outlive their nodes, so the
 //! requests of the database wait while their node is away. After each failover the database recovers, all acknowledged rows
 //! are there, table and index fit together (amcheck), and the checksums of all pages are right. `LOCKSTEP_DATABASE_FAILOVERS`
-//! sets the number of failovers of each kind. A test of its own damages a database, and sees that these checks fail. Needs root,
+//! sets the number of failovers of each kind. In a third test a crashed database is rolled back to a snapshot
+//! (`LOCKSTEP_DATABASE_ROLLBACKS` times). A test of its own damages a database, and sees that these checks fail. Needs root,
 //! /dev/fuse and `PostgreSQL` (`scripts/setup test`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
@@ -16,11 +17,13 @@ mod damage;
 #[path = "database/postgres.rs"]
 mod postgres;
 
+use std::process::Command;
+
 use lockstep_testbed::Which::{self, Primary as A, Secondary as B};
 use lockstep_testbed::holder::Holder;
 use lockstep_testbed::operator::{assert_identical, await_in_sync, other};
 use lockstep_testbed::witness::{Witness, await_protected};
-use lockstep_testbed::{NodeEnvironment, PATIENT, Pair, Settings, repetitions};
+use lockstep_testbed::{DATASTORE, NodeEnvironment, PATIENT, Pair, Settings, repetitions};
 
 use cause::Cause;
 use postgres::{Client, Cluster, Server};
@@ -31,6 +34,8 @@ lockstep_testbed::network_process!();
 const BY_OPERATOR: u64 = 2;
 /// Failovers of each kind with a witness, unless the variable says otherwise.
 const BY_WITNESS: u64 = 1;
+/// Rollbacks of a database, unless the variable says otherwise.
+const ROLLBACKS: u64 = 2;
 /// Rows between two failovers.
 const ROWS: u64 = 30;
 /// The takeover comes this time after the loss of the connection. A busy machine may stop a node for a while.
@@ -170,6 +175,43 @@ impl Site {
         assert_identical(self.pair.node(self.primary));
         self.pair.end();
     }
+}
+
+fn snapshot(site: &Site, command: &[&str]) {
+    let node = site.pair.node(site.primary);
+    let mut program = Command::new(lockstep_testbed::program());
+    program.arg("snapshot").args(command).arg("--control");
+    let done = program.arg(node.control()).output().unwrap();
+    let text = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{command:?}: {text}");
+}
+
+/// A snapshot of a database that writes is one from which the database recovers, as after a crash.
+#[test]
+fn a_crashed_database_is_rolled_back_to_a_snapshot() {
+    let Some(rounds) = repetitions("LOCKSTEP_DATABASE_ROLLBACKS", ROLLBACKS) else {
+        return;
+    };
+    let mut site = Site::start(SETTINGS, false);
+    for round in 0..rounds {
+        let (server, client) = site.serve();
+        let name = format!("round {round}");
+        let before = client.acknowledged();
+        snapshot(&site, &["create", DATASTORE, &name]);
+        let after = client.acknowledged();
+        client.await_rows(2 * ROWS);
+        site.kill(server, client);
+        assert!(site.acknowledged > after);
+        snapshot(&site, &["rollback", DATASTORE, &name]);
+        site.acknowledged = before;
+        site.recover();
+        // A row that was under way may be there.
+        assert!(site.recovered <= after + 1, "{} rows", site.recovered);
+        site.acknowledged = site.recovered;
+    }
+    site.await_in_sync();
+    assert_identical(site.pair.node(site.primary));
+    site.pair.end();
 }
 
 #[test]

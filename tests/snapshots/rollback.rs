@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use lockstep_testbed::chance::Chance;
 use lockstep_testbed::{DATASTORE, Node, Pair, operator};
 use rustix::fs::{
-    CWD, FallocateFlags, FileType, Mode, RenameFlags, XattrFlags, fallocate, mknodat,
+    CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, XattrFlags, fallocate, mknodat,
     renameat_with, setxattr,
 };
 
@@ -77,7 +77,14 @@ impl Changer {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 Ok(fallocate(open()?, flags, offset, length)?)
             }
-            4 => fs::write(target, vec![1; usize::try_from(length).unwrap()]),
+            4 => {
+                // The open of a pipe would wait for a reader.
+                let flags = OFlags::NONBLOCK.bits().cast_signed();
+                let mut options = OpenOptions::new();
+                let options = options.write(true).create(true).truncate(true);
+                let file = options.custom_flags(flags).open(target)?;
+                file.write_all_at(&vec![1; usize::try_from(length).unwrap()], 0)
+            }
             5 => fs::create_dir(target),
             6 | 7 => fs::rename(path, target),
             8 => Ok(renameat_with(

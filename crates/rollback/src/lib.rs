@@ -74,15 +74,15 @@ pub fn roll_back(
     let _alone = lock(present.root())?;
     let wanted = within(places.directory, differences)?;
     let before = stat(present.root()).map_err(RollbackError::call("look at", "."))?;
+    let flags = lift_restrictions(&present, &wanted)?;
     let names = Names::new(&present, &past)?;
     let mut rollback = Rollback {
         present: &present,
         past: &past,
         names,
-        flags: Vec::new(),
+        flags,
         summary: RollbackSummary::default(),
     };
-    rollback.lift_restrictions(&wanted)?;
     rollback.bring_names_back(&wanted)?;
     rollback.bring_inodes_back(&wanted)?;
     rollback.finish(&before)?;
@@ -149,7 +149,46 @@ fn is_below(path: &[u8], directory: &[u8]) -> bool {
 }
 
 fn depth(path: &[u8]) -> usize {
-    path.iter().filter(|byte| **byte == b'/').count()
+    path.split(|byte| *byte == b'/').count()
+}
+
+/// Flags that inodes get at the end, as some forbid any change.
+type LastFlags = Vec<(u64, OwnedFd, IFlags)>;
+
+/// Takes the flags off that forbid changes of the inodes and of names in them, and off the root, where the staging directory is made. Returns
+/// the flags of the root if it gets these back.
+fn lift_restrictions(
+    present: &InodeTable,
+    wanted: &[&Difference],
+) -> Result<LastFlags, RollbackError> {
+    let mut inodes: BTreeMap<u64, &[u8]> = wanted.iter().map(|it| (it.ino, &*it.path)).collect();
+    let is_root_wanted = inodes.insert(ROOT, b".").is_some();
+    let mut last = LastFlags::new();
+    for (ino, path) in inodes {
+        let lifted = lift_restriction(present, ino);
+        let lifted = lifted.map_err(RollbackError::call("take the flags off", path))?;
+        if ino == ROOT && !is_root_wanted {
+            last.extend(lifted.map(|(file, flags)| (ino, file, flags)));
+        }
+    }
+    Ok(last)
+}
+
+/// Returns the inode and the flags that it had, if some forbade changes.
+fn lift_restriction(present: &InodeTable, ino: u64) -> io::Result<Option<(OwnedFd, IFlags)>> {
+    let Some(place) = present.open(ino, PLACE)? else {
+        return Ok(None);
+    };
+    let kind = FileType::from_raw_mode(stat(&place)?.st_mode);
+    if !matches!(kind, FileType::RegularFile | FileType::Directory) {
+        return Ok(None);
+    }
+    let Some(file) = present.open(ino, OFlags::RDONLY)? else {
+        return Ok(None);
+    };
+    let now = flags_of(&file)?;
+    set_flags(&file, now, unrestricted(now))?;
+    Ok((unrestricted(now) != now).then_some((file, now)))
 }
 
 /// A rollback under way.
@@ -157,37 +196,11 @@ struct Rollback<'a> {
     present: &'a InodeTable,
     past: &'a InodeTable,
     names: Names<'a>,
-    /// The flags that inodes get last, as some forbid any change.
-    flags: Vec<(u64, OwnedFd, IFlags)>,
+    flags: LastFlags,
     summary: RollbackSummary,
 }
 
 impl Rollback<'_> {
-    /// Takes the flags off all inodes of the present that forbid changes of them and of names in them.
-    fn lift_restrictions(&self, wanted: &[&Difference]) -> Result<(), RollbackError> {
-        let inodes: BTreeMap<u64, &[u8]> = wanted.iter().map(|it| (it.ino, &*it.path)).collect();
-        for (ino, path) in inodes {
-            let lifted = self.lift_restriction(ino);
-            lifted.map_err(RollbackError::call("take the flags off", path))?;
-        }
-        Ok(())
-    }
-
-    fn lift_restriction(&self, ino: u64) -> io::Result<()> {
-        let Some(place) = self.present.open(ino, PLACE)? else {
-            return Ok(());
-        };
-        let kind = FileType::from_raw_mode(stat(&place)?.st_mode);
-        if !matches!(kind, FileType::RegularFile | FileType::Directory) {
-            return Ok(());
-        }
-        let Some(file) = self.present.open(ino, OFlags::RDONLY)? else {
-            return Ok(());
-        };
-        let now = flags_of(&file)?;
-        set_flags(&file, now, unrestricted(now))
-    }
-
     fn bring_names_back(&mut self, wanted: &[&Difference]) -> Result<(), RollbackError> {
         let mut gone: Vec<_> = wanted
             .iter()

@@ -75,7 +75,7 @@ impl<'a> Names<'a> {
                 let (above, rest) = path.split_at(at);
                 (above, rest.get(1..).unwrap_or_default())
             }
-            None => (&path[..0], path),
+            None => (&[][..], path),
         };
         let is_last = self.last.as_ref().is_some_and(|(last, _)| last == above);
         if !is_last {
