@@ -19,6 +19,7 @@ use lockstep_driver::report::{
 };
 use lockstep_fs::adopt::{NotAdopted, Reason};
 use lockstep_fs::poison::DiskFailure;
+use lockstep_rollback::RollbackSummary;
 use lockstepfs::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
 use lockstepfs::control::NodeStatus;
 use serde_json::Value;
@@ -80,6 +81,13 @@ fn changes() -> Value {
     let mut printed = serde_json::to_value(ChangesHead::default()).unwrap();
     printed["entries"] = serde_json::json!([entry]);
     printed["entries_total"] = 1.into();
+    printed
+}
+
+/// The JSON output of `lockstep snapshot rollback`, as the command puts its parts together.
+fn rolled_back() -> Value {
+    let mut printed = serde_json::to_value(RollbackSummary::default()).unwrap();
+    printed["before"] = "name".into();
     printed
 }
 
@@ -331,6 +339,7 @@ fn every_key_is_described_and_no_other() {
         serde_json::json!({ "readers": [reader()] }),
         serde_json::json!({ "snapshots": [SnapshotStatus::default()] }),
         difference(),
+        rolled_back(),
         serde_json::to_value(change_of_role()).unwrap(),
         made(),
         adopted(),

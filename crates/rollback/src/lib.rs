@@ -22,6 +22,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{FileType, FlockOperation, IFlags, Mode, OFlags, Stat};
+use serde::Serialize;
 
 use attributes::{copy_attributes, copy_range, copy_times, flags_of, set_flags, unrestricted};
 use inodes::InodeTable;
@@ -50,7 +51,7 @@ pub struct RollbackPlaces<'a> {
 }
 
 /// What a rollback has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RollbackSummary {
     /// Names that are gone now.
     pub removed: u64,

@@ -202,13 +202,11 @@ fn report(args: &RollbackArgs, safety: &str, done: RollbackSummary) -> Result<()
         bytes: written,
     } = done;
     if args.json {
-        say_json(&serde_json::json!({
-            "removed": removed,
-            "restored": restored,
-            "changed": changed,
-            "bytes": written,
-            "before": safety,
-        }))?;
+        let mut printed = serde_json::to_value(done)?;
+        if let Some(keys) = printed.as_object_mut() {
+            keys.insert("before".to_owned(), safety.into());
+        }
+        say_json(&printed)?;
         return Ok(());
     }
     say(&format!(
