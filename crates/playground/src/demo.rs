@@ -1,6 +1,6 @@
 //! `lockstep demo`: shows the main promise on this machine in about a minute.
 //!
-//! The demo writes real data into a mirrored directory. While programs and a client write, it kills the secondary with
+//! The demo writes real data into a mirrored directory, deletes a part, and brings that back from a snapshot (`snapshot`). While programs and a client write, it kills the secondary with
 //! SIGKILL, then the server of the primary, and then the process of the new primary alone (`failover`). At the end a bit of the
 //! secondary's disk flips (`rot`), and its server loses power (`power`). The demo checks each statement before it prints the
 //! statement, and fails if a check fails.
@@ -11,6 +11,7 @@ mod files;
 mod power;
 mod rot;
 mod show;
+mod snapshot;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,7 +45,7 @@ const INTERRUPTED: u8 = 130;
 /// See it work on this machine, in about a minute
 ///
 /// Runs a primary, a secondary and a witness, and writes files, a database and a large file into the mirrored
-/// directory. While a client writes, the demo kills the secondary, then the primary, and then a process alone. It shows
+/// directory. It deletes a part, and brings that back from a snapshot. While a client writes, the demo kills the secondary, then the primary, and then a process alone. It shows
 /// how long the client waited, brings each of them back, and checks that nothing is lost. Then it flips a bit on the disk of
 /// the secondary, and cuts the power of its server.
 /// Needs root, /dev/fuse and 1 GiB of space, and leaves nothing behind.
@@ -137,6 +138,7 @@ impl<'s> Demo<'s> {
         let files = self.write_files()?;
         let ledger = self.make_database()?;
         self.compare("Do both nodes hold the same?")?;
+        self.take_a_deletion_back(&files)?;
         self.start_client()?;
         let ledger = self.lose_the_secondary(ledger)?;
         self.lose_the_primary()?;

@@ -17,6 +17,7 @@ use signal_hook::consts::SIGCHLD;
 use signal_hook::iterator::Signals;
 
 use crate::background::BackgroundProcess;
+use crate::config::DATASTORE;
 use crate::description;
 use crate::layout::{NewRoot, NodePlan, PlaygroundLayout};
 use crate::network::PlaygroundNetwork;
@@ -167,6 +168,22 @@ impl Playground {
     /// Compares the disks of both nodes, by the node that is the primary, and heals what differs.
     pub(crate) fn repair(&self, primary: ServerName) -> Result<VerifyAnswer> {
         self.program.repair(&self.plan(primary)?.control)
+    }
+
+    /// Makes a snapshot, or rolls all files back to one, by the node that is the primary.
+    pub(crate) fn snapshot(&self, primary: ServerName, verb: &str, name: &str) -> Result<()> {
+        let control = &self.plan(primary)?.control;
+        self.program.snapshot(&[verb, DATASTORE, name], control)
+    }
+
+    /// Deletes all snapshots, by the node that is the primary.
+    pub(crate) fn delete_snapshots(&self, primary: ServerName) -> Result<()> {
+        let control = &self.plan(primary)?.control;
+        for name in self.program.snapshots(control)? {
+            self.program
+                .snapshot(&["delete", DATASTORE, &name], control)?;
+        }
+        Ok(())
     }
 
     /// Exports the store of a stopped node into `dest`.

@@ -71,6 +71,18 @@ pub(crate) struct VerifyAnswer {
     pub(crate) differences: Vec<serde_json::Value>,
 }
 
+/// The snapshots of a node, as `lockstep snapshot list --json` prints them.
+#[derive(Debug, Deserialize)]
+struct SnapshotsAnswer {
+    snapshots: Vec<SnapshotAnswer>,
+}
+
+#[derive(Debug, Deserialize)]
+struct SnapshotAnswer {
+    name: String,
+    state: String,
+}
+
 /// The file of the `lockstep` program.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
@@ -128,6 +140,23 @@ impl Program {
     fn compare(&self, arguments: &[&str], control: &Path) -> Result<VerifyAnswer> {
         let output = self.run(arguments, control, &ANSWERS)?;
         serde_json::from_slice(&output).context("cannot read the output of verify")
+    }
+
+    /// Carries out a command about a snapshot: its verb and its arguments.
+    pub(crate) fn snapshot(&self, command: &[&str], control: &Path) -> Result<()> {
+        let arguments = [&["snapshot"], command, &["--control"]].concat();
+        self.run(&arguments, control, &[0]).map(drop)
+    }
+
+    /// The names of the snapshots that are not deleted.
+    pub(crate) fn snapshots(&self, control: &Path) -> Result<Vec<String>> {
+        let arguments = ["snapshot", "list", DATASTORE, "--json", "--control"];
+        let output = self.run(&arguments, control, &[0])?;
+        let answer: SnapshotsAnswer =
+            serde_json::from_slice(&output).context("cannot read the list of snapshots")?;
+        let all = answer.snapshots.into_iter();
+        let there = all.filter(|snapshot| snapshot.state != "deleting");
+        Ok(there.map(|snapshot| snapshot.name).collect())
     }
 
     /// Exports the store of the stopped node with this configuration, complete, into `dest`.

@@ -39,7 +39,8 @@ pub(crate) fn copy_attributes(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> io::
     }
     copy_xattrs(from, to)?;
     // Linux never checks the permissions of a symbolic link.
-    if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+    let has_mode = rustix::fs::fstat(to)?.st_mode == stat.st_mode;
+    if !has_mode && FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
         let mode = Mode::from_raw_mode(stat.st_mode & PERMISSIONS);
         rustix::fs::chmod(path_of(to), mode)?;
     }
@@ -123,6 +124,20 @@ pub(crate) fn unrestricted(flags: IFlags) -> IFlags {
     flags.difference(RESTRICTING)
 }
 
+/// Copies the data of a file into an empty one.
+pub(crate) fn copy_into_empty(from: &File, to: &File, size: u64) -> io::Result<u64> {
+    let (mut at, mut copied) = (0, 0);
+    while at < size {
+        let Some(data) = next(from, SeekFrom::Data(at))?.filter(|data| *data < size) else {
+            break;
+        };
+        let hole = next(from, SeekFrom::Hole(data))?.unwrap_or(size);
+        copied += copy_data(from, to, data..hole.min(size))?;
+        at = hole;
+    }
+    Ok(copied)
+}
+
 /// Copies bytes of a file, and its holes as holes. Returns the number of copied bytes.
 pub(crate) fn copy_range(from: &File, to: &File, range: &Range<u64>) -> io::Result<u64> {
     let mut at = range.start;
@@ -155,11 +170,13 @@ fn next(file: &File, what: SeekFrom) -> io::Result<Option<u64>> {
 }
 
 fn copy_data(from: &File, to: &File, range: Range<u64>) -> io::Result<u64> {
-    let mut buffer = vec![0; PIECE_BYTES];
+    let whole = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+    let mut buffer = vec![0; whole.min(PIECE_BYTES)];
     let mut at = range.start;
     while at < range.end {
         let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
-        let piece = buffer.get_mut(..left.min(PIECE_BYTES)).unwrap_or_default();
+        let length = left.min(buffer.len());
+        let piece = buffer.get_mut(..length).unwrap_or_default();
         let read = from.read_at(piece, at)?;
         if read == 0 {
             break;

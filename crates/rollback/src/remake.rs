@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 
-use crate::attributes::{copy_attributes, copy_range, copy_times, flags_of, set_flags};
+use crate::attributes::{copy_attributes, copy_into_empty, copy_times, flags_of, set_flags};
 use crate::error::RollbackError;
 use crate::inodes::InodeTable;
 use crate::names::is_directory;
@@ -88,11 +88,17 @@ fn make_file(
     stat: &Stat,
 ) -> io::Result<u64> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let made = File::from(rustix::fs::openat(parent, name, flags, PRIVATE)?);
+    // No one else may read a file that others could not read.
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o700);
+    let made = File::from(rustix::fs::openat(parent, name, flags, mode)?);
     let from = past.open(ino, OFlags::RDONLY)?;
     let from = File::from(from.ok_or(io::ErrorKind::NotFound)?);
-    made.set_len(stat.st_size as u64)?;
-    copy_range(&from, &made, &(0..stat.st_size as u64))
+    let size = stat.st_size as u64;
+    let copied = copy_into_empty(&from, &made, size)?;
+    if made.metadata()?.len() < size {
+        made.set_len(size)?;
+    }
+    Ok(copied)
 }
 
 fn finish(past: &InodeTable, ino: u64, made: &OwnedFd) -> io::Result<()> {

@@ -15,6 +15,9 @@ const SMALL_BYTES_MAX: u64 = 16 << 10;
 /// First seed of the large file: it differs from the seeds of the small files.
 const LARGE_SEED: u64 = 1 << 40;
 
+/// The directory of the small files.
+pub(super) const TREE: &str = "tree";
+
 /// The set of files. The content of a file follows from its number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DemoFiles {
@@ -48,7 +51,7 @@ impl DemoFiles {
     /// Writes the small files.
     pub(super) fn write_tree(&self, root: &Path) -> Result<()> {
         for directory in 0..self.directories {
-            let path = root.join(format!("tree/{directory:02}"));
+            let path = root.join(format!("{TREE}/{directory:02}"));
             fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
         }
         for number in 0..self.tree_files() {
@@ -110,7 +113,7 @@ impl DemoFiles {
 
     fn path(&self, root: &Path, number: u64) -> PathBuf {
         let (directory, file) = (number % self.directories, number / self.directories);
-        root.join(format!("tree/{directory:02}/{file:03}.dat"))
+        root.join(format!("{TREE}/{directory:02}/{file:03}.dat"))
     }
 }
 
