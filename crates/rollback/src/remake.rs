@@ -88,9 +88,9 @@ fn make_file(
     stat: &Stat,
 ) -> io::Result<u64> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    // No one else may read a file that others could not read.
-    let mode = Mode::from_raw_mode(stat.st_mode & 0o700);
-    let made = File::from(rustix::fs::openat(parent, name, flags, mode)?);
+    // Mostly the final permissions, which spares a call.
+    let permissions = Mode::from_raw_mode(stat.st_mode & 0o777);
+    let made = File::from(rustix::fs::openat(parent, name, flags, permissions)?);
     let from = past.open(ino, OFlags::RDONLY)?;
     let from = File::from(from.ok_or(io::ErrorKind::NotFound)?);
     let size = stat.st_size as u64;
