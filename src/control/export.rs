@@ -13,7 +13,7 @@ use super::proto;
 /// A place of this machine, as the command sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportPlace {
-    /// The absolute path of what is to be written there.
+    /// The absolute path of the new file or directory.
     pub path: PathBuf,
     /// Device and inode of the directory above: a service may see other directories than the command does.
     directory: (u64, u64),

@@ -12,14 +12,14 @@ use super::list;
 use super::mount::{assert_copied, fill, shown, start};
 
 /// A program that keeps backups.
-struct Keeper<'a> {
+struct BackupProgram<'a> {
     program: &'a str,
     pair: &'a Pair,
     /// The variables of its repository.
     environment: Vec<(&'a str, String)>,
 }
 
-impl Keeper<'_> {
+impl BackupProgram<'_> {
     fn run(&self, command: &mut Command) -> Output {
         let home = self.pair.outside("home");
         let command = command.envs(self.environment.clone()).env("HOME", home);
@@ -70,7 +70,7 @@ fn assert_restored(pair: &Pair, restored: &Path) {
 fn restic_backs_a_snapshot_up() {
     let Some(mut pair) = start() else { return };
     fill(&pair.mount());
-    let restic = Keeper {
+    let restic = BackupProgram {
         program: "restic",
         pair: &pair,
         environment: vec![
@@ -106,7 +106,7 @@ fn restic_backs_a_snapshot_up() {
 fn borg_backs_a_snapshot_up() {
     let Some(mut pair) = start() else { return };
     fill(&pair.mount());
-    let borg = Keeper {
+    let borg = BackupProgram {
         program: "borg",
         pair: &pair,
         environment: vec![

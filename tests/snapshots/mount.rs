@@ -50,10 +50,10 @@ pub fn fill(top: &Path) {
     }
 }
 
-/// What a program sees of each file, by path.
+/// The sight that a program has of each file, by path.
 pub type Shown = BTreeMap<String, [String; 3]>;
 
-/// All that a program sees of each file: kind and permissions, owner, links, size, times, extended attribute, target, bytes.
+/// The sight of each file below a directory: kind and permissions, owner, links, size, times, extended attribute, target, bytes.
 pub fn shown(top: &Path) -> Shown {
     let mut shown = BTreeMap::new();
     let mut left = vec![top.to_owned()];

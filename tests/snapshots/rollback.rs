@@ -240,7 +240,7 @@ fn a_rollback_of_a_directory_leaves_the_rest_alone() {
     // The root has got its name back.
     assert_ne!(fs::metadata(&mount).unwrap().mtime_nsec(), root);
 
-    // What a program has moved across the border of the directory needs a decision.
+    // A file that has crossed the border of the directory needs a decision.
     fs::rename(mount.join("d/pointer"), mount.join("pointer")).unwrap();
     done(&pair.primary, &["delete", DATASTORE, "one"]);
     done(&pair.primary, &["create", DATASTORE, "two"]);

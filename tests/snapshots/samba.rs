@@ -36,7 +36,7 @@ fn configuration(directory: &Path, mount: &Path) -> String {
     )
 }
 
-/// What a client sees.
+/// The output of a client.
 fn client(config: &Path, commands: &str) -> Option<String> {
     let mut client = Command::new("smbclient");
     client

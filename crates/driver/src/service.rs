@@ -10,7 +10,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_fs::store::SeekFor;
+use lockstep_fs::store::{SeekFor, SnapshotAccess};
 use lockstep_fs::{OpError, StoreView};
 use lockstep_types::backing::Space;
 use lockstep_types::{Attr, Errno, FileName, Ino, MetaRequest, SnapshotIno, limits};
@@ -81,7 +81,8 @@ impl DatastoreHandle {
         f: impl FnOnce(SnapshotFiles<'_>) -> Result<T, OpError>,
     ) -> Result<T, Errno> {
         let engine = self.0.engine();
-        f(SnapshotFiles::of(engine)).map_err(|error| engine.log_and_errno(&error))
+        let snapshots = SnapshotAccess::of(&engine.store);
+        f(SnapshotFiles::of(snapshots)).map_err(|error| engine.log_and_errno(&error))
     }
 
     /// Attributes of a file in the root that has the name of the entrance to the snapshots, on any node.
@@ -163,7 +164,11 @@ impl FileService for DatastoreHandle {
 
     fn lookup_parent(&self, directory: Ino) -> Result<Attr, Errno> {
         if let Some(directory) = SnapshotIno::of(directory) {
-            return self.call_past(|files| files.lookup_parent(directory));
+            return if directory == SnapshotIno::LOCKSTEP {
+                self.getattr(Ino::ROOT)
+            } else {
+                self.call_past(|files| files.lookup_parent(directory))
+            };
         }
         let parent = self.call(|session| session.engine.store.tree().parent(directory))?;
         self.getattr(parent)

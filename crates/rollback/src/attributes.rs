@@ -29,6 +29,11 @@ fn path_of(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
+/// Whether an inode is a directory.
+pub(crate) fn is_directory(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
+
 /// Gives an inode owner, extended attributes and permissions of another one.
 pub(crate) fn copy_attributes(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> io::Result<()> {
     let owner = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-/// What became of a name or an inode.
+/// The change of a name or an inode since the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum FileChange {
     /// A name of a new inode.
     Created,
     /// The name of an inode that is gone.
@@ -21,9 +21,9 @@ pub enum Change {
 
 /// One difference between a snapshot and a later moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// What has happened since the snapshot.
-    pub change: Change,
+pub struct FileDifference {
+    /// The change since the snapshot.
+    pub change: FileChange,
     /// The path from the root at the later moment; in the snapshot where the name is gone.
     pub path: Vec<u8>,
     /// A path of the inode in the snapshot, for a renamed or linked one that was there.
@@ -36,12 +36,12 @@ pub struct Difference {
     pub ranges: Vec<Range<u64>>,
 }
 
-impl Difference {
+impl FileDifference {
     /// The name that the later moment has and the snapshot has not.
     pub(crate) fn gone(&self) -> Option<&[u8]> {
         let has_come = matches!(
             self.change,
-            Change::Created | Change::Renamed | Change::Linked
+            FileChange::Created | FileChange::Renamed | FileChange::Linked
         );
         has_come.then_some(&self.path)
     }
@@ -49,18 +49,21 @@ impl Difference {
     /// The name that the snapshot has and the later moment has not.
     pub(crate) fn back(&self) -> Option<&[u8]> {
         match self.change {
-            Change::Deleted | Change::Unlinked => Some(&self.path),
-            Change::Renamed => self.old_path.as_deref(),
-            Change::Created | Change::Linked | Change::Changed => None,
+            FileChange::Deleted | FileChange::Unlinked => Some(&self.path),
+            FileChange::Renamed => self.old_path.as_deref(),
+            FileChange::Created | FileChange::Linked | FileChange::Changed => None,
         }
     }
 
     /// Whether the snapshot has the inode.
     pub(crate) fn was_there(&self) -> bool {
         match self.change {
-            Change::Created => false,
-            Change::Linked => self.old_path.is_some(),
-            Change::Deleted | Change::Renamed | Change::Unlinked | Change::Changed => true,
+            FileChange::Created => false,
+            FileChange::Linked => self.old_path.is_some(),
+            FileChange::Deleted
+            | FileChange::Renamed
+            | FileChange::Unlinked
+            | FileChange::Changed => true,
         }
     }
 }

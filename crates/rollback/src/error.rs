@@ -1,10 +1,10 @@
-//! Why a rollback stopped.
+//! The reasons for which a rollback stops.
 
 use std::io;
 
 use thiserror::Error;
 
-/// Why a rollback stopped. What was brought back until then stays; another rollback goes on from there.
+/// Why a rollback stopped. The files that it has brought back stay; another rollback goes on from there.
 #[derive(Debug, Error)]
 pub enum RollbackError {
     /// The places are not those of a mount and one of its snapshots.

@@ -1,6 +1,6 @@
 //! Brings the files of a mounted datastore back to a snapshot, by ordinary calls on the mount.
 //!
-//! The [differences](Difference) between the snapshot and a later moment say what is to be done, so a rollback costs as much as has changed.
+//! The [differences](FileDifference) between the snapshot and a later moment say what is to be done, so a rollback costs as much as has changed.
 //! The calls are those of any program: each is on both nodes before it returns, other programs see the files change, and open files stay
 //! open. An inode that lives keeps its number, and only its differing bytes are written. One that is gone is made anew.
 //!
@@ -24,11 +24,13 @@ use std::path::Path;
 use rustix::fs::{FileType, FlockOperation, IFlags, Mode, OFlags, Stat};
 use serde::Serialize;
 
-use attributes::{copy_attributes, copy_range, copy_times, flags_of, set_flags, unrestricted};
+use attributes::{
+    copy_attributes, copy_range, copy_times, flags_of, is_directory, set_flags, unrestricted,
+};
 use inodes::InodeTable;
-use names::{Names, STAGING, is_directory};
+use names::{RollbackNames, STAGING};
 
-pub use difference::{Change, Difference};
+pub use difference::{FileChange, FileDifference};
 pub use error::RollbackError;
 
 const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
@@ -50,7 +52,7 @@ pub struct RollbackPlaces<'a> {
     pub directory: &'a [u8],
 }
 
-/// What a rollback has done.
+/// The work of a rollback, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RollbackSummary {
     /// Names that are gone now.
@@ -66,17 +68,17 @@ pub struct RollbackSummary {
 /// Brings the files back, by all differences between the snapshot and now. They are on stable storage when this returns.
 ///
 /// # Errors
-/// A program has changed the same files meanwhile, or a call fails. What was brought back until then stays.
+/// A program has changed the same files meanwhile, or a call fails. The files that were brought back until then stay.
 pub fn roll_back(
     places: RollbackPlaces<'_>,
-    differences: &[Difference],
+    differences: &[FileDifference],
 ) -> Result<RollbackSummary, RollbackError> {
     let (present, past) = (open(places.mount)?, open(places.snapshot)?);
     let _alone = lock(present.root())?;
     let wanted = within(places.directory, differences)?;
     let before = stat(present.root()).map_err(RollbackError::call("look at", "."))?;
     let flags = lift_restrictions(&present, &wanted)?;
-    let names = Names::new(&present, &past)?;
+    let names = RollbackNames::new(&present, &past)?;
     let mut rollback = Rollback {
         present: &present,
         past: &past,
@@ -118,8 +120,8 @@ fn stat(fd: &OwnedFd) -> io::Result<Stat> {
 /// The differences that a directory has.
 fn within<'d>(
     directory: &[u8],
-    differences: &'d [Difference],
-) -> Result<Vec<&'d Difference>, RollbackError> {
+    differences: &'d [FileDifference],
+) -> Result<Vec<&'d FileDifference>, RollbackError> {
     // A rollback that was killed has left names there.
     let is_inside = |path: &[u8]| is_below(path, directory) || path.starts_with(STAGING.as_bytes());
     let mut wanted = Vec::new();
@@ -160,7 +162,7 @@ type LastFlags = Vec<(u64, OwnedFd, IFlags)>;
 /// the flags of the root if it gets these back.
 fn lift_restrictions(
     present: &InodeTable,
-    wanted: &[&Difference],
+    wanted: &[&FileDifference],
 ) -> Result<LastFlags, RollbackError> {
     let mut inodes: BTreeMap<u64, &[u8]> = wanted.iter().map(|it| (it.ino, &*it.path)).collect();
     let is_root_wanted = inodes.insert(ROOT, b".").is_some();
@@ -196,13 +198,13 @@ fn lift_restriction(present: &InodeTable, ino: u64) -> io::Result<Option<(OwnedF
 struct Rollback<'a> {
     present: &'a InodeTable,
     past: &'a InodeTable,
-    names: Names<'a>,
+    names: RollbackNames<'a>,
     flags: LastFlags,
     summary: RollbackSummary,
 }
 
 impl Rollback<'_> {
-    fn bring_names_back(&mut self, wanted: &[&Difference]) -> Result<(), RollbackError> {
+    fn bring_names_back(&mut self, wanted: &[&FileDifference]) -> Result<(), RollbackError> {
         let mut gone: Vec<_> = wanted
             .iter()
             .filter_map(|it| Some((it.gone()?, *it)))
@@ -225,7 +227,7 @@ impl Rollback<'_> {
     }
 
     /// Brings bytes and attributes of the inodes back that both moments have.
-    fn bring_inodes_back(&mut self, wanted: &[&Difference]) -> Result<(), RollbackError> {
+    fn bring_inodes_back(&mut self, wanted: &[&FileDifference]) -> Result<(), RollbackError> {
         let mut inodes: BTreeMap<u64, (&[u8], Vec<Range<u64>>)> = BTreeMap::new();
         for difference in wanted.iter().filter(|it| it.was_there()) {
             let entry = inodes.entry(difference.ino);
@@ -358,9 +360,9 @@ impl Rollback<'_> {
 mod tests {
     use super::*;
 
-    fn renamed(path: &str, old_path: &str) -> Difference {
-        Difference {
-            change: Change::Renamed,
+    fn renamed(path: &str, old_path: &str) -> FileDifference {
+        FileDifference {
+            change: FileChange::Renamed,
             path: path.as_bytes().to_vec(),
             old_path: Some(old_path.as_bytes().to_vec()),
             ino: 7,

@@ -1,18 +1,18 @@
 //! The names of a rollback: those that have come since the snapshot go, and those that have gone come back.
 //!
 //! First each name that has come goes: one of a new inode is removed, and one of an inode that the snapshot has moves into the *staging
-//! directory*. So each old name is free, and a directory that was moved waits with all that is in it. Then the old names come back,
-//! directories before what is in them: from the staging directory, as a further name of an inode that lives, or made anew from the snapshot.
+//! directory*. So each old name is free, and a directory that was moved waits with its content. Then the old names come back,
+//! directories before their content: from the staging directory, as a further name of an inode that lives, or made anew from the snapshot.
 //!
-//! A rollback that was killed leaves its staging directory. The next one finds there what has "moved" since the snapshot.
+//! A rollback that was killed leaves its staging directory. The next one finds there files that have "moved" since the snapshot.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::difference::Difference;
+use crate::difference::FileDifference;
 use crate::error::RollbackError;
 use crate::inodes::InodeTable;
 use crate::remake::Remade;
@@ -23,7 +23,7 @@ pub(crate) const STAGING: &str = ".lockstep-rollback";
 const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// See the head of this file.
-pub(crate) struct Names<'a> {
+pub(crate) struct RollbackNames<'a> {
     present: &'a InodeTable,
     past: &'a InodeTable,
     staging: (OwnedFd, String),
@@ -39,7 +39,7 @@ pub(crate) struct Names<'a> {
     last: Option<(Vec<u8>, OwnedFd)>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> RollbackNames<'a> {
     /// Makes the staging directory.
     pub fn new(present: &'a InodeTable, past: &'a InodeTable) -> Result<Self, RollbackError> {
         let mut number = 0;
@@ -68,7 +68,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Opens the directory of a path, whatever its length. Returns the last name, too.
+    /// Opens the directory of a path of any length. Returns the last name, too.
     fn parent<'p>(&mut self, path: &'p [u8]) -> Result<(&OwnedFd, &'p [u8]), RollbackError> {
         let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(at) => {
@@ -110,7 +110,11 @@ impl<'a> Names<'a> {
     }
 
     /// Takes a name away that has come since the snapshot. The names in a directory come before the directory.
-    pub fn take_away(&mut self, difference: &Difference, path: &[u8]) -> Result<(), RollbackError> {
+    pub fn take_away(
+        &mut self,
+        difference: &FileDifference,
+        path: &[u8],
+    ) -> Result<(), RollbackError> {
         let (parent, name) = self.parent(path)?;
         let parent = duplicate(parent, path)?;
         match stat_of(&parent, name) {
@@ -136,7 +140,7 @@ impl<'a> Names<'a> {
 
     fn set_aside(
         &mut self,
-        difference: &Difference,
+        difference: &FileDifference,
         parent: &OwnedFd,
         name: &[u8],
         path: &[u8],
@@ -157,7 +161,7 @@ impl<'a> Names<'a> {
     /// Brings a name back that the snapshot has. A directory comes before the names in it. Returns the number of bytes that were copied.
     pub fn bring_back(
         &mut self,
-        difference: &Difference,
+        difference: &FileDifference,
         path: &[u8],
     ) -> Result<u64, RollbackError> {
         let (parent, name) = self.parent(path)?;
@@ -254,9 +258,4 @@ fn open_below(above: &OwnedFd, name: &[u8]) -> Result<OwnedFd, RollbackError> {
     let flags = PLACE | OFlags::DIRECTORY;
     let opened = rustix::fs::openat(above, name, flags, Mode::empty());
     opened.map_err(RollbackError::call("open", name))
-}
-
-/// Whether an inode is a directory.
-pub(crate) fn is_directory(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }

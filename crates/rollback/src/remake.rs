@@ -7,10 +7,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 
-use crate::attributes::{copy_attributes, copy_into_empty, copy_times, flags_of, set_flags};
+use crate::attributes::{
+    copy_attributes, copy_into_empty, copy_times, flags_of, is_directory, set_flags,
+};
 use crate::error::RollbackError;
 use crate::inodes::InodeTable;
-use crate::names::is_directory;
 
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);

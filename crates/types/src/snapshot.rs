@@ -1,5 +1,7 @@
 //! Which snapshot: the moment of a datastore that a snapshot shows, its name, and why it was made.
 
+pub mod ino;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

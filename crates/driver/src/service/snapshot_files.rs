@@ -18,7 +18,6 @@ use lockstep_types::{
 };
 
 use crate::client::DirEntry;
-use crate::engine::Engine;
 
 /// The directory of the snapshots below the entrance.
 const SNAPSHOTS: &[u8] = b"snapshots";
@@ -31,21 +30,15 @@ const FIRST_COOKIE: u64 = 3;
 
 /// The files of the snapshots of one node.
 #[derive(Clone, Copy)]
-pub(super) struct SnapshotFiles<'a> {
-    engine: &'a Engine,
-    snapshots: SnapshotAccess<'a>,
-}
+pub(super) struct SnapshotFiles<'a>(SnapshotAccess<'a>);
 
 /// A snapshot that is shown.
 type Shown = (SnapshotId, Arc<SnapshotRecord>);
 
 impl<'a> SnapshotFiles<'a> {
     /// The files of the snapshots of a node.
-    pub fn of(engine: &'a Engine) -> Self {
-        Self {
-            engine,
-            snapshots: SnapshotAccess::of(&engine.store),
-        }
+    pub const fn of(snapshots: SnapshotAccess<'a>) -> Self {
+        Self(snapshots)
     }
 
     /// The answer to a change that is about a file of a snapshot; `None` for any other one. `has_own` says whether the datastore itself has
@@ -91,7 +84,7 @@ impl<'a> SnapshotFiles<'a> {
 impl<'a> SnapshotFiles<'a> {
     /// The newest of the snapshots that are shown and fit.
     fn newest(self, fits: impl Fn(&SnapshotRecord) -> bool) -> Option<Shown> {
-        let all = self.snapshots.all();
+        let all = self.0.all();
         let mut newest_first = all.iter().rev();
         let found = newest_first.find(|(id, record)| is_shown(**id, record) && fits(record));
         found.map(|(id, record)| (*id, Arc::clone(record)))
@@ -122,9 +115,9 @@ impl<'a> SnapshotFiles<'a> {
         look: impl FnOnce(&SnapshotView<'a>, u32) -> Result<T, OpError>,
     ) -> Result<T, OpError> {
         let (id, record) = self.snapshot_of(at)?;
-        let view = self.snapshots.view(id).ok_or(Errno::Stale)?;
+        let view = self.0.view(id).ok_or(Errno::Stale)?;
         let looked = look(&view, record.serial);
-        match self.snapshots.get(id) {
+        match self.0.get(id) {
             Some(_) => looked,
             None => Err(Errno::Stale.into()),
         }
@@ -143,7 +136,7 @@ impl SnapshotFiles<'_> {
         let newest = self.newest(|_| true);
         let time = Timestamp {
             secs: newest.map_or(0, |(_, record)| record.time.secs),
-            nanos: u32::try_from(self.snapshots.changes() % 1_000_000_000).unwrap_or(0),
+            nanos: u32::try_from(self.0.changes() % 1_000_000_000).unwrap_or(0),
         };
         Attr {
             ino: at.number(),
@@ -187,11 +180,8 @@ impl SnapshotFiles<'_> {
         })
     }
 
-    /// Attributes of the directory above a directory.
+    /// Attributes of the directory above a directory other than that at the entrance.
     pub fn lookup_parent(self, directory: SnapshotIno) -> Result<Attr, OpError> {
-        if directory == SnapshotIno::LOCKSTEP {
-            return self.engine.store.tree().getattr(Ino::ROOT);
-        }
         if directory.is_above() {
             return Ok(self.entrance());
         }
@@ -249,7 +239,7 @@ impl SnapshotFiles<'_> {
         after: u64,
         each: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
     ) -> Result<(), OpError> {
-        let all = self.snapshots.all();
+        let all = self.0.all();
         for (id, record) in all.iter().rev() {
             let cookie = FIRST_COOKIE + u64::from(record.serial);
             if !is_shown(*id, record) || (after != 0 && cookie >= after) {

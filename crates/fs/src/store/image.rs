@@ -144,7 +144,7 @@ impl ImageAccess<'_> {
         last_serial(&self.tree).map_err(OpError::into_store)
     }
 
-    /// Makes this node's list of snapshots equal to the sender's, who has given `last_serial` to the last snapshot. Those that only this node has are deleted. Of those that only
+    /// Makes this node's list of snapshots equal to the sender's. `last_serial` is the number of the sender's last snapshot. Those that only this node has are deleted. Of those that only
     /// the sender has, this node has no bytes: it notes them as missing.
     pub fn load_snapshots(self, theirs: &[(SnapshotId, SnapshotRecord)], last_serial: u32) {
         let namespace = self.tree.namespace;

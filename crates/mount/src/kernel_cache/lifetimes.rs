@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fuser::INodeNo;
 use lockstep_driver::client::FileService;
 use lockstep_types::{Ino, SnapshotIno};
 
@@ -21,8 +22,9 @@ const LONG: Duration = Duration::from_secs(24 * 60 * 60);
 const SHORT: Duration = Duration::from_secs(1);
 
 /// Whether this is one of the directories above the snapshots.
-fn is_changed_elsewhere(directory: Ino) -> bool {
-    SnapshotIno::of(directory).is_some_and(SnapshotIno::is_above)
+fn is_changed_elsewhere(directory: INodeNo) -> bool {
+    let at = Ino::new(directory.0).and_then(SnapshotIno::of);
+    at.is_some_and(SnapshotIno::is_above)
 }
 
 /// The lifetimes in the answers of one mount.
@@ -52,7 +54,7 @@ impl CacheLifetimes {
     }
 
     /// The lifetime of names in a directory, and of its attributes. Snapshots come, go and change their names without a request of the mount.
-    pub fn of_names_in(&self, directory: Ino) -> Duration {
+    pub fn of_names_in(&self, directory: INodeNo) -> Duration {
         if is_changed_elsewhere(directory) {
             NOT_AT_ALL
         } else {
@@ -63,7 +65,7 @@ impl CacheLifetimes {
     /// The lifetime in an answer that brings an inode of a directory with one lifetime for the name and the attributes. If the kernel does not
     /// know the inode while it drops its caches, and takes the answer up after that, it keeps the attributes. So they end at
     /// the end of the lease, and soon without one. Where attributes have a lifetime of their own, such an answer gives them none.
-    pub fn of_new_inode_in(&self, directory: Ino) -> Duration {
+    pub fn of_new_inode_in(&self, directory: INodeNo) -> Duration {
         if is_changed_elsewhere(directory) {
             NOT_AT_ALL
         } else {

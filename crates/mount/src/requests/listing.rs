@@ -13,7 +13,7 @@ use lockstep_driver::client::{DirEntry, FileService};
 use lockstep_types::{Attr, Errno, Ino};
 
 use super::attributes::{file_attr, file_type, ino};
-use super::reply::{self, OF_PRESENT};
+use super::reply::OF_PRESENT;
 use crate::admission::context::Context;
 use crate::admission::refuse::Refuse;
 
@@ -168,7 +168,10 @@ impl<'a> PlusReply<'a> {
     ) -> ControlFlow<()> {
         let node = INodeNo(attr.ino.get());
         let attr = file_attr(attr);
-        let lifetime = self.context.lifetimes.of_new_inode_in(self.directory);
+        let lifetime = self
+            .context
+            .lifetimes
+            .of_new_inode_in(INodeNo(self.directory.get()));
         let added = until_full(
             self.reply
                 .add(node, cookie, name, &lifetime, &attr, generation),
@@ -183,7 +186,7 @@ impl<'a> PlusReply<'a> {
     fn plus(&mut self, entry: &DirEntry) -> Result<ControlFlow<()>, Errno> {
         let service = &self.context.service;
         let attr = service.getattr(entry.ino);
-        let found = attr.and_then(|attr| Ok((attr, reply::generation(self.context, attr.ino)?)));
+        let found = attr.and_then(|attr| Ok((attr, service.generation(attr.ino)?)));
         let (attr, generation) = match found {
             Ok(found) => found,
             Err(Errno::Stale | Errno::NoEntry) => return Ok(ControlFlow::Continue(())),
@@ -192,7 +195,7 @@ impl<'a> PlusReply<'a> {
         };
         self.context.remember(attr.ino);
         let name = OsStr::from_bytes(entry.name.as_bytes());
-        let added = self.add(&attr, generation, entry.cookie, name);
+        let added = self.add(&attr, Generation(generation), entry.cookie, name);
         if added.is_break() {
             self.context.forget(attr.ino, 1);
         }

@@ -86,10 +86,9 @@ pub(crate) fn look_up(
         LookupTarget::Above => context.service.lookup_parent(parent),
         LookupTarget::Entry(name) => context.service.lookup(parent, &name),
     });
-    let directory = ino(parent).unwrap_or(Ino::ROOT);
     match found {
-        Err(Errno::NoEntry) if is_entry => reply::no_entry(context, directory, reply),
-        found => reply::found(context, directory, reply, found),
+        Err(Errno::NoEntry) if is_entry => reply::no_entry(context, parent, reply),
+        found => reply::entry(context, parent, reply, found),
     }
 }
 
@@ -121,7 +120,7 @@ pub(crate) fn link(
     let shared = Arc::clone(context);
     let done = move |outcome: Result<Option<Attr>, Errno>| {
         let attr = outcome.and_then(|attr| shared.attributes(ino, attr));
-        reply::entry(&shared, reply, attr);
+        reply::entry(&shared, parent, reply, attr);
     };
     resent::submit(&context.service, delivery, change, Box::new(done));
 }

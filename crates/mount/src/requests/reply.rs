@@ -1,8 +1,8 @@
 //! Answers to the kernel: how each kind of reply is sent, and how long the kernel may cache it.
 
 use fuser::{
-    FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr,
+    FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 use lockstep_types::backing::Space;
 use lockstep_types::limits::{BLOCK_BYTES, NAME_BYTES_MAX};
@@ -37,45 +37,36 @@ pub(crate) fn empty<T>(reply: ReplyEmpty, outcome: Result<T, Errno>) {
     }
 }
 
-/// The inode that a change has given a name. The kernel counts one more reference from now on.
-pub(crate) fn entry(context: &Context, reply: ReplyEntry, outcome: Result<Attr, Errno>) {
-    match outcome {
-        Ok(attr) => {
-            context.remember(attr.ino);
-            let of_name = context.lifetimes.of_names();
-            reply.entry_with_ttls(&NOT_AT_ALL, &of_name, &file_attr(&attr), OF_PRESENT);
-        }
-        Err(errno) => reply.refuse(errno),
-    }
-}
-
 /// The inode of a name in a directory. The kernel counts one more reference from now on.
-pub(crate) fn found(
+pub(crate) fn entry(
     context: &Context,
-    parent: Ino,
+    directory: INodeNo,
     reply: ReplyEntry,
     outcome: Result<Attr, Errno>,
 ) {
-    let found = outcome.and_then(|attr| Ok((attr, generation(context, attr.ino)?)));
+    let found = outcome.and_then(|attr| Ok((attr, context.service.generation(attr.ino)?)));
     match found {
         Ok((attr, generation)) => {
             context.remember(attr.ino);
-            let of_name = context.lifetimes.of_names_in(parent);
-            reply.entry_with_ttls(&NOT_AT_ALL, &of_name, &file_attr(&attr), generation);
+            let of_name = context.lifetimes.of_names_in(directory);
+            reply.entry_with_ttls(
+                &NOT_AT_ALL,
+                &of_name,
+                &file_attr(&attr),
+                Generation(generation),
+            );
         }
         Err(errno) => reply.refuse(errno),
     }
 }
 
-/// The generation of an inode.
-pub(crate) fn generation(context: &Context, ino: Ino) -> Result<Generation, Errno> {
-    context.service.generation(ino).map(Generation)
-}
-
 /// The name does not exist. The kernel may cache that: names appear through this mount only.
-pub(crate) fn no_entry(context: &Context, parent: Ino, reply: ReplyEntry) {
-    let lifetime = context.lifetimes.of_names_in(parent);
-    reply.entry(&lifetime, &no_attr(), OF_PRESENT);
+pub(crate) fn no_entry(context: &Context, directory: INodeNo, reply: ReplyEntry) {
+    reply.entry(
+        &context.lifetimes.of_names_in(directory),
+        &no_attr(),
+        OF_PRESENT,
+    );
 }
 
 /// The attributes of an inode.
@@ -85,7 +76,7 @@ pub(crate) fn attributes(context: &Context, reply: ReplyAttr, outcome: Result<At
             reply.attr(&NOT_AT_ALL, &file_attr(&attr));
         }
         Ok(attr) => {
-            let lifetime = context.lifetimes.of_names_in(attr.ino);
+            let lifetime = context.lifetimes.of_names_in(INodeNo(attr.ino.get()));
             reply.attr(&lifetime, &file_attr(&attr));
         }
         Err(errno) => reply.refuse(errno),

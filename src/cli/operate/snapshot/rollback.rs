@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockstep_driver::report::{DiffBegin, DiffItem, DiffPart, DiffQuestion, SnapshotCommand};
-use lockstep_rollback::{Change, Difference, RollbackPlaces, RollbackSummary, roll_back};
+use lockstep_rollback::{FileChange, FileDifference, RollbackPlaces, RollbackSummary, roll_back};
 use lockstepfs::control::{ControlClient, ControlError};
 
 use crate::cli::arguments::RunningNodeArgs;
@@ -32,7 +32,7 @@ pub(super) struct RollbackArgs {
     /// Name of the snapshot
     snapshot: String,
 
-    /// Bring only this directory back, and all that is below it; relative to the mount directory
+    /// Bring back only this directory, with its content; relative to the mount directory
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
 
@@ -158,20 +158,20 @@ fn safety_name(now: SystemTime, taken: &[String]) -> String {
 }
 
 /// The difference that an item tells; `None` for one of a newer node.
-fn difference(item: &DiffItem) -> Option<Difference> {
+fn difference(item: &DiffItem) -> Option<FileDifference> {
     let change = match &*item.change {
-        "created" => Change::Created,
-        "deleted" => Change::Deleted,
-        "renamed" => Change::Renamed,
-        "linked" => Change::Linked,
-        "unlinked" => Change::Unlinked,
-        "changed" => Change::Changed,
+        "created" => FileChange::Created,
+        "deleted" => FileChange::Deleted,
+        "renamed" => FileChange::Renamed,
+        "linked" => FileChange::Linked,
+        "unlinked" => FileChange::Unlinked,
+        "changed" => FileChange::Changed,
         _ => return None,
     };
     let range = |range: &lockstep_driver::report::DiffBytes| -> Range<u64> {
         range.offset..range.offset.saturating_add(range.length)
     };
-    Some(Difference {
+    Some(FileDifference {
         change,
         path: path(&item.path, item.path_hex.as_deref()),
         old_path: item

@@ -72,9 +72,9 @@ impl Adaptor {
     pub fn create_inode(&self, by: &Request, name: &'static str, new: NewInode, reply: ReplyEntry) {
         let info = RequestInfo::change(name, new.delivery);
         self.answer(by, info, reply, |context, reply| {
-            let shared = Arc::clone(context);
+            let (shared, directory) = (Arc::clone(context), new.parent);
             new.submit(context, move |outcome| {
-                reply::entry(&shared, reply, outcome);
+                reply::entry(&shared, directory, reply, outcome);
             });
         });
     }
