@@ -18,7 +18,8 @@ use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions, SnapshotAccess};
 use lockstep_fs::{Store, StoreView};
 use lockstep_intentlog::LogOptions;
 use lockstep_testbed::{
-    DATASTORE, IMPATIENT, Node, NodeEnvironment, PATIENT, Pair, await_that, can_mount,
+    DATASTORE, IMPATIENT, Node, NodeEnvironment, PATIENT, Pair, Which, await_that, can_mount,
+    operator,
 };
 use lockstep_types::backing::Backing;
 use lockstep_types::{BootId, Ino, NodeKind, Timestamp};
@@ -258,11 +259,39 @@ fn the_commands_say_what_they_have_done_and_why_not() {
         done(node, &["rename", DATASTORE, "a", "b"]),
         "renamed a to b\n"
     );
+    let names = ["before upgrade", "nightly backup"];
+    let hold = |action| [&[action, DATASTORE][..], &names].concat();
+    assert_eq!(
+        done(node, &hold("hold")),
+        "nightly backup holds before upgrade\n"
+    );
+    let listed = done(&pair.secondary, &["list", DATASTORE]);
+    assert!(listed.contains("user, held by nightly backup)"), "{listed}");
+    let delete = ["delete", DATASTORE, "before upgrade"];
+    for (args, why) in [
+        (&hold("hold")[..], "already held by \"nightly backup\""),
+        (&delete, "is held by \"nightly backup\""),
+        (
+            &["release", DATASTORE, "b", "c"],
+            "\"b\" is not held by \"c\"",
+        ),
+        (&["hold", DATASTORE, "a", "c"], "has no snapshot \"a\""),
+        (&["hold", DATASTORE, "b", "c/d"], "no slash"),
+    ] {
+        let text = refused(node, args);
+        assert!(text.contains(why), "{text}");
+    }
+    // The other node knows the hold when it serves.
+    operator::fail_over(&mut pair, Which::Primary, 1);
+    let text = refused(&pair.secondary, &delete);
+    assert!(text.contains("is held by"), "{text}");
+    let node = &pair.secondary;
+    done(node, &hold("release"));
     let text = done(node, &["delete", DATASTORE, "before upgrade"]);
     assert!(text.contains("deleted before upgrade"), "{text}");
     await_that("one snapshot", || {
-        list(node).len() == 1 && list(&pair.secondary).len() == 1
+        list(node).len() == 1 && list(&pair.primary).len() == 1
     });
-    assert_eq!(list(&pair.secondary)[0].0, "b");
+    assert_eq!(list(&pair.primary)[0].0, "b");
     pair.stop();
 }

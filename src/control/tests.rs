@@ -19,7 +19,7 @@ use crate::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
 
 mod snapshots;
 
-use snapshots::fake_snapshot;
+use snapshots::{fake_snapshot, held_by};
 
 struct FakeNode;
 
@@ -300,6 +300,10 @@ impl ControlService for FakeNode {
                 Ok(vec![fake_snapshot(), fake_snapshot()])
             }
             SnapshotCommand::Delete { name } => Err(no_datastore(name)),
+            SnapshotCommand::Hold { name, hold } if name == "a" => Ok(vec![held_by(hold.clone())]),
+            SnapshotCommand::Release { name, hold } if name == "a" => {
+                Ok(vec![held_by(format!("not {hold}"))])
+            }
             other => panic!("{other:?}"),
         }
     }

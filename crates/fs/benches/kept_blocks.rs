@@ -144,6 +144,7 @@ impl Site {
             inos_below: u64::MAX,
             is_deleted: false,
             bytes: SnapshotBytes::Unsettled,
+            holds: Vec::new(),
         };
         SnapshotAccess::of(&self.store).create(id, record)?;
         Ok(id)

@@ -1,4 +1,4 @@
-//! `lockstep snapshot`: makes, lists, renames and deletes snapshots.
+//! `lockstep snapshot`: makes, lists, renames, deletes and holds snapshots.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use lockstepfs::control::ControlClient;
 use crate::cli::arguments::RunningNodeArgs;
 use crate::cli::terminal::{say, say_json};
 
-/// Make, list, rename and delete snapshots of a datastore
+/// Make, list, rename, delete and hold snapshots of a datastore
 ///
 /// A snapshot shows all files of a datastore as they were at one moment, the same on both servers. Making one takes the same time for
 /// ten files and for ten million; programs wait for a moment, until the changes that have begun are over. From then on each first
@@ -34,6 +34,10 @@ enum SnapshotAction {
     Rename(RenameArgs),
     /// Delete a snapshot on both nodes; its space is freed in the background
     Delete(DeleteArgs),
+    /// Put a hold on a snapshot, on both nodes: while it has one, nothing deletes it
+    Hold(HoldArgs),
+    /// Take a hold off a snapshot, on both nodes
+    Release(HoldArgs),
 }
 
 /// The datastore, and the form of the output.
@@ -86,12 +90,26 @@ struct DeleteArgs {
     name: String,
 }
 
+#[derive(Debug, Args)]
+struct HoldArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+
+    /// Name of the snapshot
+    name: String,
+
+    /// Name of the hold, for instance of the program that needs the snapshot: up to 128 bytes, without a slash
+    hold: String,
+}
+
 const EXAMPLES: &str = "\
 Examples:
   lockstep snapshot create data before-upgrade
   lockstep snapshot list data
   lockstep snapshot rename data before-upgrade known-good
   lockstep snapshot delete data known-good
+  lockstep snapshot hold data before-upgrade backup
+  lockstep snapshot release data before-upgrade backup
 
 States in the list: `settled`: its bytes are on stable storage of this node. `unsettled`: some may be in memory only, for a few
 seconds after it was made. `torn`: this machine has lost its power before that, so files may show bytes of an earlier moment; the
@@ -118,6 +136,18 @@ pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
             let done = format!("deleted {name}; its space is being freed\n");
             (&delete.target, SnapshotCommand::Delete { name }, Some(done))
         }
+        SnapshotAction::Hold(args) => {
+            let (name, hold) = (args.name.clone(), args.hold.clone());
+            let done = format!("{hold} holds {name}\n");
+            let command = SnapshotCommand::Hold { name, hold };
+            (&args.target, command, Some(done))
+        }
+        SnapshotAction::Release(args) => {
+            let (name, hold) = (args.name.clone(), args.hold.clone());
+            let done = format!("{hold} holds {name} no more\n");
+            let command = SnapshotCommand::Release { name, hold };
+            (&args.target, command, Some(done))
+        }
     };
     let mut client = ControlClient::connect(&target.node.socket()?)?;
     let snapshots = client.snapshots(&target.datastore, &command)?;
@@ -142,9 +172,15 @@ fn table(snapshots: &[SnapshotStatus]) -> String {
             kind,
             state,
             local,
+            holds,
         } = snapshot;
         let place = if *local { ", this node only" } else { "" };
-        format!("{time}  {state:<9}  {name}  (operation {osn}, {kind}{place})\n")
+        let held = if holds.is_empty() {
+            String::new()
+        } else {
+            format!(", held by {}", holds.join(", "))
+        };
+        format!("{time}  {state:<9}  {name}  (operation {osn}, {kind}{place}{held})\n")
     };
     snapshots.iter().map(line).collect()
 }
@@ -162,15 +198,17 @@ mod tests {
             kind: "user".to_owned(),
             state: "torn".to_owned(),
             local: false,
+            holds: vec!["backup".to_owned(), "me".to_owned()],
         };
         let local = SnapshotStatus {
             local: true,
+            holds: Vec::new(),
             ..snapshot.clone()
         };
         assert_eq!(table(&[]), "no snapshots\n");
         assert_eq!(
             table(&[snapshot, local]),
-            "2026-11-30T12:00:00Z  torn       before upgrade  (operation 1.42, user)\n\
+            "2026-11-30T12:00:00Z  torn       before upgrade  (operation 1.42, user, held by backup, me)\n\
              2026-11-30T12:00:00Z  torn       before upgrade  (operation 1.42, user, this node only)\n"
         );
     }

@@ -10,6 +10,15 @@ pub fn fake_snapshot() -> SnapshotStatus {
         kind: "user".to_owned(),
         state: "settled".to_owned(),
         local: true,
+        holds: vec!["backup".to_owned()],
+    }
+}
+
+/// A snapshot that one hold keeps.
+pub fn held_by(hold: String) -> SnapshotStatus {
+    SnapshotStatus {
+        holds: vec![hold],
+        ..fake_snapshot()
     }
 }
 
@@ -27,6 +36,19 @@ fn each_command_about_snapshots_arrives_and_is_answered() {
         to,
     };
     assert_eq!(command(rename).unwrap().len(), 2);
+    let hold = "c".to_owned();
+    let [same_name, same_hold] = [name.clone(), hold.clone()];
+    let list = command(SnapshotCommand::Hold {
+        name: same_name,
+        hold: same_hold,
+    });
+    assert_eq!(list.unwrap()[0].holds, ["c"]);
+    let same_name = name.clone();
+    let released = command(SnapshotCommand::Release {
+        name: same_name,
+        hold,
+    });
+    assert_eq!(released.unwrap()[0].holds, ["not c"]);
     let error = command(SnapshotCommand::Delete { name }).unwrap_err();
     assert!(matches!(error, ControlError::Snapshots(_)), "{error}");
 }

@@ -16,6 +16,10 @@ pub(in crate::control) fn request(
         SnapshotCommand::Create { name } => Command::Create(proto::CreateSnapshot { name }),
         SnapshotCommand::Rename { name, to } => Command::Rename(proto::RenameSnapshot { name, to }),
         SnapshotCommand::Delete { name } => Command::Delete(proto::DeleteSnapshot { name }),
+        SnapshotCommand::Hold { name, hold } => Command::Hold(proto::HoldSnapshot { name, hold }),
+        SnapshotCommand::Release { name, hold } => {
+            Command::Release(proto::ReleaseSnapshot { name, hold })
+        }
     };
     proto::SnapshotsRequest {
         datastore: datastore.to_owned(),
@@ -30,6 +34,10 @@ pub(in crate::control) fn command(command: Option<Command>) -> Option<SnapshotCo
         Command::Create(proto::CreateSnapshot { name }) => SnapshotCommand::Create { name },
         Command::Rename(proto::RenameSnapshot { name, to }) => SnapshotCommand::Rename { name, to },
         Command::Delete(proto::DeleteSnapshot { name }) => SnapshotCommand::Delete { name },
+        Command::Hold(proto::HoldSnapshot { name, hold }) => SnapshotCommand::Hold { name, hold },
+        Command::Release(proto::ReleaseSnapshot { name, hold }) => {
+            SnapshotCommand::Release { name, hold }
+        }
     })
 }
 

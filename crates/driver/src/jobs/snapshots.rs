@@ -9,7 +9,7 @@ use lockstep_fs::poison::utc;
 use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotRecord};
 use lockstep_fs::store::{FallbackAccess, SnapshotAccess};
 use lockstep_repl::state::State;
-use lockstep_types::limits::{SNAPSHOT_WAIT_MS, SNAPSHOTS_MAX};
+use lockstep_types::limits::{SNAPSHOT_HOLDS_MAX, SNAPSHOT_WAIT_MS, SNAPSHOTS_MAX};
 use lockstep_types::{Attr, Errno, MetaRequest, SnapshotId, SnapshotKind, SnapshotName};
 
 use crate::engine::Engine;
@@ -87,14 +87,24 @@ impl<'a> SnapshotService<'a> {
             SnapshotCommand::Delete { name } => MetaRequest::SnapshotDelete {
                 id: self.find(name)?,
             },
+            SnapshotCommand::Hold { name, hold } => MetaRequest::SnapshotHold {
+                id: self.find(name)?,
+                hold: checked_hold(hold)?,
+            },
+            SnapshotCommand::Release { name, hold } => MetaRequest::SnapshotRelease {
+                id: self.find(name)?,
+                hold: checked_hold(hold)?,
+            },
         };
+        let done = self.carry_out(request, pipeline);
+        done.map_err(|errno| self.refused(command, errno, state()))
+    }
+
+    /// Carries an operation on snapshots out, on both nodes and on stable storage. [`Errno::Again`]: the outcome is not known.
+    pub fn carry_out(self, request: MetaRequest, pipeline: &MetaPipeline) -> Result<(), Errno> {
         let (done, wait) = promise::<Result<Option<Attr>, Errno>>(&*self.engine.host);
         pipeline.submit(request, Box::new(|outcome| done.keep(outcome)));
-        match wait.get() {
-            Some(Ok(_)) => Ok(()),
-            Some(Err(errno)) => Err(self.refused(command, errno, state())),
-            None => Err(self.refused(command, Errno::Again, state())),
-        }
+        wait.get().unwrap_or(Err(Errno::Again)).map(|_| ())
     }
 
     /// The snapshot of the datastore with a name.
@@ -116,6 +126,9 @@ impl<'a> SnapshotService<'a> {
 
     fn refused(self, command: &SnapshotCommand, errno: Errno, state: State) -> CommandFailure {
         let datastore = self.engine.name();
+        if let Some(refusal) = self.refused_by_holds(command, errno) {
+            return refusal;
+        }
         match (errno, command) {
             (
                 Errno::Exists,
@@ -126,7 +139,10 @@ impl<'a> SnapshotService<'a> {
             ),
             (
                 Errno::NoEntry,
-                SnapshotCommand::Rename { name, .. } | SnapshotCommand::Delete { name },
+                SnapshotCommand::Rename { name, .. }
+                | SnapshotCommand::Delete { name }
+                | SnapshotCommand::Hold { name, .. }
+                | SnapshotCommand::Release { name, .. },
             ) => self.unknown(name),
             (Errno::QuotaExceeded, _) => CommandFailure::new(
                 format!("the datastore has {SNAPSHOTS_MAX} snapshots, which is the most"),
@@ -146,6 +162,45 @@ impl<'a> SnapshotService<'a> {
                 format!("see `lockstep status {datastore}`, and docs/operations/disks.md"),
             ),
         }
+    }
+
+    /// Why a command was refused, if the holds on a snapshot are the cause.
+    fn refused_by_holds(self, command: &SnapshotCommand, errno: Errno) -> Option<CommandFailure> {
+        let datastore = self.engine.name();
+        Some(match (errno, command) {
+            (Errno::Busy, SnapshotCommand::Delete { name }) => {
+                let holds = self.holds(name);
+                CommandFailure::new(
+                    format!("the snapshot {name:?} is held by {holds}"),
+                    format!(
+                        "release each hold with `lockstep snapshot release {datastore} {name:?} HOLD`"
+                    ),
+                )
+            }
+            (Errno::Exists, SnapshotCommand::Hold { name, hold }) => CommandFailure::new(
+                format!("the snapshot {name:?} is already held by {hold:?}"),
+                "choose another name for the hold, or leave it at the one that is there",
+            ),
+            (Errno::QuotaExceeded, SnapshotCommand::Hold { name, .. }) => CommandFailure::new(
+                format!("the snapshot {name:?} has {SNAPSHOT_HOLDS_MAX} holds, which is the most"),
+                format!("release one with `lockstep snapshot release {datastore} {name:?} HOLD`"),
+            ),
+            (Errno::NoData, SnapshotCommand::Release { name, hold }) => CommandFailure::new(
+                format!("the snapshot {name:?} is not held by {hold:?}"),
+                format!("see the holds with `lockstep snapshot list {datastore}`"),
+            ),
+            _ => return None,
+        })
+    }
+
+    /// The holds on a snapshot of the datastore, for a sentence.
+    fn holds(self, name: &str) -> String {
+        let all = self.snapshots.all();
+        let mut taken = all.iter().filter(|(id, record)| record.is_taken(**id));
+        let found = taken.find(|(_, record)| record.name == name);
+        let holds = found.into_iter().flat_map(|(_, record)| &record.holds);
+        let holds: Vec<String> = holds.map(|hold| format!("{:?}", hold.as_str())).collect();
+        holds.join(", ")
     }
 
     /// Why no snapshot was made in a state. Nothing was done.
@@ -189,6 +244,16 @@ fn checked(name: &str) -> Result<SnapshotName, CommandFailure> {
     })
 }
 
+/// Checks the name of a hold.
+fn checked_hold(hold: &str) -> Result<SnapshotName, CommandFailure> {
+    SnapshotName::new(hold).map_err(|error| {
+        CommandFailure::new(
+            format!("{hold:?} is no name of a hold: {error}"),
+            "choose another name",
+        )
+    })
+}
+
 fn status(id: SnapshotId, record: &SnapshotRecord) -> SnapshotStatus {
     let kind = match record.kind {
         SnapshotKind::User => "user",
@@ -210,6 +275,7 @@ fn status(id: SnapshotId, record: &SnapshotRecord) -> SnapshotStatus {
         kind: kind.to_owned(),
         state: state.to_owned(),
         local: id.is_local(),
+        holds: record.holds.iter().map(ToString::to_string).collect(),
     }
 }
 

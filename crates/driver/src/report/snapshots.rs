@@ -24,6 +24,20 @@ pub enum SnapshotCommand {
         /// Its name.
         name: String,
     },
+    /// Puts a hold on one, so that it cannot be deleted.
+    Hold {
+        /// Its name.
+        name: String,
+        /// The name of the hold.
+        hold: String,
+    },
+    /// Takes a hold off one.
+    Release {
+        /// Its name.
+        name: String,
+        /// The name of the hold.
+        hold: String,
+    },
 }
 
 /// A snapshot in the list of a node.
@@ -41,4 +55,6 @@ pub struct SnapshotStatus {
     pub state: String,
     /// Whether it is a snapshot of the copy of this node alone.
     pub local: bool,
+    /// The names of the holds that keep it from being deleted, the oldest first.
+    pub holds: Vec<String>,
 }

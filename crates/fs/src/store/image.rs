@@ -138,7 +138,7 @@ impl ImageAccess<'_> {
             .collect()
     }
 
-    /// Makes this node's list of snapshots equal to the sender's. Those that only this node has are deleted. Of those that only
+    /// Makes this node's list of snapshots equal to the sender's, with names, kinds and holds. Those that only this node has are deleted. Of those that only
     /// the sender has, this node has no bytes: it notes them as missing.
     pub fn load_snapshots(self, theirs: &[(SnapshotId, SnapshotRecord)]) {
         let namespace = self.tree.namespace;
@@ -147,10 +147,12 @@ impl ImageAccess<'_> {
                 None => {
                     namespace.change_snapshot(id, |own| own.is_deleted = true);
                 }
-                Some((_, theirs)) if theirs.name != record.name => {
-                    namespace.change_snapshot(id, |own| theirs.name.clone_into(&mut own.name));
+                Some((_, theirs)) => {
+                    let (ours, theirs) = (record.shared(), theirs.shared());
+                    if ours != theirs {
+                        namespace.change_snapshot(id, |own| own.take_over(theirs));
+                    }
                 }
-                Some(_) => {}
             }
         }
         let own = self.snapshots();

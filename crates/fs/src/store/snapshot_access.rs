@@ -156,6 +156,7 @@ impl SnapshotAccess<'_> {
             inos_below: self.tree.namespace.numbers().below(),
             is_deleted: false,
             bytes,
+            holds: Vec::new(),
         };
         // The number may be that of a snapshot that was given up, and is gone.
         self.source.given_up.remove(id)?;

@@ -53,6 +53,7 @@ fn record(store: &Store) -> SnapshotRecord {
         inos_below: store.image().inos_below(),
         is_deleted: false,
         bytes: SnapshotBytes::Unsettled,
+        holds: Vec::new(),
     }
 }
 

@@ -60,6 +60,7 @@ impl Run {
             inos_below: self.store.image().inos_below(),
             is_deleted: false,
             bytes: SnapshotBytes::Unsettled,
+            holds: Vec::new(),
         };
         SnapshotAccess::of(&self.store)
             .create(id, snapshot)

@@ -40,6 +40,7 @@ fn snapshot(inos_below: u64) -> SnapshotRecord {
         inos_below,
         is_deleted: false,
         bytes: SnapshotBytes::Unsettled,
+        holds: Vec::new(),
     }
 }
 
