@@ -295,3 +295,36 @@ fn the_commands_say_what_they_have_done_and_why_not() {
     assert_eq!(list(&pair.primary)[0].0, "b");
     pair.stop();
 }
+
+#[test]
+fn the_schedule_of_both_nodes_makes_snapshots_with_the_names_of_samba() {
+    if !can_mount() {
+        return;
+    }
+    let mut pair = Pair::prepare(IMPATIENT, [(); 2].map(|()| NodeEnvironment::default()));
+    for node in [&pair.primary, &pair.secondary] {
+        node.add_to_config("[datastore.snapshots]\nhourly = 2\ndaily = 1\n");
+    }
+    pair.start();
+    await_that("the first snapshot on both nodes", || {
+        let both = [&pair.primary, &pair.secondary].map(list);
+        both.iter().all(|listed| !listed.is_empty())
+    });
+    operator::fail_over(&mut pair, Which::Primary, 1);
+    pair.secondary.kill();
+    pair.secondary.clear();
+    operator::change(&pair.primary, "promote", &["--force-data-loss"]);
+    let text = done(&pair.primary, &["list", DATASTORE, "--json"]);
+    let listed: Value = serde_json::from_str(&text).unwrap();
+    let mut hours = Vec::new();
+    for snapshot in listed["snapshots"].as_array().unwrap() {
+        let name = snapshot["name"].as_str().unwrap();
+        assert!(name.starts_with("@GMT-20") && name.len() == 24, "{name}");
+        assert_eq!(snapshot["kind"], "schedule");
+        hours.push(name[..18].to_owned());
+    }
+    let made = hours.len();
+    hours.dedup();
+    assert_eq!(hours.len(), made, "one in an hour: {text}");
+    pair.primary.stop();
+}

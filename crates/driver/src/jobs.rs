@@ -4,6 +4,8 @@
 pub(crate) mod barriers;
 pub(crate) mod change_readers;
 pub(crate) mod resync;
+mod snapshot_schedule;
+pub(crate) mod snapshot_scheduler;
 pub(crate) mod snapshots;
 pub(crate) mod store_place;
 pub(crate) mod sync_mark;

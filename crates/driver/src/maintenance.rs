@@ -1,5 +1,5 @@
 //! Periodic work: ticks for the core, signs of life for the peer, checkpoints, the removal of the content of freed
-//! inodes, and the work for new and deleted snapshots.
+//! inodes, and the work for snapshots: new ones, deleted ones, and those of the schedule.
 //!
 //! A tick comes when it is due: when the core has something to do at a moment, when a sign of life or work on the store is due, and
 //! soon after anything has happened (`engine/tick_work.rs`). While nothing happens, this thread sleeps.
@@ -14,6 +14,7 @@ use lockstep_repl::state::State;
 use crate::engine::Engine;
 use crate::host::signal::wait_until;
 use crate::jobs::change_readers::ReaderService;
+use crate::jobs::snapshot_scheduler::SnapshotScheduler;
 use crate::jobs::snapshots::SnapshotUpkeep;
 use crate::jobs::store_place;
 use crate::replication::Replication;
@@ -31,6 +32,7 @@ pub(crate) struct Maintenance {
     /// A thread removes garbage or makes a checkpoint.
     is_tidying: Arc<AtomicBool>,
     snapshots: SnapshotUpkeep,
+    schedule: SnapshotScheduler,
     /// Time of the last tick, in milliseconds of the host's clock.
     ticked_ms: AtomicU64,
 }
@@ -72,6 +74,7 @@ impl Maintenance {
         Self {
             is_tidying: Arc::default(),
             snapshots: SnapshotUpkeep::default(),
+            schedule: SnapshotScheduler::default(),
             ticked_ms: AtomicU64::new(now_ms),
         }
     }
@@ -138,6 +141,10 @@ impl Maintenance {
         let garbage = now >= rounds.collected + GARBAGE;
         if garbage {
             self.snapshots.begin(engine);
+            if let Session::Primary(primary) = session {
+                let state = primary.replication.state();
+                self.schedule.look(engine, &primary.pipeline, state);
+            }
         }
         let due = Due {
             garbage,

@@ -35,9 +35,9 @@ enum SnapshotAction {
     /// Delete a snapshot on both nodes; its space is freed in the background
     Delete(DeleteArgs),
     /// Put a hold on a snapshot, on both nodes: while it has one, nothing deletes it
-    Hold(HoldArgs),
+    Hold(SnapshotHoldArgs),
     /// Take a hold off a snapshot, on both nodes
-    Release(HoldArgs),
+    Release(SnapshotHoldArgs),
 }
 
 /// The datastore, and the form of the output.
@@ -91,7 +91,7 @@ struct DeleteArgs {
 }
 
 #[derive(Debug, Args)]
-struct HoldArgs {
+struct SnapshotHoldArgs {
     #[command(flatten)]
     target: TargetArgs,
 

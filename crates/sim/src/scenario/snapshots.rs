@@ -93,18 +93,18 @@ struct Known {
     copies: BTreeMap<Sight, Dump>,
     /// An act was carried out, or tried.
     has_acted: bool,
-    /// Those whose making was acknowledged, and whose deletion nobody has asked for while no hold kept them.
+    /// Those whose making was acknowledged, and whose deletion no operator has asked for while no hold kept them.
     kept: BTreeSet<SnapshotId>,
-    /// Holds that were acknowledged, and whose release nobody has asked for.
+    /// Holds that were acknowledged, and whose release no operator has asked for.
     held: BTreeSet<(SnapshotId, String)>,
-    /// Holds that somebody has asked for without an answer so far, while nobody has asked for the release.
+    /// Holds that an operator has asked for without an answer so far, while no operator has asked for the release.
     holding: BTreeSet<(SnapshotId, String)>,
-    /// Deletions and releases that somebody has asked for without an answer so far.
+    /// Deletions and releases that an operator has asked for without an answer so far.
     under_way: BTreeMap<(SnapshotId, Option<String>), usize>,
 }
 
 impl Known {
-    /// Notes that somebody gives a command about a snapshot.
+    /// Notes that an operator gives a command about a snapshot.
     fn begin(&mut self, id: SnapshotId, command: &SnapshotCommand) {
         match command {
             SnapshotCommand::Delete { .. } => {
@@ -264,7 +264,7 @@ impl SnapshotJudge {
     }
 }
 
-/// What both nodes have alike of a snapshot.
+/// The part of a snapshot's record that both nodes have alike.
 #[derive(Debug, PartialEq, Eq)]
 struct Shared {
     name: String,
