@@ -17,6 +17,7 @@ use lockstep_fs::record::NamedEntry;
 use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions, SnapshotAccess};
 use lockstep_fs::{Store, StoreView};
 use lockstep_intentlog::LogOptions;
+use lockstep_testbed::small_disk::SmallDisk;
 use lockstep_testbed::{
     DATASTORE, IMPATIENT, Node, NodeEnvironment, PATIENT, Pair, Which, await_that, can_mount,
     operator,
@@ -327,4 +328,63 @@ fn the_schedule_of_both_nodes_makes_snapshots_with_the_names_of_samba() {
     hours.dedup();
     assert_eq!(hours.len(), made, "one in an hour: {text}");
     pair.primary.stop();
+}
+
+/// Bytes of each file.
+const FILE_BYTES: usize = 60 << 20;
+
+/// Bytes that differ from block to block, and from those of another number.
+fn bytes_of(number: u8) -> Vec<u8> {
+    let block = |at: usize| (at as u64 * 256 + u64::from(number)).to_be_bytes();
+    (0..FILE_BYTES / 8).flat_map(block).collect()
+}
+
+/// On disks that hold three files without the old bytes of one: they find room because the snapshot of the schedule goes. One of the user stays.
+#[test]
+fn a_snapshot_of_the_schedule_goes_before_a_program_finds_no_room() {
+    if !can_mount() {
+        return;
+    }
+    let disks = [(); 2].map(|()| SmallDisk::make());
+    let environments = disks.each_ref().map(SmallDisk::environment);
+    let mut pair = Pair::prepare(PATIENT, environments);
+    pair.start();
+    let mount = pair.mount();
+    let file = |name: &str| mount.join(name);
+    fs::write(file("old"), bytes_of(1)).unwrap();
+    for node in [&pair.primary, &pair.secondary] {
+        node.add_to_config("[datastore.snapshots]\nhourly = 4\n");
+    }
+    pair.stop();
+    pair.start();
+    let scheduled = || {
+        let listed = list(&pair.primary).into_iter();
+        let names = listed.map(|(name, ..)| name);
+        names.filter(|name| name.starts_with("@GMT-")).count()
+    };
+    await_that("the snapshot of the schedule", || scheduled() > 0);
+    // Its old bytes are kept.
+    let changed = File::options().write(true).open(file("old")).unwrap();
+    changed.write_all_at(&bytes_of(2), 0).unwrap();
+    changed.sync_all().unwrap();
+    done(&pair.primary, &["create", DATASTORE, "mine"]);
+    assert!(scheduled() > 0, "there is room so far");
+    for (name, number) in [("new", 3), ("newer", 4)] {
+        fs::write(file(name), bytes_of(number)).unwrap();
+        assert!(fs::read(file(name)).unwrap() == bytes_of(number));
+    }
+    await_that("the end of the deletion", || list(&pair.primary).len() == 1);
+    assert_eq!(list(&pair.primary)[0].0, "mine");
+    // Nothing gives way any more: the disk is full for programs.
+    let mut writes = (5..9).map(|number| fs::write(file(&number.to_string()), bytes_of(number)));
+    let full = writes.find_map(Result::err).unwrap();
+    assert_eq!(full.raw_os_error(), Some(28));
+    assert_eq!(list(&pair.secondary)[0].0, "mine");
+    assert!(
+        pair.primary
+            .logged()
+            .contains("the oldest snapshot of the schedule is deleted")
+    );
+    drop(changed);
+    pair.stop();
 }

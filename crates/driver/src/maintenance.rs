@@ -14,6 +14,7 @@ use lockstep_repl::state::State;
 use crate::engine::Engine;
 use crate::host::signal::wait_until;
 use crate::jobs::change_readers::ReaderService;
+use crate::jobs::snapshot_relief::SnapshotRelief;
 use crate::jobs::snapshot_scheduler::SnapshotScheduler;
 use crate::jobs::snapshots::SnapshotUpkeep;
 use crate::jobs::store_place;
@@ -33,6 +34,7 @@ pub(crate) struct Maintenance {
     is_tidying: Arc<AtomicBool>,
     snapshots: SnapshotUpkeep,
     schedule: SnapshotScheduler,
+    relief: SnapshotRelief,
     /// Time of the last tick, in milliseconds of the host's clock.
     ticked_ms: AtomicU64,
 }
@@ -75,6 +77,7 @@ impl Maintenance {
             is_tidying: Arc::default(),
             snapshots: SnapshotUpkeep::default(),
             schedule: SnapshotScheduler::default(),
+            relief: SnapshotRelief::default(),
             ticked_ms: AtomicU64::new(now_ms),
         }
     }
@@ -139,13 +142,7 @@ impl Maintenance {
     fn tidy(&self, engine: &Arc<Engine>, session: &Session, rounds: &mut Rounds) {
         let now = engine.host.now();
         let garbage = now >= rounds.collected + GARBAGE;
-        if garbage {
-            self.snapshots.begin(engine);
-            if let Session::Primary(primary) = session {
-                let state = primary.replication.state();
-                self.schedule.look(engine, &primary.pipeline, state);
-            }
-        }
+        self.look_at_snapshots(engine, session, garbage);
         let due = Due {
             garbage,
             state: session.replication().state(),
@@ -158,6 +155,28 @@ impl Maintenance {
             if due.checkpoint {
                 rounds.checkpointed = now;
             }
+        }
+    }
+
+    /// Begins the work for snapshots, every two seconds, and at once while changes of clients wait for room.
+    fn look_at_snapshots(&self, engine: &Arc<Engine>, session: &Session, is_due: bool) {
+        let primary = match session {
+            Session::Primary(primary) => Some(primary),
+            Session::Undecided(_) | Session::Secondary(_) => None,
+        };
+        let is_waited_for = primary.is_some_and(|it| it.space.waits_for_relief());
+        if !is_due && !is_waited_for {
+            return;
+        }
+        self.snapshots.begin(engine);
+        let Some(primary) = primary else {
+            return;
+        };
+        let (pipeline, space) = (&primary.pipeline, &primary.space);
+        self.relief.look(engine, pipeline, space);
+        if is_due {
+            let state = primary.replication.state();
+            self.schedule.look(engine, pipeline, space, state);
         }
     }
 

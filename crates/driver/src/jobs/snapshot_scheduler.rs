@@ -1,7 +1,7 @@
 //! The snapshots of the schedule, which the primary makes and deletes by itself: the work behind the decisions of `snapshot_schedule.rs`.
 //!
 //! A look every two seconds finds what is due, and another thread does it. A snapshot that is refused, for instance while a resync runs, is tried again
-//! shortly. One of the user is never touched, and one with a hold is not deleted.
+//! shortly, also one for which there is no room. One of the user is never touched, and one with a hold is not deleted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +16,7 @@ use super::snapshot_schedule::{self, Period, ScheduledSnapshot};
 use super::snapshots::SnapshotService;
 use crate::engine::Engine;
 use crate::ops::meta_pipeline::MetaPipeline;
+use crate::ops::space::SpaceCheck;
 
 /// Time from a refusal to the next attempt.
 const RETRY: Duration = Duration::from_secs(10);
@@ -38,6 +39,23 @@ struct ScheduleProgress {
     refused: Option<Period>,
 }
 
+impl ScheduleProgress {
+    /// Notes that the snapshot of a period is not made yet.
+    fn refused(&mut self, engine: &Engine, period: Period, errno: Errno) {
+        self.rests_until = engine.host.now() + RETRY;
+        if self.refused != Some(period) && !engine.is_stopping() {
+            self.refused = Some(period);
+            let datastore = engine.name();
+            tracing::warn!(
+                datastore,
+                %errno,
+                "the snapshot of the schedule is not made yet: another attempt follows every {} s",
+                RETRY.as_secs()
+            );
+        }
+    }
+}
+
 /// The work that is due.
 struct ScheduledWork {
     /// The present period has no snapshot.
@@ -47,14 +65,28 @@ struct ScheduledWork {
 
 impl SnapshotScheduler {
     /// Begins what the schedule asks for on another thread, if there is anything and none runs.
-    pub fn look(&self, engine: &Arc<Engine>, pipeline: &Arc<MetaPipeline>, state: State) {
+    pub fn look(
+        &self,
+        engine: &Arc<Engine>,
+        pipeline: &Arc<MetaPipeline>,
+        space: &SpaceCheck,
+        state: State,
+    ) {
         if engine.config.current().policies.snapshots.is_off()
             || engine.host.now() < self.progress.lock().rests_until
             || !may_begin(state)
         {
             return;
         }
-        let due = self.due(engine);
+        let mut due = self.due(engine);
+        if let Some(work) = &mut due
+            && let Some(period) = work.period
+            && space.is_low()
+        {
+            // Those that are there give way to programs just now.
+            self.progress.lock().refused(engine, period, Errno::NoSpace);
+            work.period = None;
+        }
         if due.is_none() || self.is_running.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -121,7 +153,7 @@ impl ScheduleRound {
         if let Some(period) = due.period {
             match self.make() {
                 Ok(()) => self.progress.lock().covered = Some(period),
-                Err(errno) => self.refused(period, errno),
+                Err(errno) => self.progress.lock().refused(&self.engine, period, errno),
             }
         }
         for id in due.outdated {
@@ -149,20 +181,5 @@ impl ScheduleRound {
             inos_below: 0,
         };
         SnapshotService::of(&self.engine).carry_out(request, &self.pipeline)
-    }
-
-    fn refused(&self, period: Period, errno: Errno) {
-        let mut progress = self.progress.lock();
-        progress.rests_until = self.engine.host.now() + RETRY;
-        if progress.refused != Some(period) && !self.engine.is_stopping() {
-            progress.refused = Some(period);
-            let datastore = self.engine.name();
-            tracing::warn!(
-                datastore,
-                %errno,
-                "the snapshot of the schedule is not made yet: another attempt follows every {} s",
-                RETRY.as_secs()
-            );
-        }
     }
 }

@@ -117,6 +117,22 @@ impl SnapshotAccess<'_> {
         self.log.checkpoint(self.tree)
     }
 
+    /// Whether the space of a deleted snapshot is being freed.
+    pub fn is_deleting(self) -> bool {
+        self.all().values().any(|record| record.is_deleted)
+    }
+
+    /// The oldest snapshot of the schedule that no hold keeps, with its name.
+    pub fn oldest_scheduled(self) -> Option<(SnapshotId, String)> {
+        let all = self.all();
+        let gives_way = |(id, record): &(&SnapshotId, &Arc<SnapshotRecord>)| {
+            let is_scheduled = record.kind == SnapshotKind::Scheduled;
+            record.is_taken(**id) && is_scheduled && record.holds.is_empty()
+        };
+        let oldest = all.iter().find(gives_way);
+        oldest.map(|(id, record)| (*id, record.name.clone()))
+    }
+
     fn unsettled(self) -> Vec<SnapshotId> {
         let all = self.all();
         let is_unsettled =
