@@ -367,6 +367,10 @@ fn a_snapshot_of_the_schedule_goes_before_a_program_finds_no_room() {
     let changed = File::options().write(true).open(file("old")).unwrap();
     changed.write_all_at(&bytes_of(2), 0).unwrap();
     changed.sync_all().unwrap();
+    let text = done(&pair.primary, &["list", DATASTORE, "--space", "--json"]);
+    let listed: Value = serde_json::from_str(&text).unwrap();
+    let alone = listed["snapshots"][0]["alone_bytes"].as_u64().unwrap();
+    assert_eq!(alone, FILE_BYTES as u64, "the old bytes");
     done(&pair.primary, &["create", DATASTORE, "mine"]);
     assert!(scheduled() > 0, "there is room so far");
     for (name, number) in [("new", 3), ("newer", 4)] {

@@ -295,6 +295,7 @@ impl ControlService for FakeNode {
         assert_eq!(name, "alpha");
         match command {
             SnapshotCommand::List => Ok(vec![fake_snapshot()]),
+            SnapshotCommand::ListSpace => Ok(vec![fake_snapshot(), fake_snapshot()]),
             SnapshotCommand::Create { name } if name == "a" => Ok(Vec::new()),
             SnapshotCommand::Rename { name, to } if (&**name, &**to) == ("a", "b") => {
                 Ok(vec![fake_snapshot(), fake_snapshot()])

@@ -8,7 +8,7 @@ use lockstep_driver::report::{SnapshotCommand, SnapshotStatus};
 use lockstepfs::control::ControlClient;
 
 use crate::cli::arguments::RunningNodeArgs;
-use crate::cli::terminal::{say, say_json};
+use crate::cli::terminal::{self, say, say_json};
 
 /// Make, list, rename, delete and hold snapshots of a datastore
 ///
@@ -58,6 +58,10 @@ struct TargetArgs {
 struct ListArgs {
     #[command(flatten)]
     target: TargetArgs,
+
+    /// Also show about how much only each snapshot takes, which its deletion gives back: reads the index of kept blocks
+    #[arg(long)]
+    space: bool,
 }
 
 #[derive(Debug, Args)]
@@ -106,6 +110,7 @@ const EXAMPLES: &str = "\
 Examples:
   lockstep snapshot create data before-upgrade
   lockstep snapshot list data
+  lockstep snapshot list data --space
   lockstep snapshot rename data before-upgrade known-good
   lockstep snapshot delete data known-good
   lockstep snapshot hold data before-upgrade backup
@@ -119,6 +124,9 @@ Exit codes: 0 done; 2 could not be done.";
 
 pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
     let (target, command, done) = match &args.action {
+        SnapshotAction::List(list) if list.space => {
+            (&list.target, SnapshotCommand::ListSpace, None)
+        }
         SnapshotAction::List(list) => (&list.target, SnapshotCommand::List, None),
         SnapshotAction::Create(create) => {
             let name = create.name.clone();
@@ -173,6 +181,8 @@ fn table(snapshots: &[SnapshotStatus]) -> String {
             state,
             local,
             holds,
+            alone_bytes,
+            alone_records,
         } = snapshot;
         let place = if *local { ", this node only" } else { "" };
         let held = if holds.is_empty() {
@@ -180,7 +190,14 @@ fn table(snapshots: &[SnapshotStatus]) -> String {
         } else {
             format!(", held by {}", holds.join(", "))
         };
-        format!("{time}  {state:<9}  {name}  (operation {osn}, {kind}{place}{held})\n")
+        let alone = match (alone_bytes, alone_records) {
+            (Some(bytes), Some(records)) => {
+                let bytes = terminal::bytes(*bytes);
+                format!(", alone about {bytes} and {records} records")
+            }
+            _ => String::new(),
+        };
+        format!("{time}  {state:<9}  {name}  (operation {osn}, {kind}{place}{held}{alone})\n")
     };
     snapshots.iter().map(line).collect()
 }
@@ -199,16 +216,19 @@ mod tests {
             state: "torn".to_owned(),
             local: false,
             holds: vec!["backup".to_owned(), "me".to_owned()],
+            alone_bytes: Some(3 << 20),
+            alone_records: Some(12),
         };
         let local = SnapshotStatus {
             local: true,
             holds: Vec::new(),
+            alone_bytes: None,
             ..snapshot.clone()
         };
         assert_eq!(table(&[]), "no snapshots\n");
         assert_eq!(
             table(&[snapshot, local]),
-            "2026-11-30T12:00:00Z  torn       before upgrade  (operation 1.42, user, held by backup, me)\n\
+            "2026-11-30T12:00:00Z  torn       before upgrade  (operation 1.42, user, held by backup, me, alone about 3.00 MiB and 12 records)\n\
              2026-11-30T12:00:00Z  torn       before upgrade  (operation 1.42, user, this node only)\n"
         );
     }

@@ -11,6 +11,8 @@ pub fn fake_snapshot() -> SnapshotStatus {
         state: "settled".to_owned(),
         local: true,
         holds: vec!["backup".to_owned()],
+        alone_bytes: Some(8192),
+        alone_records: None,
     }
 }
 
@@ -29,6 +31,7 @@ fn each_command_about_snapshots_arrives_and_is_answered() {
     let mut command = |command| client.snapshots("alpha", &command);
     let [name, to] = ["a", "b"].map(str::to_owned);
     assert_eq!(command(SnapshotCommand::List).unwrap(), [fake_snapshot()]);
+    assert_eq!(command(SnapshotCommand::ListSpace).unwrap().len(), 2);
     let create = SnapshotCommand::Create { name: name.clone() };
     assert_eq!(command(create).unwrap(), []);
     let rename = SnapshotCommand::Rename {

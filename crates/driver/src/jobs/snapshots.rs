@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockstep_fs::StoreError;
 use lockstep_fs::poison::utc;
 use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotRecord};
 use lockstep_fs::store::{FallbackAccess, SnapshotAccess};
@@ -39,7 +40,25 @@ impl<'a> SnapshotService<'a> {
         all.iter().map(|(id, record)| status(*id, record)).collect()
     }
 
-    /// Carries out a command that is about a snapshot of this node's own copy, in whatever role. Returns whether the command is one.
+    /// The same list, with the space that each snapshot takes alone. Reads the index of kept values, once in all.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn list_with_space(self) -> Result<Vec<SnapshotStatus>, CommandFailure> {
+        let all = self.snapshots.all();
+        let with_space = |(id, record): (&SnapshotId, &Arc<SnapshotRecord>)| {
+            let alone = self.snapshots.space_alone(*id)?;
+            Ok(SnapshotStatus {
+                alone_bytes: Some(alone.bytes),
+                alone_records: Some(alone.records),
+                ..status(*id, record)
+            })
+        };
+        let listed: Result<_, StoreError> = all.iter().map(with_space).collect();
+        listed.map_err(|error| CommandFailure::new(error.to_string(), "see the log of this node"))
+    }
+
+    /// Carries out a command that is about a snapshot of this node's own copy, in any role. Returns whether the command is one.
     ///
     /// # Errors
     /// The snapshot is the fallback of a resync, or the disk fails.
@@ -73,7 +92,7 @@ impl<'a> SnapshotService<'a> {
         state: &dyn Fn() -> State,
     ) -> Result<(), CommandFailure> {
         let request = match command {
-            SnapshotCommand::List => return Ok(()),
+            SnapshotCommand::List | SnapshotCommand::ListSpace => return Ok(()),
             SnapshotCommand::Create { name } => MetaRequest::SnapshotCreate {
                 name: checked(name)?,
                 kind: SnapshotKind::User,
@@ -276,6 +295,8 @@ fn status(id: SnapshotId, record: &SnapshotRecord) -> SnapshotStatus {
         state: state.to_owned(),
         local: id.is_local(),
         holds: record.holds.iter().map(ToString::to_string).collect(),
+        alone_bytes: None,
+        alone_records: None,
     }
 }
 

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub enum SnapshotCommand {
     /// Lists them, on a node in any role.
     List,
+    /// The same, with the space that only each one takes: reads the index of kept values.
+    ListSpace,
     /// Makes one.
     Create {
         /// Its name.
@@ -57,4 +59,8 @@ pub struct SnapshotStatus {
     pub local: bool,
     /// The names of the holds that keep it from being deleted, the oldest first.
     pub holds: Vec<String>,
+    /// About the bytes that its deletion gives back on this node; `None` if they were not asked for.
+    pub alone_bytes: Option<u64>,
+    /// About the number of kept records that only it sees; `None` if it was not asked for.
+    pub alone_records: Option<u64>,
 }

@@ -63,7 +63,7 @@ impl SnapshotRecord {
         !id.is_local() && !self.is_deleted
     }
 
-    /// What operations on the list change, which is the same on both nodes.
+    /// The part that operations on the list change, the same on both nodes.
     pub fn shared(&self) -> SharedPart<'_> {
         SharedPart {
             name: &self.name,
@@ -72,7 +72,7 @@ impl SnapshotRecord {
         }
     }
 
-    /// Takes over what the other node's record of the snapshot says.
+    /// Takes over this part of the other node's record of the snapshot.
     pub fn take_over(&mut self, theirs: SharedPart<'_>) {
         theirs.name.clone_into(&mut self.name);
         self.kind = theirs.kind;

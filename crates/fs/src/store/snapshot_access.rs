@@ -12,9 +12,9 @@ use crate::error::StoreError;
 use crate::metadata_log::{MetadataLog, NewSnapshot};
 use crate::namespace::record::RecordChange;
 use crate::namespace::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
-use crate::namespace::{RecordsAt, keys};
+use crate::namespace::{Deletion, RecordsAt, keys};
 use crate::snapshots::content_at::KeptSource;
-use crate::snapshots::deletion::SnapshotDeletion;
+use crate::snapshots::deletion::{SnapshotDeletion, SpaceAlone};
 use crate::snapshots::view::SnapshotView;
 use crate::tree::Tree;
 
@@ -69,6 +69,15 @@ impl<'a> SnapshotAccess<'a> {
             self.tree.content,
             self.source.clone(),
         ))
+    }
+
+    /// The space that a snapshot takes alone; none for one that is not alive. Takes time in proportion to the kept values since the snapshot, and holds changes of records
+    /// up for single steps.
+    pub fn space_alone(self, id: SnapshotId) -> Result<SpaceAlone, StoreError> {
+        if self.get(id).is_none() {
+            return Ok(SpaceAlone::default());
+        }
+        SnapshotDeletion::new(Deletion::new(id), self.source, self.tree.disk()).weigh()
     }
 
     /// The keys of a table of kept values.

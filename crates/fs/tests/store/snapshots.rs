@@ -389,6 +389,44 @@ fn a_pack_that_could_not_be_made_leaves_its_number_to_no_other_pack() {
     assert_eq!(read_all(&node.store, ino), b"new");
 }
 
+/// Bytes that two snapshots see are of neither alone, and asking changes nothing.
+#[test]
+fn a_snapshot_takes_alone_the_bytes_that_its_deletion_gives_back() {
+    const CHUNK: u64 = 65_536;
+    let (node, mut client) = (Node::new(), Client::new());
+    let [both, shared, removed] = ["both", "shared", "removed"].map(|name| {
+        let ino = client.create(&node, name);
+        client.write(&node, ino, &vec![1; 65_536]);
+        ino
+    });
+    let snapshots = SnapshotAccess::of(&node.store);
+    let bytes = |id| snapshots.space_alone(id).unwrap().bytes;
+    let older = take_local(&node.store);
+    assert_eq!(bytes(older), 0);
+    client.write(&node, both, &vec![2; 65_536]);
+    assert_eq!(bytes(older), CHUNK);
+    let newer = take_local(&node.store);
+    client.write(&node, both, &vec![3; 65_536]);
+    client.write(&node, shared, &vec![3; 65_536]);
+    client.unlink(&node, "removed");
+    let reap = client.op(MetaRequest::Reap { ino: removed });
+    node.store.commit(&reap).unwrap();
+    node.store.collect_garbage().unwrap();
+    for _ in 0..2 {
+        assert_eq!([older, newer].map(bytes), [CHUNK, CHUNK]);
+    }
+    let records = || snapshots.space_alone(newer).unwrap().records;
+    let before = records();
+    for (ino, expected) in [(both, 2), (shared, 1), (removed, 1)] {
+        assert_eq!(bytes_at(&node, newer, ino), vec![expected; 65_536]);
+    }
+    assert!(snapshots.delete(older).unwrap());
+    assert_eq!(bytes(older), 0, "it is gone");
+    assert_eq!(bytes(newer), 3 * CHUNK);
+    assert!(records() > before, "both saw the name");
+    assert!(snapshots.delete(newer).unwrap());
+}
+
 /// A hold keeps a snapshot over a kill of the node, and a snapshot has only so many.
 #[test]
 fn a_snapshot_with_a_hold_is_not_deleted() {
