@@ -26,8 +26,10 @@ use lockstep_fs::record::NamedEntry;
 use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions, SnapshotAccess};
 use lockstep_fs::{Store, StoreView};
 use lockstep_intentlog::LogOptions;
+use lockstep_testbed::small_disk::SmallDisk;
 use lockstep_testbed::{
-    DATASTORE, IMPATIENT, Node, NodeEnvironment, PATIENT, Pair, await_that, can_mount,
+    DATASTORE, IMPATIENT, Node, NodeEnvironment, PATIENT, Pair, Which, await_that, can_mount,
+    operator,
 };
 use lockstep_types::backing::Backing;
 use lockstep_types::{BootId, Ino, NodeKind, Timestamp};
@@ -267,11 +269,135 @@ fn the_commands_say_what_they_have_done_and_why_not() {
         done(node, &["rename", DATASTORE, "a", "b"]),
         "renamed a to b\n"
     );
+    let names = ["before upgrade", "nightly backup"];
+    let hold = |action| [&[action, DATASTORE][..], &names].concat();
+    assert_eq!(
+        done(node, &hold("hold")),
+        "nightly backup holds before upgrade\n"
+    );
+    let listed = done(&pair.secondary, &["list", DATASTORE]);
+    assert!(listed.contains("user, held by nightly backup)"), "{listed}");
+    let delete = ["delete", DATASTORE, "before upgrade"];
+    for (args, why) in [
+        (&hold("hold")[..], "already held by \"nightly backup\""),
+        (&delete, "is held by \"nightly backup\""),
+        (
+            &["release", DATASTORE, "b", "c"],
+            "\"b\" is not held by \"c\"",
+        ),
+        (&["hold", DATASTORE, "a", "c"], "has no snapshot \"a\""),
+        (&["hold", DATASTORE, "b", "c/d"], "no slash"),
+    ] {
+        let text = refused(node, args);
+        assert!(text.contains(why), "{text}");
+    }
+    // The other node knows the hold when it serves.
+    operator::fail_over(&mut pair, Which::Primary, 1);
+    let text = refused(&pair.secondary, &delete);
+    assert!(text.contains("is held by"), "{text}");
+    let node = &pair.secondary;
+    done(node, &hold("release"));
     let text = done(node, &["delete", DATASTORE, "before upgrade"]);
     assert!(text.contains("deleted before upgrade"), "{text}");
     await_that("one snapshot", || {
-        list(node).len() == 1 && list(&pair.secondary).len() == 1
+        list(node).len() == 1 && list(&pair.primary).len() == 1
     });
-    assert_eq!(list(&pair.secondary)[0].0, "b");
+    assert_eq!(list(&pair.primary)[0].0, "b");
+    pair.stop();
+}
+
+#[test]
+fn the_schedule_of_both_nodes_makes_snapshots_with_the_names_of_samba() {
+    if !can_mount() {
+        return;
+    }
+    let mut pair = Pair::prepare(IMPATIENT, [(); 2].map(|()| NodeEnvironment::default()));
+    for node in [&pair.primary, &pair.secondary] {
+        node.add_to_config("[datastore.snapshots]\nhourly = 2\ndaily = 1\n");
+    }
+    pair.start();
+    await_that("the first snapshot on both nodes", || {
+        let both = [&pair.primary, &pair.secondary].map(list);
+        both.iter().all(|listed| !listed.is_empty())
+    });
+    operator::fail_over(&mut pair, Which::Primary, 1);
+    pair.secondary.kill();
+    pair.secondary.clear();
+    operator::change(&pair.primary, "promote", &["--force-data-loss"]);
+    let text = done(&pair.primary, &["list", DATASTORE, "--json"]);
+    let listed: Value = serde_json::from_str(&text).unwrap();
+    let mut hours = Vec::new();
+    for snapshot in listed["snapshots"].as_array().unwrap() {
+        let name = snapshot["name"].as_str().unwrap();
+        assert!(name.starts_with("@GMT-20") && name.len() == 24, "{name}");
+        assert_eq!(snapshot["kind"], "schedule");
+        hours.push(name[..18].to_owned());
+    }
+    let made = hours.len();
+    hours.dedup();
+    assert_eq!(hours.len(), made, "one in an hour: {text}");
+    pair.primary.stop();
+}
+
+/// Bytes of each file.
+const FILE_BYTES: usize = 60 << 20;
+
+/// Bytes that differ from block to block, and from those of another number.
+fn bytes_of(number: u8) -> Vec<u8> {
+    let block = |at: usize| (at as u64 * 256 + u64::from(number)).to_be_bytes();
+    (0..FILE_BYTES / 8).flat_map(block).collect()
+}
+
+/// On disks that hold three files without the old bytes of one: they find room because the snapshot of the schedule goes. One of the user stays.
+#[test]
+fn a_snapshot_of_the_schedule_goes_before_a_program_finds_no_room() {
+    if !can_mount() {
+        return;
+    }
+    let disks = [(); 2].map(|()| SmallDisk::make());
+    let environments = disks.each_ref().map(SmallDisk::environment);
+    let mut pair = Pair::prepare(PATIENT, environments);
+    pair.start();
+    let mount = pair.mount();
+    let file = |name: &str| mount.join(name);
+    fs::write(file("old"), bytes_of(1)).unwrap();
+    for node in [&pair.primary, &pair.secondary] {
+        node.add_to_config("[datastore.snapshots]\nhourly = 4\n");
+    }
+    pair.stop();
+    pair.start();
+    let scheduled = || {
+        let listed = list(&pair.primary).into_iter();
+        let names = listed.map(|(name, ..)| name);
+        names.filter(|name| name.starts_with("@GMT-")).count()
+    };
+    await_that("the snapshot of the schedule", || scheduled() > 0);
+    // Its old bytes are kept.
+    let changed = File::options().write(true).open(file("old")).unwrap();
+    changed.write_all_at(&bytes_of(2), 0).unwrap();
+    changed.sync_all().unwrap();
+    let text = done(&pair.primary, &["list", DATASTORE, "--space", "--json"]);
+    let listed: Value = serde_json::from_str(&text).unwrap();
+    let alone = listed["snapshots"][0]["alone_bytes"].as_u64().unwrap();
+    assert_eq!(alone, FILE_BYTES as u64, "the old bytes");
+    done(&pair.primary, &["create", DATASTORE, "mine"]);
+    assert!(scheduled() > 0, "there is room so far");
+    for (name, number) in [("new", 3), ("newer", 4)] {
+        fs::write(file(name), bytes_of(number)).unwrap();
+        assert!(fs::read(file(name)).unwrap() == bytes_of(number));
+    }
+    await_that("the end of the deletion", || list(&pair.primary).len() == 1);
+    assert_eq!(list(&pair.primary)[0].0, "mine");
+    // Nothing gives way any more: the disk is full for programs.
+    let mut writes = (5..9).map(|number| fs::write(file(&number.to_string()), bytes_of(number)));
+    let full = writes.find_map(Result::err).unwrap();
+    assert_eq!(full.raw_os_error(), Some(28));
+    assert_eq!(list(&pair.secondary)[0].0, "mine");
+    assert!(
+        pair.primary
+            .logged()
+            .contains("the oldest snapshot of the schedule is deleted")
+    );
+    drop(changed);
     pair.stop();
 }

@@ -23,7 +23,7 @@ mod changes;
 mod snapshots;
 
 use changes::{fake_changes, fake_question};
-use snapshots::fake_snapshot;
+use snapshots::{fake_snapshot, held_by};
 
 struct FakeNode;
 
@@ -299,11 +299,16 @@ impl ControlService for FakeNode {
         assert_eq!(name, "alpha");
         match command {
             SnapshotCommand::List => Ok(vec![fake_snapshot()]),
+            SnapshotCommand::ListSpace => Ok(vec![fake_snapshot(), fake_snapshot()]),
             SnapshotCommand::Create { name } if name == "a" => Ok(Vec::new()),
             SnapshotCommand::Rename { name, to } if (&**name, &**to) == ("a", "b") => {
                 Ok(vec![fake_snapshot(), fake_snapshot()])
             }
             SnapshotCommand::Delete { name } => Err(no_datastore(name)),
+            SnapshotCommand::Hold { name, hold } if name == "a" => Ok(vec![held_by(hold.clone())]),
+            SnapshotCommand::Release { name, hold } if name == "a" => {
+                Ok(vec![held_by(format!("not {hold}"))])
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -22,6 +22,7 @@ mod node_config;
 mod problem;
 mod section;
 mod sections;
+mod snapshots_section;
 mod template;
 mod value;
 mod witness_section;

@@ -20,6 +20,7 @@ use super::located::{LocatedDatastore, NodeSection};
 use super::node_config::NodeConfig;
 use super::problem::{LISTED_MAX, Listed, Problems, Rejection};
 use super::section::{KeyLines, Section};
+use super::snapshots_section;
 use super::value;
 use super::witness_section;
 
@@ -216,6 +217,7 @@ fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> Policies
         resync: read_resync_limits(problems, section),
         scrub_every: read_choice(problems, section, "scrub_every"),
         check_reads: read_check_reads(problems, section),
+        snapshots: snapshots_section::read(problems, section),
     }
 }
 

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockstep_driver::config::settings::{self, Setting, Values};
-use lockstep_driver::config::{DatastoreConfig, PeerAddress, peer_timeout_default};
+use lockstep_driver::config::{
+    DatastoreConfig, PeerAddress, SnapshotSchedule, peer_timeout_default,
+};
 use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
 use lockstep_types::settings::{Choice, Encryption, Role};
@@ -191,9 +193,21 @@ fn value_text(datastore: &DatastoreConfig, key: &str) -> Result<Option<String>, 
         "resync_pause_above_ms" => ms(policies.resync.pause_above.unwrap_or_default()),
         "check_reads" => toml_text(policies.check_reads.word()),
         "scrub_every" => toml_text(policies.scrub_every.word()),
+        "snapshots" if !policies.snapshots.is_off() => schedule_text(policies.snapshots),
         "fuse_threads" => datastore.fuse_threads.to_string(),
         _ => return Ok(None),
     }))
+}
+
+fn schedule_text(schedule: SnapshotSchedule) -> String {
+    let counts = schedule
+        .counts()
+        .into_iter()
+        .filter(|(_, count)| *count > 0);
+    let counts: Vec<String> = counts
+        .map(|(key, count)| format!("{key} = {count}"))
+        .collect();
+    format!("{{ {} }}", counts.join(", "))
 }
 
 /// The value that a missing key has, as TOML; `None` if the key must be there.

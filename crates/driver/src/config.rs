@@ -6,6 +6,7 @@ mod changes;
 mod handle;
 mod resync_limits;
 pub mod settings;
+mod snapshot_schedule;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub use address::{NotAnAddress, PeerAddress};
 pub use changes::{ConfigRefused, RefusedSetting};
 pub use handle::ConfigHandle;
 pub use resync_limits::ResyncLimits;
+pub use snapshot_schedule::SnapshotSchedule;
 
 /// The longest time between two pings.
 const BEAT_MAX: Duration = Duration::from_millis(500);
@@ -133,6 +135,8 @@ pub struct Policies {
     pub scrub_every: ScrubEvery,
     /// Whether each read is compared with the sums of its blocks. Default [`CheckReads::Off`].
     pub check_reads: CheckReads,
+    /// The snapshots that the primary makes by itself. Default: none.
+    pub snapshots: SnapshotSchedule,
 }
 
 impl DatastoreConfig {

@@ -235,6 +235,9 @@ impl Datastore {
         command: &SnapshotCommand,
     ) -> Result<Vec<SnapshotStatus>, CommandFailure> {
         let snapshots = SnapshotService::of(&self.engine);
+        if *command == SnapshotCommand::ListSpace {
+            return snapshots.list_with_space();
+        }
         if snapshots.own_command(command)? {
             return Ok(snapshots.list());
         }

@@ -1,5 +1,5 @@
 //! Periodic work: ticks for the core, signs of life for the peer, checkpoints, the removal of the content of freed
-//! inodes, and the work for new and deleted snapshots.
+//! inodes, and the work for snapshots: new ones, deleted ones, and those of the schedule.
 //!
 //! A tick comes when it is due: when the core has something to do at a moment, when a sign of life or work on the store is due, and
 //! soon after anything has happened (`engine/tick_work.rs`). While nothing happens, this thread sleeps.
@@ -14,6 +14,8 @@ use lockstep_repl::state::State;
 use crate::engine::Engine;
 use crate::host::signal::wait_until;
 use crate::jobs::change_readers::ReaderService;
+use crate::jobs::snapshot_relief::SnapshotRelief;
+use crate::jobs::snapshot_scheduler::SnapshotScheduler;
 use crate::jobs::snapshots::SnapshotUpkeep;
 use crate::jobs::store_place;
 use crate::replication::Replication;
@@ -31,6 +33,8 @@ pub(crate) struct Maintenance {
     /// A thread removes garbage or makes a checkpoint.
     is_tidying: Arc<AtomicBool>,
     snapshots: SnapshotUpkeep,
+    schedule: SnapshotScheduler,
+    relief: SnapshotRelief,
     /// Time of the last tick, in milliseconds of the host's clock.
     ticked_ms: AtomicU64,
 }
@@ -72,6 +76,8 @@ impl Maintenance {
         Self {
             is_tidying: Arc::default(),
             snapshots: SnapshotUpkeep::default(),
+            schedule: SnapshotScheduler::default(),
+            relief: SnapshotRelief::default(),
             ticked_ms: AtomicU64::new(now_ms),
         }
     }
@@ -136,9 +142,7 @@ impl Maintenance {
     fn tidy(&self, engine: &Arc<Engine>, session: &Session, rounds: &mut Rounds) {
         let now = engine.host.now();
         let garbage = now >= rounds.collected + GARBAGE;
-        if garbage {
-            self.snapshots.begin(engine);
-        }
+        self.look_at_snapshots(engine, session, garbage);
         let due = Due {
             garbage,
             state: session.replication().state(),
@@ -151,6 +155,28 @@ impl Maintenance {
             if due.checkpoint {
                 rounds.checkpointed = now;
             }
+        }
+    }
+
+    /// Begins the work for snapshots, every two seconds, and at once while changes of clients wait for room.
+    fn look_at_snapshots(&self, engine: &Arc<Engine>, session: &Session, is_due: bool) {
+        let primary = match session {
+            Session::Primary(primary) => Some(primary),
+            Session::Undecided(_) | Session::Secondary(_) => None,
+        };
+        let is_waited_for = primary.is_some_and(|it| it.space.waits_for_relief());
+        if !is_due && !is_waited_for {
+            return;
+        }
+        self.snapshots.begin(engine);
+        let Some(primary) = primary else {
+            return;
+        };
+        let (pipeline, space) = (&primary.pipeline, &primary.space);
+        self.relief.look(engine, pipeline, space);
+        if is_due {
+            let state = primary.replication.state();
+            self.schedule.look(engine, pipeline, space, state);
         }
     }
 

@@ -145,6 +145,7 @@ impl Site {
             is_deleted: false,
             bytes: SnapshotBytes::Unsettled,
             serial: 0,
+            holds: Vec::new(),
         };
         SnapshotAccess::of(&self.store).create(id, record)?;
         Ok(id)

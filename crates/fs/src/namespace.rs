@@ -195,6 +195,15 @@ impl Namespace {
         Ok(deletion.is_over())
     }
 
+    /// The changes that [`Self::delete_step`] would make next if a snapshot were deleted. Changes nothing.
+    pub fn judge_step(
+        &self,
+        deletion: &mut Deletion,
+        blocks: &mut BlockJudge<'_>,
+    ) -> Result<Vec<RecordChange>, StoreError> {
+        self.history.judge_step(&self.records, deletion, blocks)
+    }
+
     /// Removes the record of a deleted snapshot, once [`Self::delete_step`] has judged everything. Until then nothing changes, and the
     /// answer is `false`.
     pub fn end_deletion(&self, deletion: &Deletion) -> bool {

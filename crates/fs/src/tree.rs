@@ -97,7 +97,11 @@ impl<'a> Tree<'a> {
             }
             Some(SnapshotChange::Rename(id, name)) => {
                 self.namespace
-                    .change_snapshot(id, |record| record.name = name);
+                    .change_snapshot(id, |record| record.make_user_own(name));
+            }
+            Some(SnapshotChange::Hold(id, holds)) => {
+                self.namespace
+                    .change_snapshot(id, |record| record.holds = holds);
             }
             Some(SnapshotChange::Delete(id)) => {
                 self.namespace

@@ -23,7 +23,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lockstep_types::{
-    Attr, Errno, FileName, Ino, InodeFlags, NodeKind, SnapshotId, SnapshotName, Timestamp,
+    Attr, Errno, FileName, Ino, InodeFlags, NodeKind, SnapshotId, SnapshotKind, SnapshotName,
+    Timestamp,
 };
 
 pub use acl::Acl;
@@ -50,6 +51,10 @@ type Done<T = ()> = Result<T, Errno>;
 pub struct Snapshot {
     /// Its name.
     pub name: SnapshotName,
+    /// The user or the schedule of the datastore.
+    pub kind: SnapshotKind,
+    /// The holds that keep it, the oldest first.
+    pub holds: Vec<SnapshotName>,
     /// The file system of its moment, without snapshots.
     pub copy: Arc<Model>,
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use lockstep_types::limits::SNAPSHOTS_MAX;
-use lockstep_types::{Errno, MetaOp, MetaRequest, SnapshotId, SnapshotName};
+use lockstep_types::limits::{SNAPSHOT_HOLDS_MAX, SNAPSHOTS_MAX};
+use lockstep_types::{Errno, MetaOp, MetaRequest, SnapshotId, SnapshotKind, SnapshotName};
 
 use crate::{Done, Effect, Model, Snapshot};
 
@@ -18,7 +18,7 @@ impl Model {
 
     fn change_snapshots(&mut self, op: &MetaOp) -> Done {
         match &op.request {
-            MetaRequest::SnapshotCreate { name, .. } => {
+            MetaRequest::SnapshotCreate { name, kind, .. } => {
                 if self.snapshots.len() >= SNAPSHOTS_MAX {
                     return Err(Errno::QuotaExceeded);
                 }
@@ -27,6 +27,8 @@ impl Model {
                 copy.snapshots.clear();
                 let snapshot = Snapshot {
                     name: name.clone(),
+                    kind: *kind,
+                    holds: Vec::new(),
                     copy: Arc::new(copy),
                 };
                 self.snapshots
@@ -34,13 +36,35 @@ impl Model {
             }
             MetaRequest::SnapshotRename { id, name } => {
                 let old = &self.snapshots.get(id).ok_or(Errno::NoEntry)?.name;
-                if old != name {
-                    self.check_name(name)?;
+                if old == name {
+                    return Ok(());
                 }
-                self.snapshots.get_mut(id).unwrap().name = name.clone();
+                self.check_name(name)?;
+                let snapshot = self.snapshots.get_mut(id).unwrap();
+                snapshot.name = name.clone();
+                snapshot.kind = SnapshotKind::User;
             }
             MetaRequest::SnapshotDelete { id } => {
-                self.snapshots.remove(id).ok_or(Errno::NoEntry)?;
+                let snapshot = self.snapshots.get(id).ok_or(Errno::NoEntry)?;
+                if !snapshot.holds.is_empty() {
+                    return Err(Errno::Busy);
+                }
+                self.snapshots.remove(id);
+            }
+            MetaRequest::SnapshotHold { id, hold } => {
+                let holds = &mut self.snapshots.get_mut(id).ok_or(Errno::NoEntry)?.holds;
+                if holds.contains(hold) {
+                    return Err(Errno::Exists);
+                }
+                if holds.len() >= SNAPSHOT_HOLDS_MAX {
+                    return Err(Errno::QuotaExceeded);
+                }
+                holds.push(hold.clone());
+            }
+            MetaRequest::SnapshotRelease { id, hold } => {
+                let holds = &mut self.snapshots.get_mut(id).ok_or(Errno::NoEntry)?.holds;
+                let place = holds.iter().position(|other| other == hold);
+                holds.remove(place.ok_or(Errno::NoData)?);
             }
             _ => unreachable!("the other operations change the file system"),
         }

@@ -12,7 +12,8 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         Mutant::GateLetsWriteThrough
         | Mutant::GateOpensEarly
         | Mutant::FoldUnlogged
-        | Mutant::TornUnnoted => plan.takes_snapshots(),
+        | Mutant::TornUnnoted
+        | Mutant::DeleteHeld => plan.takes_snapshots(),
         Mutant::ForgetWaiting => plan.has_standby_programs,
         Mutant::RunOvertaken => plan.kills_programs,
         Mutant::ServeWithoutLease

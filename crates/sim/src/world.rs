@@ -77,6 +77,11 @@ impl World {
         }
     }
 
+    /// Lets the wall clocks of all machines jump by some seconds.
+    pub fn jump_wall_clocks(&self, secs: i64) {
+        self.shared.jump_wall_clocks(secs);
+    }
+
     /// Returns the time of the world.
     pub fn now(&self) -> Duration {
         self.shared.now()

@@ -307,7 +307,8 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::GateLetsWriteThrough
         | Mutant::GateOpensEarly
         | Mutant::FoldUnlogged
-        | Mutant::TornUnnoted => &[SNAPSHOT],
+        | Mutant::TornUnnoted
+        | Mutant::DeleteHeld => &[SNAPSHOT],
         Mutant::HandOverBusy => &[HANDED_OVER, TABLES],
         Mutant::KeepSession => &[IN_TIME, LEAKS, IDENTICAL],
         // The resync waits for the operations in doubt.
@@ -359,6 +360,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         Mutant::FullTableForgets => 270,
         Mutant::NoResend => 205,
         Mutant::KeepWithoutLimit => 100,
+        Mutant::DeleteHeld => 2_640,
         _ => 1,
     }
 }

@@ -45,6 +45,9 @@ pub const REAPED_MAX: usize = 128;
 /// Most snapshots of a datastore, those of one node's own copy excluded.
 pub const SNAPSHOTS_MAX: usize = 4096;
 
+/// Most holds on one snapshot.
+pub const SNAPSHOT_HOLDS_MAX: usize = 16;
+
 /// Longest time for which changes of clients wait for a snapshot to be numbered, in milliseconds (rule P35).
 pub const SNAPSHOT_WAIT_MS: u64 = 1000;
 

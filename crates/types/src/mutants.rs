@@ -316,6 +316,8 @@ mutants! {
     TornUnnoted,
     /// A snapshot counts as settled before its bytes are synced.
     SettledUnsynced,
+    /// A snapshot is deleted although a hold keeps it.
+    DeleteHeld,
 }
 
 #[cfg(feature = "mutants")]

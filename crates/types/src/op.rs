@@ -175,26 +175,44 @@ pub enum MetaRequest {
         /// Every inode of the datastore has a number below this. The primary fills this in once the operation has its number.
         inos_below: u64,
     },
-    /// Gives a snapshot of the datastore another name.
+    /// Gives a snapshot of the datastore another name. A scheduled snapshot is one of the user from then on.
     SnapshotRename {
         /// The snapshot.
         id: SnapshotId,
         /// Its name from now on.
         name: SnapshotName,
     },
-    /// Deletes a snapshot of the datastore. Each node then frees in the background what only this snapshot sees.
+    /// Deletes a snapshot of the datastore that no hold keeps. Each node then frees in the background what only this snapshot sees.
     SnapshotDelete {
         /// The snapshot.
         id: SnapshotId,
     },
+    /// Puts a hold on a snapshot of the datastore: the snapshot cannot be deleted until the hold is released.
+    SnapshotHold {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The name of the hold, which no other hold of the snapshot has.
+        hold: SnapshotName,
+    },
+    /// Takes a hold off a snapshot of the datastore.
+    SnapshotRelease {
+        /// The snapshot.
+        id: SnapshotId,
+        /// The name of the hold.
+        hold: SnapshotName,
+    },
 }
 
 impl MetaRequest {
-    /// Whether the operation makes, renames or deletes a snapshot. Such an operation is on stable storage on each node before its answer.
+    /// Whether the operation changes the list of snapshots. Such an operation is on stable storage on each node before its answer.
     pub const fn is_on_snapshots(&self) -> bool {
         matches!(
             self,
-            Self::SnapshotCreate { .. } | Self::SnapshotRename { .. } | Self::SnapshotDelete { .. }
+            Self::SnapshotCreate { .. }
+                | Self::SnapshotRename { .. }
+                | Self::SnapshotDelete { .. }
+                | Self::SnapshotHold { .. }
+                | Self::SnapshotRelease { .. }
         )
     }
 
@@ -231,6 +249,8 @@ impl MetaRequest {
             Self::SnapshotCreate { .. } => ("snapshot create", None),
             Self::SnapshotRename { .. } => ("snapshot rename", None),
             Self::SnapshotDelete { .. } => ("snapshot delete", None),
+            Self::SnapshotHold { .. } => ("snapshot hold", None),
+            Self::SnapshotRelease { .. } => ("snapshot release", None),
         }
     }
 }

@@ -106,7 +106,7 @@ pub enum SnapshotKind {
     },
 }
 
-/// The name of a snapshot of the datastore: 1 to [`Self::BYTES_MAX`] bytes of UTF-8 without a slash, a control character or a space at
+/// The name of a snapshot of the datastore, or of a hold on one: 1 to [`Self::BYTES_MAX`] bytes of UTF-8 without a slash, a control character or a space at
 /// either end, and neither `.` nor `..`. So a directory can have each name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

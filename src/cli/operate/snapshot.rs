@@ -1,4 +1,4 @@
-//! `lockstep snapshot`: makes, lists, renames, deletes and compares snapshots, and brings files back to one.
+//! `lockstep snapshot`: makes, lists, renames, deletes, holds and compares snapshots, and brings files back to one.
 
 mod diff;
 mod rollback;
@@ -11,9 +11,9 @@ use lockstep_driver::report::{SnapshotCommand, SnapshotStatus};
 use lockstepfs::control::ControlClient;
 
 use crate::cli::arguments::RunningNodeArgs;
-use crate::cli::terminal::{say, say_json};
+use crate::cli::terminal::{self, say, say_json};
 
-/// Make, list, rename, delete and compare snapshots of a datastore, and bring files back
+/// Make, list, rename, delete, hold and compare snapshots of a datastore, and bring files back
 ///
 /// A snapshot shows all files of a datastore as they were at one moment, the same on both servers. Making one takes the same time for
 /// ten files and for ten million; programs wait for a moment, until the changes that have begun are over. From then on each first
@@ -39,6 +39,10 @@ enum SnapshotAction {
     Delete(DeleteArgs),
     Diff(diff::DiffArgs),
     Rollback(rollback::RollbackArgs),
+    /// Put a hold on a snapshot, on both nodes: while it has one, nothing deletes it
+    Hold(SnapshotHoldArgs),
+    /// Take a hold off a snapshot, on both nodes
+    Release(SnapshotHoldArgs),
 }
 
 /// The datastore, and the form of the output.
@@ -59,6 +63,10 @@ struct TargetArgs {
 struct ListArgs {
     #[command(flatten)]
     target: TargetArgs,
+
+    /// Also show about how much only each snapshot takes, which its deletion gives back: reads the index of kept blocks
+    #[arg(long)]
+    space: bool,
 }
 
 #[derive(Debug, Args)]
@@ -91,14 +99,29 @@ struct DeleteArgs {
     name: String,
 }
 
+#[derive(Debug, Args)]
+struct SnapshotHoldArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+
+    /// Name of the snapshot
+    name: String,
+
+    /// Name of the hold, for instance of the program that needs the snapshot: up to 128 bytes, without a slash
+    hold: String,
+}
+
 const EXAMPLES: &str = "\
 Examples:
   lockstep snapshot create data before-upgrade
   lockstep snapshot list data
+  lockstep snapshot list data --space
   lockstep snapshot rename data before-upgrade known-good
   lockstep snapshot delete data known-good
   lockstep snapshot diff data monday tuesday
   lockstep snapshot rollback data known-good
+  lockstep snapshot hold data before-upgrade backup
+  lockstep snapshot release data before-upgrade backup
 
 States in the list: `settled`: its bytes are on stable storage of this node. `unsettled`: some may be in memory only, for a few
 seconds after it was made. `torn`: this machine has lost its power before that, so files may show bytes of an earlier moment; the
@@ -110,6 +133,9 @@ pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
     let (target, command, done) = match &args.action {
         SnapshotAction::Diff(diff) => return diff::run(diff),
         SnapshotAction::Rollback(rollback) => return rollback::run(rollback),
+        SnapshotAction::List(list) if list.space => {
+            (&list.target, SnapshotCommand::ListSpace, None)
+        }
         SnapshotAction::List(list) => (&list.target, SnapshotCommand::List, None),
         SnapshotAction::Create(create) => {
             let name = create.name.clone();
@@ -126,6 +152,18 @@ pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
             let name = delete.name.clone();
             let done = format!("deleted {name}; its space is being freed\n");
             (&delete.target, SnapshotCommand::Delete { name }, Some(done))
+        }
+        SnapshotAction::Hold(args) => {
+            let (name, hold) = (args.name.clone(), args.hold.clone());
+            let done = format!("{hold} holds {name}\n");
+            let command = SnapshotCommand::Hold { name, hold };
+            (&args.target, command, Some(done))
+        }
+        SnapshotAction::Release(args) => {
+            let (name, hold) = (args.name.clone(), args.hold.clone());
+            let done = format!("{hold} holds {name} no more\n");
+            let command = SnapshotCommand::Release { name, hold };
+            (&args.target, command, Some(done))
         }
     };
     let mut client = ControlClient::connect(&target.node.socket()?)?;
@@ -151,9 +189,24 @@ fn table(snapshots: &[SnapshotStatus]) -> String {
             kind,
             state,
             local,
+            holds,
+            alone_bytes,
+            alone_records,
         } = snapshot;
         let place = if *local { ", this node only" } else { "" };
-        format!("{time}  {state:<9}  {name}  (operation {osn}, {kind}{place})\n")
+        let held = if holds.is_empty() {
+            String::new()
+        } else {
+            format!(", held by {}", holds.join(", "))
+        };
+        let alone = match (alone_bytes, alone_records) {
+            (Some(bytes), Some(records)) => {
+                let bytes = terminal::bytes(*bytes);
+                format!(", alone about {bytes} and {records} records")
+            }
+            _ => String::new(),
+        };
+        format!("{time}  {state:<9}  {name}  (operation {osn}, {kind}{place}{held}{alone})\n")
     };
     snapshots.iter().map(line).collect()
 }
@@ -171,15 +224,20 @@ mod tests {
             kind: "user".to_owned(),
             state: "torn".to_owned(),
             local: false,
+            holds: vec!["backup".to_owned(), "me".to_owned()],
+            alone_bytes: Some(3 << 20),
+            alone_records: Some(12),
         };
         let local = SnapshotStatus {
             local: true,
+            holds: Vec::new(),
+            alone_bytes: None,
             ..snapshot.clone()
         };
         assert_eq!(table(&[]), "no snapshots\n");
         assert_eq!(
             table(&[snapshot, local]),
-            "2026-11-30T12:00:00Z  torn       before upgrade  (operation 1.42, user)\n\
+            "2026-11-30T12:00:00Z  torn       before upgrade  (operation 1.42, user, held by backup, me, alone about 3.00 MiB and 12 records)\n\
              2026-11-30T12:00:00Z  torn       before upgrade  (operation 1.42, user, this node only)\n"
         );
     }

@@ -13,9 +13,14 @@ pub(in crate::control) fn request(
 ) -> proto::SnapshotsRequest {
     let command = match command.clone() {
         SnapshotCommand::List => Command::List(proto::ListSnapshots {}),
+        SnapshotCommand::ListSpace => Command::ListSpace(proto::ListSnapshotSpace {}),
         SnapshotCommand::Create { name } => Command::Create(proto::CreateSnapshot { name }),
         SnapshotCommand::Rename { name, to } => Command::Rename(proto::RenameSnapshot { name, to }),
         SnapshotCommand::Delete { name } => Command::Delete(proto::DeleteSnapshot { name }),
+        SnapshotCommand::Hold { name, hold } => Command::Hold(proto::HoldSnapshot { name, hold }),
+        SnapshotCommand::Release { name, hold } => {
+            Command::Release(proto::ReleaseSnapshot { name, hold })
+        }
     };
     proto::SnapshotsRequest {
         datastore: datastore.to_owned(),
@@ -27,9 +32,14 @@ pub(in crate::control) fn request(
 pub(in crate::control) fn command(command: Option<Command>) -> Option<SnapshotCommand> {
     Some(match command? {
         Command::List(proto::ListSnapshots {}) => SnapshotCommand::List,
+        Command::ListSpace(proto::ListSnapshotSpace {}) => SnapshotCommand::ListSpace,
         Command::Create(proto::CreateSnapshot { name }) => SnapshotCommand::Create { name },
         Command::Rename(proto::RenameSnapshot { name, to }) => SnapshotCommand::Rename { name, to },
         Command::Delete(proto::DeleteSnapshot { name }) => SnapshotCommand::Delete { name },
+        Command::Hold(proto::HoldSnapshot { name, hold }) => SnapshotCommand::Hold { name, hold },
+        Command::Release(proto::ReleaseSnapshot { name, hold }) => {
+            SnapshotCommand::Release { name, hold }
+        }
     })
 }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use lockstep_driver::config::{DiskStallLimit, FlapWait, ResyncLimits};
+use lockstep_driver::config::{DiskStallLimit, FlapWait, ResyncLimits, SnapshotSchedule};
 use lockstep_types::settings::{CheckReads, ScrubEvery};
 use lockstep_witness::WitnessConfig;
 
@@ -44,6 +44,11 @@ fn every_setting_of_a_draft_is_read_back() {
             },
             scrub_every: ScrubEvery::Week,
             check_reads: CheckReads::On,
+            snapshots: SnapshotSchedule {
+                hourly: 24,
+                monthly: 12,
+                ..SnapshotSchedule::default()
+            },
         },
         pause_limit: Duration::from_millis(1),
         peer_timeout: Duration::from_millis(201),

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use lockstep_driver::config::ResyncLimits;
+use lockstep_driver::config::{ResyncLimits, SnapshotSchedule};
 
 use lockstep_types::settings::CheckReads;
 
@@ -38,6 +38,65 @@ fn the_watch_over_the_disk_has_a_limit_or_is_off() {
         let config = read(&good().replace("pause_limit_ms = 10000", &line)).unwrap();
         let limit = config.datastore("alpha").unwrap().policies.disk_stall_limit;
         assert_eq!(limit.get(), expected);
+    }
+}
+
+#[test]
+fn a_schedule_of_snapshots_has_counts_that_fit() {
+    let schedule = |lines: &str| {
+        let config = read(&good().replace("pause_limit_ms = 10000", lines))?;
+        Ok::<_, ConfigError>(config.datastore("alpha").unwrap().policies.snapshots)
+    };
+    let expected = SnapshotSchedule {
+        hourly: 24,
+        daily: 30,
+        ..SnapshotSchedule::default()
+    };
+    assert_eq!(
+        schedule("snapshots = { hourly = 24, daily = 30 }").unwrap(),
+        expected
+    );
+    assert_eq!(
+        schedule("[datastore.snapshots]\nhourly = 24\ndaily = 30\nweekly = 0").unwrap(),
+        expected
+    );
+    assert!(schedule("").unwrap().is_off());
+    for (line, key, cause, cure) in [
+        (
+            "snapshots = 24",
+            "snapshots",
+            "must be a table",
+            "{ hourly = 24",
+        ),
+        (
+            "snapshots = { hourly = 1025 }",
+            "hourly",
+            "1025 is out of bounds",
+            "1 to 1024",
+        ),
+        (
+            "snapshots = { hourly = \"24\" }",
+            "hourly",
+            "must be a whole number",
+            "without quotes",
+        ),
+        (
+            "snapshots = { hourly = 1024, daily = 1024, weekly = 1 }",
+            "snapshots",
+            "2049, more than 2048",
+            "lower some",
+        ),
+        (
+            "snapshots = { houry = 24 }",
+            "houry",
+            "no such key",
+            "hourly",
+        ),
+    ] {
+        let problem = only_problem("pause_limit_ms = 10000", line);
+        assert_eq!(problem.key, key);
+        let (found, rest) = (problem.cause.contains(cause), problem.cure.contains(cure));
+        assert!(found && rest, "{problem}");
     }
 }
 

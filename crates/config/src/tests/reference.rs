@@ -28,11 +28,12 @@ fn rows<'t>(heading: &str, what: &str) -> BTreeMap<&'t str, [&'t str; 2]> {
     .collect()
 }
 
-fn sections() -> [(&'static str, &'static [Setting]); 3] {
+fn sections() -> [(&'static str, &'static [Setting]); 4] {
     [
         ("## `[[datastore]]`", settings::DATASTORE),
         ("## `[datastore.peer]`", settings::PEER),
         ("## `[datastore.witness]`", settings::WITNESS),
+        ("## `[datastore.snapshots]`", settings::SNAPSHOTS),
     ]
 }
 

@@ -122,6 +122,7 @@ fn differing_of_datastore(old: &DatastoreConfig, new: &DatastoreConfig) -> Vec<&
         resync,
         scrub_every,
         check_reads,
+        snapshots,
     } = policies;
     let all = [
         ("name", *name != old.name),
@@ -150,6 +151,7 @@ fn differing_of_datastore(old: &DatastoreConfig, new: &DatastoreConfig) -> Vec<&
         ),
         ("check_reads", *check_reads != old.policies.check_reads),
         ("scrub_every", *scrub_every != old.policies.scrub_every),
+        ("snapshots", *snapshots != old.policies.snapshots),
         ("fuse_threads", *fuse_threads != old.fuse_threads),
         ("peer", peer.is_some() != old.peer.is_some()),
         ("witness", new.witness_id() != old.witness_id()),
@@ -285,6 +287,9 @@ pub(super) mod tests {
         }),
         ("scrub_every", true, |it| {
             it.policies.scrub_every = ScrubEvery::Week;
+        }),
+        ("snapshots", true, |it| {
+            it.policies.snapshots.hourly = 24;
         }),
         ("fuse_threads", false, |it| {
             it.fuse_threads = 3;

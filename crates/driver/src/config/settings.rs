@@ -211,6 +211,8 @@ pub const DISK_STALL_LIMIT: NumberSetting = millis_or_off(30_000, 1000, 600_000)
 pub const RESYNC_BYTES_PER_SECOND: NumberSetting = count_or_off(128 << 10, 1 << 40);
 /// `resync_pause_above_ms`.
 pub const RESYNC_PAUSE_ABOVE: NumberSetting = millis_or_off(0, 1, 60_000);
+/// Each count of `snapshots`.
+pub const SCHEDULED_COUNT: NumberSetting = count_or_off(1, 1024);
 /// `fuse_threads`. The default is the fastest number for eight jobs on two cores.
 pub const FUSE_THREADS: NumberSetting = NumberSetting {
     default: 8,
@@ -346,6 +348,12 @@ pub const DATASTORE: &[Setting] = &[
         Change::AtOnce,
         "How often both disks are read in the background, and healed where a block does not fit its sum. The primary's value counts.",
     ),
+    section(
+        "snapshots",
+        Change::AtOnce,
+        "How many snapshots the primary makes and keeps by itself: the first ones of so many hours, days, weeks and months.\n\
+         The same on both nodes, as the value of the node that serves counts.",
+    ),
     FUSE_THREADS.setting(
         "fuse_threads",
         refused("the threads of the mount begin with it"),
@@ -360,6 +368,30 @@ pub const DATASTORE: &[Setting] = &[
         "witness",
         WITNESS_CHANGE,
         "The third party, which decides when the nodes lose each other. The same on both nodes.",
+    ),
+];
+
+/// The keys of `[datastore.snapshots]`, which may also be written as `snapshots = { … }`.
+pub const SNAPSHOTS: &[Setting] = &[
+    SCHEDULED_COUNT.setting(
+        "hourly",
+        Change::AtOnce,
+        "Of how many hours the first snapshot is kept.",
+    ),
+    SCHEDULED_COUNT.setting(
+        "daily",
+        Change::AtOnce,
+        "Of how many days the first snapshot is kept.",
+    ),
+    SCHEDULED_COUNT.setting(
+        "weekly",
+        Change::AtOnce,
+        "Of how many weeks the first snapshot is kept.",
+    ),
+    SCHEDULED_COUNT.setting(
+        "monthly",
+        Change::AtOnce,
+        "Of how many months the first snapshot is kept.",
     ),
 ];
 
@@ -435,7 +467,7 @@ mod tests {
 
     #[test]
     fn each_key_is_there_once_and_says_what_it_is() {
-        for section in [DATASTORE, PEER, WITNESS] {
+        for section in [DATASTORE, SNAPSHOTS, PEER, WITNESS] {
             let distinct: BTreeSet<_> = keys(section).into_iter().collect();
             assert_eq!(distinct.len(), section.len());
             for setting in section {
@@ -448,7 +480,7 @@ mod tests {
 
     #[test]
     fn each_default_lies_within_its_bounds() {
-        for setting in [DATASTORE, PEER, WITNESS].concat() {
+        for setting in [DATASTORE, SNAPSHOTS, PEER, WITNESS].concat() {
             match setting.values {
                 Values::Number(number) => {
                     let is_off = number.has_off && number.default == 0;

@@ -5,11 +5,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockstep_fs::StoreError;
 use lockstep_fs::poison::utc;
 use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotRecord};
 use lockstep_fs::store::{FallbackAccess, SnapshotAccess};
 use lockstep_repl::state::State;
-use lockstep_types::limits::{SNAPSHOT_WAIT_MS, SNAPSHOTS_MAX};
+use lockstep_types::limits::{SNAPSHOT_HOLDS_MAX, SNAPSHOT_WAIT_MS, SNAPSHOTS_MAX};
 use lockstep_types::{Attr, Errno, MetaRequest, SnapshotId, SnapshotKind, SnapshotName};
 
 use crate::engine::Engine;
@@ -39,7 +40,25 @@ impl<'a> SnapshotService<'a> {
         all.iter().map(|(id, record)| status(*id, record)).collect()
     }
 
-    /// Carries out a command that is about a snapshot of this node's own copy, in whatever role. Returns whether the command is one.
+    /// The same list, with the space that each snapshot takes alone. Reads the index of kept values, once in all.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn list_with_space(self) -> Result<Vec<SnapshotStatus>, CommandFailure> {
+        let all = self.snapshots.all();
+        let with_space = |(id, record): (&SnapshotId, &Arc<SnapshotRecord>)| {
+            let alone = self.snapshots.space_alone(*id)?;
+            Ok(SnapshotStatus {
+                alone_bytes: Some(alone.bytes),
+                alone_records: Some(alone.records),
+                ..status(*id, record)
+            })
+        };
+        let listed: Result<_, StoreError> = all.iter().map(with_space).collect();
+        listed.map_err(|error| CommandFailure::new(error.to_string(), "see the log of this node"))
+    }
+
+    /// Carries out a command that is about a snapshot of this node's own copy, in any role. Returns whether the command is one.
     ///
     /// # Errors
     /// The snapshot is the fallback of a resync, or the disk fails.
@@ -73,7 +92,7 @@ impl<'a> SnapshotService<'a> {
         state: &dyn Fn() -> State,
     ) -> Result<(), CommandFailure> {
         let request = match command {
-            SnapshotCommand::List => return Ok(()),
+            SnapshotCommand::List | SnapshotCommand::ListSpace => return Ok(()),
             SnapshotCommand::Create { name } => MetaRequest::SnapshotCreate {
                 name: checked(name)?,
                 kind: SnapshotKind::User,
@@ -87,14 +106,24 @@ impl<'a> SnapshotService<'a> {
             SnapshotCommand::Delete { name } => MetaRequest::SnapshotDelete {
                 id: self.find(name)?,
             },
+            SnapshotCommand::Hold { name, hold } => MetaRequest::SnapshotHold {
+                id: self.find(name)?,
+                hold: checked_hold(hold)?,
+            },
+            SnapshotCommand::Release { name, hold } => MetaRequest::SnapshotRelease {
+                id: self.find(name)?,
+                hold: checked_hold(hold)?,
+            },
         };
+        let done = self.carry_out(request, pipeline);
+        done.map_err(|errno| self.refused(command, errno, state()))
+    }
+
+    /// Carries an operation on snapshots out, on both nodes and on stable storage. [`Errno::Again`]: the outcome is not known.
+    pub fn carry_out(self, request: MetaRequest, pipeline: &MetaPipeline) -> Result<(), Errno> {
         let (done, wait) = promise::<Result<Option<Attr>, Errno>>(&*self.engine.host);
         pipeline.submit(request, Box::new(|outcome| done.keep(outcome)));
-        match wait.get() {
-            Some(Ok(_)) => Ok(()),
-            Some(Err(errno)) => Err(self.refused(command, errno, state())),
-            None => Err(self.refused(command, Errno::Again, state())),
-        }
+        wait.get().unwrap_or(Err(Errno::Again)).map(|_| ())
     }
 
     /// The snapshot of the datastore with a name.
@@ -116,6 +145,9 @@ impl<'a> SnapshotService<'a> {
 
     fn refused(self, command: &SnapshotCommand, errno: Errno, state: State) -> CommandFailure {
         let datastore = self.engine.name();
+        if let Some(refusal) = self.refused_by_holds(command, errno) {
+            return refusal;
+        }
         match (errno, command) {
             (
                 Errno::Exists,
@@ -126,7 +158,10 @@ impl<'a> SnapshotService<'a> {
             ),
             (
                 Errno::NoEntry,
-                SnapshotCommand::Rename { name, .. } | SnapshotCommand::Delete { name },
+                SnapshotCommand::Rename { name, .. }
+                | SnapshotCommand::Delete { name }
+                | SnapshotCommand::Hold { name, .. }
+                | SnapshotCommand::Release { name, .. },
             ) => self.unknown(name),
             (Errno::QuotaExceeded, _) => CommandFailure::new(
                 format!("the datastore has {SNAPSHOTS_MAX} snapshots, which is the most"),
@@ -146,6 +181,45 @@ impl<'a> SnapshotService<'a> {
                 format!("see `lockstep status {datastore}`, and docs/operations/disks.md"),
             ),
         }
+    }
+
+    /// Why a command was refused, if the holds on a snapshot are the cause.
+    fn refused_by_holds(self, command: &SnapshotCommand, errno: Errno) -> Option<CommandFailure> {
+        let datastore = self.engine.name();
+        Some(match (errno, command) {
+            (Errno::Busy, SnapshotCommand::Delete { name }) => {
+                let holds = self.holds(name);
+                CommandFailure::new(
+                    format!("the snapshot {name:?} is held by {holds}"),
+                    format!(
+                        "release each hold with `lockstep snapshot release {datastore} {name:?} HOLD`"
+                    ),
+                )
+            }
+            (Errno::Exists, SnapshotCommand::Hold { name, hold }) => CommandFailure::new(
+                format!("the snapshot {name:?} is already held by {hold:?}"),
+                "choose another name for the hold, or leave it at the one that is there",
+            ),
+            (Errno::QuotaExceeded, SnapshotCommand::Hold { name, .. }) => CommandFailure::new(
+                format!("the snapshot {name:?} has {SNAPSHOT_HOLDS_MAX} holds, which is the most"),
+                format!("release one with `lockstep snapshot release {datastore} {name:?} HOLD`"),
+            ),
+            (Errno::NoData, SnapshotCommand::Release { name, hold }) => CommandFailure::new(
+                format!("the snapshot {name:?} is not held by {hold:?}"),
+                format!("see the holds with `lockstep snapshot list {datastore}`"),
+            ),
+            _ => return None,
+        })
+    }
+
+    /// The holds on a snapshot of the datastore, for a sentence.
+    fn holds(self, name: &str) -> String {
+        let all = self.snapshots.all();
+        let mut taken = all.iter().filter(|(id, record)| record.is_taken(**id));
+        let found = taken.find(|(_, record)| record.name == name);
+        let holds = found.into_iter().flat_map(|(_, record)| &record.holds);
+        let holds: Vec<String> = holds.map(|hold| format!("{:?}", hold.as_str())).collect();
+        holds.join(", ")
     }
 
     /// Why no snapshot was made in a state. Nothing was done.
@@ -189,6 +263,16 @@ fn checked(name: &str) -> Result<SnapshotName, CommandFailure> {
     })
 }
 
+/// Checks the name of a hold.
+fn checked_hold(hold: &str) -> Result<SnapshotName, CommandFailure> {
+    SnapshotName::new(hold).map_err(|error| {
+        CommandFailure::new(
+            format!("{hold:?} is no name of a hold: {error}"),
+            "choose another name",
+        )
+    })
+}
+
 fn status(id: SnapshotId, record: &SnapshotRecord) -> SnapshotStatus {
     let kind = match record.kind {
         SnapshotKind::User => "user",
@@ -210,6 +294,9 @@ fn status(id: SnapshotId, record: &SnapshotRecord) -> SnapshotStatus {
         kind: kind.to_owned(),
         state: state.to_owned(),
         local: id.is_local(),
+        holds: record.holds.iter().map(ToString::to_string).collect(),
+        alone_bytes: None,
+        alone_records: None,
     }
 }
 

@@ -107,7 +107,9 @@ pub(crate) fn metadata(request: &MetaRequest, targets: &Targets) -> LockSet {
         | MetaRequest::Reap { ino } => locks.add(LockKey::File(*ino), LockMode::Exclusive),
         MetaRequest::SnapshotCreate { .. }
         | MetaRequest::SnapshotRename { .. }
-        | MetaRequest::SnapshotDelete { .. } => {
+        | MetaRequest::SnapshotDelete { .. }
+        | MetaRequest::SnapshotHold { .. }
+        | MetaRequest::SnapshotRelease { .. } => {
             locks.add(LockKey::Snapshots, LockMode::Exclusive);
         }
         MetaRequest::ReapAll { inos } => {

@@ -15,6 +15,8 @@
 //! - The space of a change is counted from before the change begins until it is over, unless both disks have ample room.
 //! - No lock is held here while a disk or the peer is asked. No thread of a client waits here.
 
+mod relief;
+
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
@@ -35,6 +37,7 @@ use crate::engine::Engine;
 use crate::peer::requests::PendingRequests;
 use crate::replication::Replication;
 use crate::replication::remote::RemotePeer;
+use relief::{ReliefWait, ReliefWish};
 
 /// Time between two decisions on a request whose room depends on changes in flight.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -48,6 +51,7 @@ struct SpaceLedger {
     is_ample: AtomicBool,
     known: Mutex<Known>,
     requests: Mutex<SpaceRequests>,
+    relief: ReliefWish,
 }
 
 #[derive(Default)]
@@ -101,6 +105,7 @@ struct SpaceRequest {
     room: Room,
     begin: Begin,
     looks: u32,
+    relief: ReliefWait,
 }
 
 /// Begins a change, or ends it with an error. Must not keep the session alive, which keeps the requests for space.
@@ -358,8 +363,12 @@ impl SpaceCheck {
         if self.replication.is_over() {
             return self.abandon(begin);
         }
-        let looks = 0;
-        let request = SpaceRequest { room, begin, looks };
+        let request = SpaceRequest {
+            room,
+            begin,
+            looks: 0,
+            relief: ReliefWait::default(),
+        };
         let is_served = {
             let mut requests = self.ledger.requests.lock();
             requests.waiting.push_back(request);
@@ -424,6 +433,7 @@ impl SpaceCheck {
         self.engine.make_room(all.fold(Room::NONE, Room::plus));
         self.ask_peer();
         let mut undecided = Vec::new();
+        self.ledger.relief.note(&self.engine, false);
         for mut request in requests {
             match self.decide_on_one(&mut request) {
                 Ok(Some(charge)) => (request.begin)(Ok(charge)),
@@ -443,7 +453,14 @@ impl SpaceCheck {
         let source = known.source(state, is_connected);
         match known.verdict(request.room, own, source) {
             Verdict::Yes => return Ok(Some(self.charge(&mut known, request.room))),
-            Verdict::No => return Err(Errno::NoSpace),
+            Verdict::No => {
+                drop(known);
+                let waits = self
+                    .ledger
+                    .relief
+                    .lets_wait(&self.engine, &mut request.relief);
+                return if waits { Ok(None) } else { Err(Errno::NoSpace) };
+            }
             Verdict::Perhaps => {}
         }
         if source != Source::Nowhere {
@@ -454,6 +471,29 @@ impl SpaceCheck {
         } else {
             Err(Errno::NoSpace)
         }
+    }
+
+    /// Notes that a snapshot is being deleted, whose room both nodes get back soon.
+    pub fn note_relief(&self) {
+        self.ledger.relief.note_deletion(self.engine.host.now());
+    }
+
+    /// Whether a change waits for the room that a deleted snapshot gives back.
+    pub fn waits_for_relief(&self) -> bool {
+        self.ledger.relief.is_there()
+    }
+
+    /// Whether a disk has so little room that snapshots of the schedule give way: less than is ample, and than a sixteenth of the disk of this node.
+    pub fn is_low(&self) -> bool {
+        let capacity = self.engine.store.capacity();
+        let (Ok(space), Ok(own)) = (capacity.space(), capacity.room()) else {
+            return false;
+        };
+        let low = relief::low_room(&space, self.engine.host.room_limits().ample);
+        let (state, is_connected) = self.replication.state_and_connected();
+        let known = self.ledger.known.lock();
+        let source = known.source(state, is_connected);
+        source != Source::Nowhere && !own.min(known.there(own, source)).covers(&low)
     }
 
     /// Asks the secondary on another thread. The nodes have just come in sync: the last report of the secondary may

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub enum SnapshotCommand {
     /// Lists them, on a node in any role.
     List,
+    /// The same, with the space that only each one takes: reads the index of kept values.
+    ListSpace,
     /// Makes one.
     Create {
         /// Its name.
@@ -23,6 +25,20 @@ pub enum SnapshotCommand {
     Delete {
         /// Its name.
         name: String,
+    },
+    /// Puts a hold on one, so that it cannot be deleted.
+    Hold {
+        /// Its name.
+        name: String,
+        /// The name of the hold.
+        hold: String,
+    },
+    /// Takes a hold off one.
+    Release {
+        /// Its name.
+        name: String,
+        /// The name of the hold.
+        hold: String,
     },
 }
 
@@ -41,4 +57,10 @@ pub struct SnapshotStatus {
     pub state: String,
     /// Whether it is a snapshot of the copy of this node alone.
     pub local: bool,
+    /// The names of the holds that keep it from being deleted, the oldest first.
+    pub holds: Vec<String>,
+    /// About the bytes that its deletion gives back on this node; `None` if they were not asked for.
+    pub alone_bytes: Option<u64>,
+    /// About the number of kept records that only it sees; `None` if it was not asked for.
+    pub alone_records: Option<u64>,
 }

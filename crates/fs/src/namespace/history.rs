@@ -214,11 +214,7 @@ impl History {
         while left > 0 && !deletion.is_over() {
             let count = left.min(JUDGED_MAX);
             let mut memory = self.changing.lock();
-            let older = self.snapshots.older(deletion.id());
-            let older = older.map(|(id, _)| (id, self.snapshots.inos_below(id)));
-            let newer = self.snapshots.newer(deletion.id()).map(|(id, _)| id);
-            let judge = Judge::new(records, older, newer);
-            let changes = judge.judge(deletion, count, blocks)?;
+            let changes = self.judge(records, deletion, count, blocks)?;
             // A value that is kept no more is kept again by the next change.
             memory.clear();
             let _no_reader = self.removing.write();
@@ -226,6 +222,30 @@ impl History {
             left -= count;
         }
         Ok(())
+    }
+
+    /// The changes that [`Self::delete_step`] would make next for a snapshot, alive or not: judges at most [`JUDGED_MAX`] kept values, and changes nothing.
+    pub fn judge_step(
+        &self,
+        records: &Memtable<RedbKv>,
+        deletion: &mut Deletion,
+        blocks: &mut BlockJudge<'_>,
+    ) -> Result<Vec<RecordChange>, StoreError> {
+        let _alone = self.changing.lock();
+        self.judge(records, deletion, JUDGED_MAX, blocks)
+    }
+
+    fn judge(
+        &self,
+        records: &Memtable<RedbKv>,
+        deletion: &mut Deletion,
+        max: usize,
+        blocks: &mut BlockJudge<'_>,
+    ) -> Result<Vec<RecordChange>, StoreError> {
+        let older = self.snapshots.older(deletion.id());
+        let older = older.map(|(id, _)| (id, self.snapshots.inos_below(id)));
+        let newer = self.snapshots.newer(deletion.id()).map(|(id, _)| id);
+        Judge::new(records, older, newer).judge(deletion, max, blocks)
     }
 
     /// Takes the record of a snapshot away, of which nothing is kept any more. The record of one that is deleted no more stays: the other

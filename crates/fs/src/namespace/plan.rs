@@ -76,7 +76,9 @@ pub fn plan(view: &dyn View, op: &MetaOp) -> Result<Plan, OpError> {
         MetaRequest::SetFlags { ino, flags } => flags::set_flags(&mut draft, *ino, *flags)?,
         MetaRequest::SnapshotCreate { .. }
         | MetaRequest::SnapshotRename { .. }
-        | MetaRequest::SnapshotDelete { .. } => {}
+        | MetaRequest::SnapshotDelete { .. }
+        | MetaRequest::SnapshotHold { .. }
+        | MetaRequest::SnapshotRelease { .. } => {}
     }
     Ok(Plan {
         snapshot: snapshots::plan(view, op)?,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use lockstep_types::{SnapshotId, Timestamp};
+use lockstep_types::{SnapshotId, SnapshotName, Timestamp};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
@@ -48,12 +48,44 @@ pub struct SnapshotRecord {
     /// Counts the snapshots of the datastore, from 1: for the inode numbers of a mount ([`SnapshotIno`](lockstep_types::SnapshotIno)). Zero for
     /// one that this node has made of its own copy.
     pub serial: u32,
+    /// The holds, the oldest first: while there is one, the snapshot is not deleted. Those of a snapshot of the datastore only.
+    pub holds: Vec<SnapshotName>,
+}
+
+/// The part of a [`SnapshotRecord`] that operations on the list change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedPart<'a> {
+    name: &'a str,
+    kind: SnapshotKind,
+    holds: &'a [SnapshotName],
 }
 
 impl SnapshotRecord {
     /// Whether the snapshot is one of the datastore, and not deleted: it counts, and no other may have its name.
     pub const fn is_taken(&self, id: SnapshotId) -> bool {
         !id.is_local() && !self.is_deleted
+    }
+
+    /// The part that operations on the list change, the same on both nodes.
+    pub fn shared(&self) -> SharedPart<'_> {
+        SharedPart {
+            name: &self.name,
+            kind: self.kind,
+            holds: &self.holds,
+        }
+    }
+
+    /// Takes over this part of the other node's record of the snapshot.
+    pub fn take_over(&mut self, theirs: SharedPart<'_>) {
+        theirs.name.clone_into(&mut self.name);
+        self.kind = theirs.kind;
+        theirs.holds.clone_into(&mut self.holds);
+    }
+
+    /// Takes the name that a user gives: from now on the snapshot is the user's own, also one that the schedule has made.
+    pub fn make_user_own(&mut self, name: String) {
+        self.name = name;
+        self.kind = SnapshotKind::User;
     }
 
     /// Whether readers of this node see the snapshot, and changes keep old values for it.
@@ -204,6 +236,7 @@ mod tests {
             is_deleted,
             bytes: SnapshotBytes::Settled,
             serial: 0,
+            holds: Vec::new(),
         }
     }
 

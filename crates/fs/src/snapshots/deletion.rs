@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use lockstep_types::limits::BLOCK_BYTES;
 use lockstep_types::{Ino, SnapshotId};
 
 use super::content_at::KeptSource;
@@ -19,6 +20,15 @@ use crate::namespace::record::{self, RecordChange};
 use crate::paths::body_path;
 use crate::snapshots::packs::touch::{Blocks, FileChunk, PackPlace, Touch};
 use crate::store_disk::StoreDisk;
+
+/// The space that one snapshot of a store takes alone: its deletion gives about so much back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceAlone {
+    /// Bytes of kept blocks and of contents of freed files, without their headers.
+    pub bytes: u64,
+    /// Kept values of records.
+    pub records: u64,
+}
 
 /// Entries of the index that one step judges.
 const STEP_ENTRIES: usize = 2_000;
@@ -57,6 +67,35 @@ impl<'a> SnapshotDeletion<'a> {
         let mut judge = |key: &[u8], older: Option<SnapshotId>| judge.judge(key, older);
         namespace.delete_step(&mut self.deletion, STEP_ENTRIES, &mut judge)?;
         Ok(namespace.end_deletion(&self.deletion))
+    }
+
+    /// The space that the deletion of a snapshot would give back, while the snapshot is alive. Judges all kept values since that snapshot, and changes nothing.
+    pub fn weigh(mut self) -> Result<SpaceAlone, StoreError> {
+        let namespace = &*self.source.namespace;
+        let mut records = 0;
+        while !self.deletion.is_over() {
+            let mut judge = KeptJudge {
+                source: self.source,
+                places: &mut self.places,
+                bodies: &mut self.bodies,
+            };
+            let mut judge = |key: &[u8], older: Option<SnapshotId>| judge.judge(key, older);
+            let changes = namespace.judge_step(&mut self.deletion, &mut judge)?;
+            let gone = changes
+                .iter()
+                .filter(|(key, value)| value.is_none() && key.first() == Some(&keys::HISTORY));
+            records += gone.count() as u64;
+        }
+        let blocks = self.places.iter().map(|(_, count)| u64::from(*count));
+        let mut bytes = blocks.sum::<u64>() * BLOCK_BYTES as u64;
+        for path in &self.bodies {
+            match self.disk.backing().stat(path) {
+                Ok(stat) => bytes += stat.blocks * 512,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(StoreError::disk("stat", path)(error)),
+            }
+        }
+        Ok(SpaceAlone { bytes, records })
     }
 
     /// Removes the files that no snapshot needs. To be called after a checkpoint that has all steps.

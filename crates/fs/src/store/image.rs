@@ -144,7 +144,7 @@ impl ImageAccess<'_> {
         last_serial(&self.tree).map_err(OpError::into_store)
     }
 
-    /// Makes this node's list of snapshots equal to the sender's. `last_serial` is the number of the sender's last snapshot. Those that only this node has are deleted. Of those that only
+    /// Makes this node's list of snapshots equal to the sender's, with names, kinds and holds. `last_serial` is the number of the sender's last snapshot. Those that only this node has are deleted. Of those that only
     /// the sender has, this node has no bytes: it notes them as missing.
     pub fn load_snapshots(self, theirs: &[(SnapshotId, SnapshotRecord)], last_serial: u32) {
         let namespace = self.tree.namespace;
@@ -153,10 +153,12 @@ impl ImageAccess<'_> {
                 None => {
                     namespace.change_snapshot(id, |own| own.is_deleted = true);
                 }
-                Some((_, theirs)) if theirs.name != record.name => {
-                    namespace.change_snapshot(id, |own| theirs.name.clone_into(&mut own.name));
+                Some((_, theirs)) => {
+                    let (ours, theirs) = (record.shared(), theirs.shared());
+                    if ours != theirs {
+                        namespace.change_snapshot(id, |own| own.take_over(theirs));
+                    }
                 }
-                Some(_) => {}
             }
         }
         let own = self.snapshots();

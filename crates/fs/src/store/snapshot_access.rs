@@ -12,9 +12,9 @@ use crate::error::StoreError;
 use crate::metadata_log::{MetadataLog, NewSnapshot};
 use crate::namespace::record::RecordChange;
 use crate::namespace::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
-use crate::namespace::{RecordsAt, keys};
+use crate::namespace::{Deletion, RecordsAt, keys};
 use crate::snapshots::content_at::KeptSource;
-use crate::snapshots::deletion::SnapshotDeletion;
+use crate::snapshots::deletion::{SnapshotDeletion, SpaceAlone};
 use crate::snapshots::view::SnapshotView;
 use crate::tree::Tree;
 
@@ -76,6 +76,15 @@ impl<'a> SnapshotAccess<'a> {
         ))
     }
 
+    /// The space that a snapshot takes alone; none for one that is not alive. Takes time in proportion to the kept values since the snapshot, and holds changes of records
+    /// up for single steps.
+    pub fn space_alone(self, id: SnapshotId) -> Result<SpaceAlone, StoreError> {
+        if self.get(id).is_none() {
+            return Ok(SpaceAlone::default());
+        }
+        SnapshotDeletion::new(Deletion::new(id), self.source, self.tree.disk()).weigh()
+    }
+
     /// The keys of a table of kept values.
     pub fn kept_keys(self, table: u8) -> Result<Vec<Vec<u8>>, StoreError> {
         Ok(self.tree.namespace.keys(&keys::table(table))?)
@@ -122,6 +131,22 @@ impl SnapshotAccess<'_> {
         self.log.checkpoint(self.tree)
     }
 
+    /// Whether the space of a deleted snapshot is being freed.
+    pub fn is_deleting(self) -> bool {
+        self.all().values().any(|record| record.is_deleted)
+    }
+
+    /// The oldest snapshot of the schedule that no hold keeps, with its name.
+    pub fn oldest_scheduled(self) -> Option<(SnapshotId, String)> {
+        let all = self.all();
+        let gives_way = |(id, record): &(&SnapshotId, &Arc<SnapshotRecord>)| {
+            let is_scheduled = record.kind == SnapshotKind::Scheduled;
+            record.is_taken(**id) && is_scheduled && record.holds.is_empty()
+        };
+        let oldest = all.iter().find(gives_way);
+        oldest.map(|(id, record)| (*id, record.name.clone()))
+    }
+
     fn unsettled(self) -> Vec<SnapshotId> {
         let all = self.all();
         let is_unsettled =
@@ -162,6 +187,7 @@ impl SnapshotAccess<'_> {
             is_deleted: false,
             bytes,
             serial: 0,
+            holds: Vec::new(),
         };
         // The number may be that of a snapshot that was given up, and is gone.
         self.source.given_up.remove(id)?;

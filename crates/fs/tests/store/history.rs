@@ -54,6 +54,7 @@ fn record(store: &Store) -> SnapshotRecord {
         is_deleted: false,
         bytes: SnapshotBytes::Unsettled,
         serial: 0,
+        holds: Vec::new(),
     }
 }
 

@@ -9,6 +9,7 @@ use lockstep_fs::store::SnapshotAccess;
 use lockstep_fs::{Store, keys};
 use lockstep_lossy::disk::{CallKind, Verdict};
 use lockstep_model::Model;
+use lockstep_types::limits::SNAPSHOT_HOLDS_MAX;
 use lockstep_types::{Errno, Ino, MetaOp, MetaRequest, SnapshotId, SnapshotName, Timestamp};
 use proptest::prelude::*;
 
@@ -30,6 +31,10 @@ pub enum PastStep {
     Rename(u8, u8),
     /// Deletes one.
     Flag(u8),
+    /// Puts a hold on one.
+    Hold(u8, u8),
+    /// Takes a hold off one.
+    Release(u8, u8),
     /// Goes on with deletions.
     Resume,
 }
@@ -42,6 +47,8 @@ pub fn past_step(restarts: u32) -> impl Strategy<Value = PastStep> {
         2 => (0..8_u8).prop_map(PastStep::Create),
         1 => (any::<u8>(), 0..8_u8).prop_map(|(of, name)| PastStep::Rename(of, name)),
         1 => any::<u8>().prop_map(PastStep::Flag),
+        2 => (any::<u8>(), 0..3_u8).prop_map(|(of, hold)| PastStep::Hold(of, hold)),
+        1 => (any::<u8>(), 0..3_u8).prop_map(|(of, hold)| PastStep::Release(of, hold)),
         1 => Just(PastStep::Resume),
     ]
 }
@@ -123,7 +130,11 @@ impl PastWorld {
                 let inos_below = self.store().image().inos_below();
                 self.present.commit(MetaRequest::SnapshotCreate {
                     name: snapshot_name(*name),
-                    kind: SnapshotKind::User,
+                    kind: if name % 2 == 0 {
+                        SnapshotKind::User
+                    } else {
+                        SnapshotKind::Scheduled
+                    },
                     inos_below,
                 });
             }
@@ -135,6 +146,15 @@ impl PastWorld {
             PastStep::Flag(number) => {
                 let id = self.any_made(*number);
                 self.present.commit(MetaRequest::SnapshotDelete { id });
+            }
+            PastStep::Hold(number, hold) => {
+                let (id, hold) = (self.any_made(*number), snapshot_name(*hold));
+                self.present.commit(MetaRequest::SnapshotHold { id, hold });
+            }
+            PastStep::Release(number, hold) => {
+                let (id, hold) = (self.any_made(*number), snapshot_name(*hold));
+                self.present
+                    .commit(MetaRequest::SnapshotRelease { id, hold });
             }
             PastStep::Resume => SnapshotAccess::of(self.store()).resume_deletions().unwrap(),
         }
@@ -169,8 +189,11 @@ impl PastWorld {
         let (local, made): (Vec<_>, Vec<_>) = alive.iter().partition(|(id, _)| id.is_local());
         assert!(local.iter().map(|(id, _)| id).eq(self.taken.keys()));
         let expected = self.present.model.snapshots();
-        let names = made.iter().map(|(id, record)| (id, &*record.name));
-        assert!(names.eq(expected.iter().map(|(id, it)| (id, it.name.as_str()))));
+        let shared = made.iter();
+        let shared = shared.map(|(id, it)| (id, &*it.name, it.kind, &it.holds));
+        let expect = expected.iter();
+        let expect = expect.map(|(id, it)| (id, it.name.as_str(), it.kind, &it.holds));
+        assert!(shared.eq(expect));
         let copies = expected.iter().map(|(id, it)| (id, &*it.copy));
         for (id, model) in self.taken.iter().chain(copies) {
             let view = SnapshotAccess::of(self.store()).view(*id).unwrap();
@@ -183,8 +206,12 @@ impl PastWorld {
         for id in std::mem::take(&mut self.taken).into_keys() {
             assert!(SnapshotAccess::of(self.store()).delete(id).unwrap());
         }
-        let made: Vec<SnapshotId> = self.present.model.snapshots().keys().copied().collect();
-        for id in made {
+        let made = self.present.model.snapshots().clone();
+        for (id, snapshot) in made {
+            for hold in snapshot.holds {
+                self.present
+                    .commit(MetaRequest::SnapshotRelease { id, hold });
+            }
             self.present.commit(MetaRequest::SnapshotDelete { id });
         }
         SnapshotAccess::of(self.store()).resume_deletions().unwrap();
@@ -312,6 +339,7 @@ fn the_room_of_a_change_has_the_bytes_that_a_snapshot_sees() {
         is_deleted: false,
         bytes: SnapshotBytes::Settled,
         serial: 0,
+        holds: Vec::new(),
     };
     let id = SnapshotId::of_operation(osn_and_time(100).0);
     SnapshotAccess::of(store).create(id, record).unwrap();
@@ -376,6 +404,7 @@ fn a_pack_that_could_not_be_made_leaves_its_number_to_no_other_pack() {
             is_deleted: false,
             bytes: SnapshotBytes::Settled,
             serial: 0,
+            holds: Vec::new(),
         };
         SnapshotAccess::of(store).create(id, record).unwrap();
     };
@@ -399,6 +428,90 @@ fn a_pack_that_could_not_be_made_leaves_its_number_to_no_other_pack() {
         assert_eq!(bytes_at(&node, id, ino), b"old");
     }
     assert_eq!(read_all(&node.store, ino), b"new");
+}
+
+/// Bytes that two snapshots see are of neither alone, and asking changes nothing.
+#[test]
+fn a_snapshot_takes_alone_the_bytes_that_its_deletion_gives_back() {
+    const CHUNK: u64 = 65_536;
+    let (node, mut client) = (Node::new(), Client::new());
+    let [both, shared, removed] = ["both", "shared", "removed"].map(|name| {
+        let ino = client.create(&node, name);
+        client.write(&node, ino, &vec![1; 65_536]);
+        ino
+    });
+    let snapshots = SnapshotAccess::of(&node.store);
+    let bytes = |id| snapshots.space_alone(id).unwrap().bytes;
+    let older = take_local(&node.store);
+    assert_eq!(bytes(older), 0);
+    client.write(&node, both, &vec![2; 65_536]);
+    assert_eq!(bytes(older), CHUNK);
+    let newer = take_local(&node.store);
+    client.write(&node, both, &vec![3; 65_536]);
+    client.write(&node, shared, &vec![3; 65_536]);
+    client.unlink(&node, "removed");
+    let reap = client.op(MetaRequest::Reap { ino: removed });
+    node.store.commit(&reap).unwrap();
+    node.store.collect_garbage().unwrap();
+    for _ in 0..2 {
+        assert_eq!([older, newer].map(bytes), [CHUNK, CHUNK]);
+    }
+    let records = || snapshots.space_alone(newer).unwrap().records;
+    let before = records();
+    for (ino, expected) in [(both, 2), (shared, 1), (removed, 1)] {
+        assert_eq!(bytes_at(&node, newer, ino), vec![expected; 65_536]);
+    }
+    assert!(snapshots.delete(older).unwrap());
+    assert_eq!(bytes(older), 0, "it is gone");
+    assert_eq!(bytes(newer), 3 * CHUNK);
+    assert!(records() > before, "both saw the name");
+    assert!(snapshots.delete(newer).unwrap());
+}
+
+/// A hold keeps a snapshot over a kill of the node, and a snapshot has only so many.
+#[test]
+fn a_snapshot_with_a_hold_is_not_deleted() {
+    let mut node = Node::new();
+    let mut sequence = 1;
+    let mut commit = |node: &Node, request| {
+        sequence += 1;
+        let (osn, time) = osn_and_time(sequence);
+        let done = node.store.commit(&MetaOp { osn, time, request });
+        done.map(|_| SnapshotId::of_operation(osn))
+            .map_err(|error| error.errno())
+    };
+    let made = commit(
+        &node,
+        MetaRequest::SnapshotCreate {
+            name: snapshot_name(0),
+            kind: SnapshotKind::Scheduled,
+            inos_below: 2,
+        },
+    );
+    let id = made.unwrap();
+    let hold = |number| MetaRequest::SnapshotHold {
+        id,
+        hold: snapshot_name(number),
+    };
+    let release = |number| MetaRequest::SnapshotRelease {
+        id,
+        hold: snapshot_name(number),
+    };
+    let delete = || MetaRequest::SnapshotDelete { id };
+    for number in 0..SNAPSHOT_HOLDS_MAX {
+        commit(&node, hold(u8::try_from(number).unwrap())).unwrap();
+    }
+    assert_eq!(commit(&node, hold(99)), Err(Errno::QuotaExceeded));
+    assert_eq!(commit(&node, hold(3)), Err(Errno::Exists));
+    assert_eq!(commit(&node, release(99)), Err(Errno::NoData));
+    for number in 1..SNAPSHOT_HOLDS_MAX {
+        commit(&node, release(u8::try_from(number).unwrap())).unwrap();
+    }
+    node.kill();
+    assert_eq!(commit(&node, delete()), Err(Errno::Busy));
+    commit(&node, release(0)).unwrap();
+    commit(&node, delete()).unwrap();
+    assert_eq!(commit(&node, hold(0)), Err(Errno::NoEntry));
 }
 
 /// Two copies of a datastore that has snapshots, and that went apart.
@@ -425,6 +538,13 @@ fn the_end_of_an_image_makes_the_lists_of_snapshots_equal() {
         name: snapshot_name(7),
     };
     here.commit(rename(both[0]));
+    let hold = |id, hold| MetaRequest::SnapshotHold {
+        id,
+        hold: snapshot_name(hold),
+    };
+    here.commit(hold(both[3], 1));
+    there.commit(hold(both[3], 2));
+    there.commit(hold(both[1], 2));
     here.commit(MetaRequest::SnapshotDelete { id: both[1] });
     there.commit(MetaRequest::SnapshotDelete { id: both[2] });
     there.next_osn();
@@ -443,6 +563,11 @@ fn the_end_of_an_image_makes_the_lists_of_snapshots_equal() {
     snapshots.resume_deletions().unwrap();
     let all = snapshots.all();
     let listed = |id| all.get(&id).map(|record| (&*record.name, record.bytes));
+    assert_eq!(
+        all[&both[3]].holds,
+        [snapshot_name(1)],
+        "those of the sender"
+    );
     assert_eq!(
         listed(both[0]),
         Some(("s7", SnapshotBytes::Unsettled)),
@@ -466,7 +591,9 @@ fn the_end_of_an_image_makes_the_lists_of_snapshots_equal() {
         "made apart"
     );
     assert!(snapshots.view(here_alone).is_none());
-    let named = |(id, record): &(SnapshotId, SnapshotRecord)| (*id, record.name.clone());
+    let named = |(id, record): &(SnapshotId, SnapshotRecord)| {
+        (*id, record.name.clone(), record.kind, record.holds.clone())
+    };
     let there_now = there.node.store.image().snapshots();
     assert!(from.iter().map(named).eq(there_now.iter().map(named)));
     // Both nodes take the same operations on a missing snapshot.

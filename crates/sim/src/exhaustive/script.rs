@@ -104,7 +104,9 @@ const fn touched(op: &Op) -> Option<Ino> {
             MetaRequest::ReapAll { .. }
             | MetaRequest::SnapshotCreate { .. }
             | MetaRequest::SnapshotRename { .. }
-            | MetaRequest::SnapshotDelete { .. } => None,
+            | MetaRequest::SnapshotDelete { .. }
+            | MetaRequest::SnapshotHold { .. }
+            | MetaRequest::SnapshotRelease { .. } => None,
         },
         Op::Sync { ino } => Some(*ino),
         _ => None,

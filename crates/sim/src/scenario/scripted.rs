@@ -3,6 +3,7 @@
 
 mod delays;
 mod programs;
+mod snapshots;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

@@ -1,9 +1,10 @@
-//! The snapshots of a schedule: an operator makes, renames and deletes some, and the judge compares each with a deep copy.
+//! The snapshots of a schedule: an operator makes, renames, deletes and holds some, and the judge compares each with a deep copy.
 //!
 //! The first sight of a snapshot, on either node, is its deep copy. The judge looks at the stores that the processes would leave if they ended now, and at the end
 //! at those of the running nodes. Each later sight on either node must be equal to the copy, unless the node says that
 //! a loss of power has torn the snapshot there.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use lockstep_driver::report::SnapshotCommand;
 use lockstep_fs::Store;
 use lockstep_fs::snapshot_list::SnapshotBytes;
 use lockstep_fs::store::SnapshotAccess;
-use lockstep_types::{SnapshotId, Timestamp};
+use lockstep_types::{SnapshotId, SnapshotKind, Timestamp};
 use parking_lot::Mutex;
 
 use super::on_disk::dump::dump_of_snapshot;
@@ -22,6 +23,8 @@ use crate::world::Side;
 
 /// Number of names, so that some are taken.
 const NAMES: u64 = 4;
+/// Number of names of holds.
+const HOLDS: u64 = 2;
 
 /// An act of an operator. Numbers stand for names.
 #[derive(Clone, Copy, Debug)]
@@ -32,21 +35,38 @@ pub enum SnapshotAct {
     Rename(u64, u64),
     /// Deletes a snapshot.
     Delete(u64),
+    /// Puts a hold on a snapshot.
+    Hold(u64, u64),
+    /// Takes a hold off a snapshot.
+    Release(u64, u64),
 }
 
 impl SnapshotAct {
     /// Draws an act.
     pub fn random(random: &mut Random) -> Self {
         let name = random.below(NAMES);
-        match random.below(6) {
-            0..=3 => Self::Create(name),
-            4 => Self::Rename(name, random.below(NAMES)),
-            _ => Self::Delete(name),
+        match random.below(10) {
+            0..=4 => Self::Create(name),
+            5 => Self::Rename(name, random.below(NAMES)),
+            6..=7 => Self::Delete(name),
+            8 => Self::Hold(name, random.below(HOLDS)),
+            _ => Self::Release(name, random.below(HOLDS)),
         }
+    }
+
+    /// The name of the snapshot that the act is about.
+    fn name(self) -> String {
+        let (Self::Create(name)
+        | Self::Rename(name, _)
+        | Self::Delete(name)
+        | Self::Hold(name, _)
+        | Self::Release(name, _)) = self;
+        format!("s{name}")
     }
 
     fn command(self) -> SnapshotCommand {
         let text = |name: u64| format!("s{name}");
+        let hold_text = |hold: u64| format!("h{hold}");
         match self {
             Self::Create(name) => SnapshotCommand::Create { name: text(name) },
             Self::Rename(name, to) => SnapshotCommand::Rename {
@@ -54,6 +74,14 @@ impl SnapshotAct {
                 to: text(to),
             },
             Self::Delete(name) => SnapshotCommand::Delete { name: text(name) },
+            Self::Hold(name, hold) => SnapshotCommand::Hold {
+                name: text(name),
+                hold: hold_text(hold),
+            },
+            Self::Release(name, hold) => SnapshotCommand::Release {
+                name: text(name),
+                hold: hold_text(hold),
+            },
         }
     }
 }
@@ -65,8 +93,75 @@ struct Known {
     copies: BTreeMap<Sight, Dump>,
     /// An act was carried out, or tried.
     has_acted: bool,
-    /// Those whose making was acknowledged, and whose deletion nobody has asked for.
+    /// Those whose making was acknowledged, and whose deletion no operator has asked for while no hold kept them.
     kept: BTreeSet<SnapshotId>,
+    /// Holds that were acknowledged, and whose release no operator has asked for.
+    held: BTreeSet<(SnapshotId, String)>,
+    /// Holds that an operator has asked for without an answer so far, while no operator has asked for the release.
+    holding: BTreeSet<(SnapshotId, String)>,
+    /// Deletions and releases that an operator has asked for without an answer so far.
+    under_way: BTreeMap<(SnapshotId, Option<String>), usize>,
+}
+
+impl Known {
+    /// Notes that an operator gives a command about a snapshot.
+    fn begin(&mut self, id: SnapshotId, command: &SnapshotCommand) {
+        match command {
+            SnapshotCommand::Delete { .. } => {
+                *self.under_way.entry((id, None)).or_default() += 1;
+                if !self.held.iter().any(|(held, _)| *held == id) {
+                    self.kept.remove(&id);
+                }
+            }
+            SnapshotCommand::Hold { hold, .. } => {
+                self.holding.insert((id, hold.clone()));
+            }
+            SnapshotCommand::Release { hold, .. } => {
+                let of_hold = (id, hold.clone());
+                self.held.remove(&of_hold);
+                self.holding.remove(&of_hold);
+                let release = (id, Some(hold.clone()));
+                *self.under_way.entry(release).or_default() += 1;
+                if self.under_way.contains_key(&(id, None)) {
+                    // The deletion may come after the release.
+                    self.kept.remove(&id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes the answer to a command about a snapshot.
+    fn end(&mut self, id: SnapshotId, command: &SnapshotCommand, is_done: bool) {
+        match command {
+            SnapshotCommand::Create { .. } if is_done => {
+                self.kept.insert(id);
+            }
+            SnapshotCommand::Delete { .. } => self.end_under_way((id, None)),
+            SnapshotCommand::Hold { hold, .. } => {
+                let of_hold = (id, hold.clone());
+                let is_certain = self.holding.remove(&of_hold);
+                let is_releasing = self.under_way.contains_key(&(id, Some(hold.clone())));
+                if is_done && is_certain && !is_releasing {
+                    self.held.insert(of_hold);
+                }
+            }
+            SnapshotCommand::Release { hold, .. } => {
+                self.holding.remove(&(id, hold.clone()));
+                self.end_under_way((id, Some(hold.clone())));
+            }
+            _ => {}
+        }
+    }
+
+    fn end_under_way(&mut self, what: (SnapshotId, Option<String>)) {
+        if let Entry::Occupied(mut count) = self.under_way.entry(what) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
 }
 
 /// What tells one snapshot from all others: its number, and for the one of a node's own copy the node and the moment, as such a
@@ -80,27 +175,35 @@ pub struct SnapshotJudge(Arc<Mutex<Known>>);
 impl SnapshotJudge {
     /// Carries out an act at a node. Returns whether the node has done it.
     pub fn act(&self, datastore: &Datastore, act: SnapshotAct) -> bool {
-        let named = |name: &str| taken(datastore).into_iter().find(|(_, of)| of == name);
+        let named = |name: &str| {
+            let mut all = taken(datastore).into_iter();
+            all.find(|(_, record)| record.name == name)
+                .map(|(id, _)| id)
+        };
         let command = act.command();
-        self.0.lock().has_acted = true;
-        if let SnapshotCommand::Delete { name } = &command
-            && let Some((id, _)) = named(name)
+        let before = named(&act.name());
         {
-            self.0.lock().kept.remove(&id);
+            let mut known = self.0.lock();
+            known.has_acted = true;
+            if let Some(id) = before {
+                known.begin(id, &command);
+            }
         }
         let is_done = datastore.snapshots(&command).is_ok();
-        if is_done
-            && let SnapshotCommand::Create { name } = &command
-            && let Some((id, _)) = named(name)
-        {
-            self.0.lock().kept.insert(id);
+        let is_new = matches!(command, SnapshotCommand::Create { .. });
+        let about = if is_new { named(&act.name()) } else { before };
+        if let Some(id) = about {
+            self.0.lock().end(id, &command, is_done);
         }
         is_done
     }
 
-    /// Expects no acknowledged snapshot any more: a node may have lost each of them.
+    /// Expects no acknowledged snapshot or hold any more: a node may have lost each of them.
     pub fn forget_kept(&self) {
-        self.0.lock().kept.clear();
+        let mut known = self.0.lock();
+        known.kept.clear();
+        known.held.clear();
+        known.holding.clear();
     }
 
     /// Returns whether there may be snapshots.
@@ -145,18 +248,42 @@ impl SnapshotJudge {
             ));
         }
         let known = self.0.lock();
-        let is_there = |id: &&SnapshotId| ours.iter().any(|(of, _)| of == *id);
-        match known.kept.iter().find(|id| !is_there(id)) {
-            Some(lost) => Err(format!("snapshot: {lost} was acknowledged, and is gone")),
+        let record = |id: &SnapshotId| ours.iter().find(|(of, _)| of == id).map(|it| &it.1);
+        if let Some(lost) = known.kept.iter().find(|id| record(id).is_none()) {
+            return Err(format!("snapshot: {lost} was acknowledged, and is gone"));
+        }
+        let has_hold = |record: &Shared, hold: &str| record.holds.iter().any(|it| it == hold);
+        let lost = known.held.iter().find(|(id, hold)| {
+            let listed = record(id);
+            listed.is_some_and(|record| !has_hold(record, hold))
+        });
+        match lost {
+            Some((id, hold)) => Err(format!("snapshot: the hold {hold} on {id} is gone")),
             None => Ok(()),
         }
     }
 }
 
+/// The part of a snapshot's record that both nodes have alike.
+#[derive(Debug, PartialEq, Eq)]
+struct Shared {
+    name: String,
+    kind: SnapshotKind,
+    holds: Vec<String>,
+}
+
 /// The snapshots of the datastore, as a node has them.
-fn taken(datastore: &Datastore) -> Vec<(SnapshotId, String)> {
+fn taken(datastore: &Datastore) -> Vec<(SnapshotId, Shared)> {
     let snapshots = datastore.store().image().snapshots().into_iter();
-    snapshots.map(|(id, record)| (id, record.name)).collect()
+    let shared = snapshots.map(|(id, record)| {
+        let shared = Shared {
+            name: record.name,
+            kind: record.kind,
+            holds: record.holds.iter().map(ToString::to_string).collect(),
+        };
+        (id, shared)
+    });
+    shared.collect()
 }
 
 /// The first inode that differs.

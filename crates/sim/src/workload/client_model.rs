@@ -191,7 +191,9 @@ fn named(op: &Op) -> [Option<Ino>; 2] {
             MetaRequest::ReapAll { .. }
             | MetaRequest::SnapshotCreate { .. }
             | MetaRequest::SnapshotRename { .. }
-            | MetaRequest::SnapshotDelete { .. } => [None, None],
+            | MetaRequest::SnapshotDelete { .. }
+            | MetaRequest::SnapshotHold { .. }
+            | MetaRequest::SnapshotRelease { .. } => [None, None],
         },
     };
     inos.map(|ino| ino.filter(|ino| *ino != Ino::ROOT))

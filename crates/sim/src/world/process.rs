@@ -74,6 +74,8 @@ pub struct Shared {
     random: Mutex<Random>,
     /// The source of random ids. It is separate, so that the ids do not shift other choices.
     ids: Mutex<Random>,
+    /// Seconds by which the wall clocks of all machines have jumped.
+    wall_jump: AtomicI64,
     /// Share of the steps that let other threads run first, in percent.
     step_percent: u64,
 }
@@ -86,8 +88,14 @@ impl Shared {
             spawned: Mutex::default(),
             ids: Mutex::new(random.clone()),
             random: Mutex::new(random),
+            wall_jump: AtomicI64::new(0),
             step_percent,
         }
+    }
+
+    /// Lets the wall clocks of all machines jump by some seconds.
+    pub fn jump_wall_clocks(&self, secs: i64) {
+        self.wall_jump.fetch_add(secs, Ordering::Relaxed);
     }
 
     /// Returns the time of the world.
@@ -284,7 +292,8 @@ impl Host for ProcessHost {
         let nanos = u32::try_from(jump).unwrap_or(0);
         let seconds = 1_700_000_000 + self.0.shared.now().as_secs();
         Timestamp {
-            secs: i64::try_from(seconds).unwrap_or(0),
+            secs: i64::try_from(seconds).unwrap_or(0)
+                + self.0.shared.wall_jump.load(Ordering::Relaxed),
             nanos,
         }
     }

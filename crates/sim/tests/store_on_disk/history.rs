@@ -61,6 +61,7 @@ impl Run {
             is_deleted: false,
             bytes: SnapshotBytes::Unsettled,
             serial: 0,
+            holds: Vec::new(),
         };
         SnapshotAccess::of(&self.store)
             .create(id, snapshot)

@@ -41,6 +41,7 @@ fn snapshot(inos_below: u64) -> SnapshotRecord {
         is_deleted: false,
         bytes: SnapshotBytes::Unsettled,
         serial: 0,
+        holds: Vec::new(),
     }
 }
 

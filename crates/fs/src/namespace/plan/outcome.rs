@@ -1,6 +1,6 @@
 //! The changes that a metadata operation makes.
 
-use lockstep_types::{AllocateMode, Attr, Ino, SnapshotId};
+use lockstep_types::{AllocateMode, Attr, Ino, SnapshotId, SnapshotName};
 
 use crate::namespace::record::Inode;
 use crate::namespace::snapshot_list::SnapshotRecord;
@@ -28,8 +28,10 @@ impl ContentEffect {
 pub enum SnapshotChange {
     /// Make a snapshot of this moment.
     Create(SnapshotId, SnapshotRecord),
-    /// Give a snapshot another name.
+    /// Give a snapshot of the user another name, or make a scheduled one the user's own under that name.
     Rename(SnapshotId, String),
+    /// Exchange the holds on a snapshot.
+    Hold(SnapshotId, Vec<SnapshotName>),
     /// Flag a snapshot as deleted.
     Delete(SnapshotId),
 }

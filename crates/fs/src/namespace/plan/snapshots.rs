@@ -1,7 +1,8 @@
 //! Operations on snapshots of the datastore. Their decisions depend on the snapshots of the datastore alone: neither on snapshots of the copy of one
 //! node, nor on the progress of deletions.
 
-use lockstep_types::limits::SNAPSHOTS_MAX;
+use lockstep_types::limits::{SNAPSHOT_HOLDS_MAX, SNAPSHOTS_MAX};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, MetaOp, MetaRequest, SnapshotId, SnapshotIno, SnapshotName};
 
 use super::outcome::SnapshotChange;
@@ -35,20 +36,42 @@ pub(super) fn plan(view: &dyn View, op: &MetaOp) -> Result<Option<SnapshotChange
                 is_deleted: false,
                 bytes: SnapshotBytes::Unsettled,
                 serial: next_serial(last_serial(view)?, &taken),
+                holds: Vec::new(),
             };
             let id = SnapshotId::of_operation(op.osn);
             Some(SnapshotChange::Create(id, snapshot))
         }
         MetaRequest::SnapshotRename { id, name } => {
             let taken = taken(view)?;
-            if find(&taken, *id)?.name != name.as_str() {
-                check_free(&taken, name)?;
+            if find(&taken, *id)?.name == name.as_str() {
+                return Ok(None);
             }
+            check_free(&taken, name)?;
             Some(SnapshotChange::Rename(*id, name.as_str().to_owned()))
         }
         MetaRequest::SnapshotDelete { id } => {
-            find(&taken(view)?, *id)?;
+            let taken = taken(view)?;
+            if !find(&taken, *id)?.holds.is_empty() && !is_active(Mutant::DeleteHeld) {
+                return Err(Errno::Busy.into());
+            }
             Some(SnapshotChange::Delete(*id))
+        }
+        MetaRequest::SnapshotHold { id, hold } => {
+            let mut holds = find(&taken(view)?, *id)?.holds.clone();
+            if holds.contains(hold) {
+                return Err(Errno::Exists.into());
+            }
+            if holds.len() >= SNAPSHOT_HOLDS_MAX {
+                return Err(Errno::QuotaExceeded.into());
+            }
+            holds.push(hold.clone());
+            Some(SnapshotChange::Hold(*id, holds))
+        }
+        MetaRequest::SnapshotRelease { id, hold } => {
+            let mut holds = find(&taken(view)?, *id)?.holds.clone();
+            let place = holds.iter().position(|other| other == hold);
+            holds.remove(place.ok_or(Errno::NoData)?);
+            Some(SnapshotChange::Hold(*id, holds))
         }
         _ => None,
     })

@@ -183,7 +183,9 @@ impl Namespace {
             | MetaRequest::ReapAll { .. }
             | MetaRequest::SnapshotCreate { .. }
             | MetaRequest::SnapshotRename { .. }
-            | MetaRequest::SnapshotDelete { .. } => Ok(None),
+            | MetaRequest::SnapshotDelete { .. }
+            | MetaRequest::SnapshotHold { .. }
+            | MetaRequest::SnapshotRelease { .. } => Ok(None),
             MetaRequest::SetFlags { .. } => unreachable!("no simulated client sets flags"),
         }
     }

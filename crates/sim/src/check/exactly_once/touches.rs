@@ -123,7 +123,9 @@ impl<'a> Touches<'a> {
             MetaRequest::ReapAll { .. }
             | MetaRequest::SnapshotCreate { .. }
             | MetaRequest::SnapshotRename { .. }
-            | MetaRequest::SnapshotDelete { .. } => {}
+            | MetaRequest::SnapshotDelete { .. }
+            | MetaRequest::SnapshotHold { .. }
+            | MetaRequest::SnapshotRelease { .. } => {}
         }
     }
 }

@@ -1,0 +1,65 @@
+//! Snapshots of the schedule give way to programs (rule P20): while a disk is nearly full, or a change waits for room, the oldest one that no hold
+//! keeps is deleted, one after the other.
+//!
+//! A deletion is an operation of the datastore, so the primary begins it. The next one begins once this node has freed the space of the last one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lockstep_fs::store::SnapshotAccess;
+use lockstep_types::MetaRequest;
+
+use super::snapshots::SnapshotService;
+use crate::engine::Engine;
+use crate::ops::meta_pipeline::MetaPipeline;
+use crate::ops::space::SpaceCheck;
+
+/// See the head of this file.
+#[derive(Default)]
+pub(crate) struct SnapshotRelief {
+    is_running: Arc<AtomicBool>,
+}
+
+impl SnapshotRelief {
+    /// Gives the oldest snapshot of the schedule up on another thread, if programs need its room and no deletion is under way. Asks a disk only while
+    /// there is such a snapshot.
+    pub fn look(
+        &self,
+        engine: &Arc<Engine>,
+        pipeline: &Arc<MetaPipeline>,
+        space: &Arc<SpaceCheck>,
+    ) {
+        let snapshots = SnapshotAccess::of(&engine.store);
+        if snapshots.is_deleting() {
+            space.note_relief();
+            return;
+        }
+        let Some((id, snapshot)) = snapshots.oldest_scheduled() else {
+            return;
+        };
+        let is_needed = space.waits_for_relief() || space.is_low();
+        if !is_needed || self.is_running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (engine, pipeline) = (Arc::clone(engine), Arc::clone(pipeline));
+        let space = Arc::clone(space);
+        space.note_relief();
+        let (host, is_running) = (Arc::clone(&engine.host), Arc::clone(&self.is_running));
+        host.spawn(Box::new(move || {
+            let datastore = engine.name();
+            let delete = MetaRequest::SnapshotDelete { id };
+            match SnapshotService::of(&engine).carry_out(delete, &pipeline) {
+                Ok(()) => tracing::warn!(
+                    datastore,
+                    snapshot,
+                    "a disk is nearly full: the oldest snapshot of the schedule is deleted, and programs get the space",
+                ),
+                Err(errno) => {
+                    tracing::debug!(datastore, snapshot, %errno, "a snapshot of the schedule stays");
+                }
+            }
+            space.note_relief();
+            is_running.store(false, Ordering::Release);
+        }));
+    }
+}
