@@ -143,32 +143,10 @@ impl<'a> DiffService<'a> {
         ))
     }
 
-    /// Refuses a snapshot whose bytes are not all on this node.
     fn check(self, id: SnapshotId, accepts_torn: bool) -> Result<(), CommandFailure> {
-        let all = self.snapshots.all();
-        let Some(record) = all.get(&id) else {
-            return Err(self.gone());
-        };
-        let name = &record.name;
-        match record.bytes {
-            SnapshotBytes::Missing => Err(CommandFailure::new(
-                format!(
-                    "the other node has made snapshot {name:?} alone: this node does not have it"
-                ),
-                "ask the other node",
-            )),
-            SnapshotBytes::Torn if !accepts_torn => Err(CommandFailure::new(
-                format!(
-                    "this machine has lost its power before snapshot {name:?} was settled: some bytes may be of an earlier \
-                     moment"
-                ),
-                if id.is_local() {
-                    "add --accept-torn: only this node has the snapshot"
-                } else {
-                    "ask the other node; or add --accept-torn to see what this node has"
-                },
-            )),
-            _ => Ok(()),
+        match self.snapshots.all().get(&id) {
+            Some(record) => check_bytes(id, record, accepts_torn),
+            None => Err(self.gone()),
         }
     }
 
@@ -229,6 +207,32 @@ impl<'a> DiffService<'a> {
         }
         let cure = "see \"A store is damaged\" in docs/operations/disks.md";
         CommandFailure::new(error.to_string(), cure)
+    }
+}
+
+/// Refuses a snapshot whose bytes are not all on this node.
+fn check_bytes(
+    id: SnapshotId,
+    record: &SnapshotRecord,
+    accepts_torn: bool,
+) -> Result<(), CommandFailure> {
+    let name = &record.name;
+    match record.bytes {
+        SnapshotBytes::Missing => Err(CommandFailure::new(
+            format!("the other node has made snapshot {name:?} alone: this node does not have it"),
+            "ask the other node",
+        )),
+        SnapshotBytes::Torn if !accepts_torn => Err(CommandFailure::new(
+            format!(
+                "this machine has lost its power before snapshot {name:?} was settled: some bytes may be of an earlier moment"
+            ),
+            if id.is_local() {
+                "add --accept-torn: only this node has the snapshot"
+            } else {
+                "ask the other node; or add --accept-torn for the bytes of this node"
+            },
+        )),
+        SnapshotBytes::Torn | SnapshotBytes::Settled | SnapshotBytes::Unsettled => Ok(()),
     }
 }
 
@@ -309,5 +313,69 @@ const fn attribute(attribute: DiffAttribute) -> &'static str {
         DiffAttribute::Ctime => "ctime",
         DiffAttribute::Target => "target",
         DiffAttribute::Device => "device",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_types::{Ino, SnapshotKind, Timestamp};
+
+    use super::*;
+
+    fn snapshot(local: u8, bytes: SnapshotBytes) -> (SnapshotId, SnapshotRecord) {
+        let record = SnapshotRecord {
+            name: "a".to_owned(),
+            time: Timestamp::default(),
+            kind: SnapshotKind::User,
+            inos_below: 2,
+            is_deleted: false,
+            bytes,
+        };
+        let id = SnapshotId {
+            local,
+            ..SnapshotId::FIRST
+        };
+        (id, record)
+    }
+
+    #[test]
+    fn a_snapshot_that_is_not_whole_here_is_refused_with_the_next_step() {
+        let check = |local, bytes, accepts_torn| {
+            let (id, record) = snapshot(local, bytes);
+            check_bytes(id, &record, accepts_torn).map_err(|failure| failure.cure)
+        };
+        for whole in [SnapshotBytes::Settled, SnapshotBytes::Unsettled] {
+            assert_eq!(check(0, whole, false), Ok(()));
+        }
+        let missing = check(0, SnapshotBytes::Missing, true);
+        assert_eq!(missing, Err("ask the other node".to_owned()));
+        let torn = check(0, SnapshotBytes::Torn, false).unwrap_err();
+        assert!(torn.contains("ask the other node"), "{torn}");
+        let own = check(1, SnapshotBytes::Torn, false).unwrap_err();
+        assert!(own.contains("only this node"), "{own}");
+        assert_eq!(check(1, SnapshotBytes::Torn, true), Ok(()));
+    }
+
+    #[test]
+    fn an_entry_is_told_with_all_bytes_of_its_names() {
+        let entry = DiffEntry {
+            change: DiffChange::Renamed,
+            path: b"new\xff".to_vec(),
+            from: Some(b"old".to_vec()),
+            node: (Ino::ROOT, NodeKind::CharDevice),
+            size: None,
+            attributes: vec![DiffAttribute::Ctime],
+            xattrs: true,
+            ranges: vec![],
+            continued: false,
+        };
+        let item = told(entry);
+        assert_eq!((&*item.change, &*item.kind), ("renamed", "char_device"));
+        assert_eq!(item.path_hex.as_deref(), Some("6e6577ff"));
+        assert_eq!(
+            (item.old_path.as_deref(), item.old_path_hex),
+            (Some("old"), None)
+        );
+        assert_eq!(item.attributes, ["ctime"]);
     }
 }
