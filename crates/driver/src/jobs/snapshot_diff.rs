@@ -9,7 +9,7 @@ use lockstep_fs::OpError;
 use lockstep_fs::poison::utc;
 use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotRecord};
 use lockstep_fs::store::{
-    DiffAttribute, DiffChange, DiffCursor, DiffEntry, DiffPlace, DiffReader, DiffWish,
+    DiffAttribute, DiffChange, DiffCursor, DiffEntry, DiffPage, DiffPlace, DiffReader, DiffWish,
     FallbackAccess, SnapshotAccess, SnapshotMark,
 };
 use lockstep_types::{Errno, NodeKind, SnapshotId};
@@ -22,6 +22,9 @@ use crate::report::{
 
 /// Records that one page looks at. Its entries have as many names and runs of bytes at most, and a few more.
 const PAGE_WORK: usize = 2048;
+/// Most bytes of the paths and ranges of a page, unless it is the smallest one. As text and in hexadecimal digits they take five times as much at most,
+/// and a message of the control socket may have 4 MiB.
+const PAGE_BYTES_MAX: usize = 512 << 10;
 
 /// The differences of the snapshots of a running datastore.
 #[derive(Clone, Copy)]
@@ -64,7 +67,7 @@ impl<'a> DiffService<'a> {
                 work: usize::try_from(left).map_or(PAGE_WORK, |left| left.min(PAGE_WORK)),
                 bytes: question.ranges,
             };
-            let page = reader.page(&cursor.place, wish);
+            let page = read_page(&mut reader, &cursor.place, wish);
             let page = page.map_err(|error| self.unreadable(&error))?;
             left = left.saturating_sub(page.entries.len() as u64);
             let is_end = page.next.is_none();
@@ -208,6 +211,28 @@ impl<'a> DiffService<'a> {
         let cure = "see \"A store is damaged\" in docs/operations/disks.md";
         CommandFailure::new(error.to_string(), cure)
     }
+}
+
+/// Reads a page that fits a message: a smaller one where paths are long.
+fn read_page(
+    reader: &mut DiffReader<'_>,
+    place: &DiffPlace,
+    wish: DiffWish,
+) -> Result<DiffPage, OpError> {
+    let mut wish = wish;
+    loop {
+        let page = reader.page(place, wish)?;
+        let bytes: usize = page.entries.iter().map(bytes_of).sum();
+        if bytes <= PAGE_BYTES_MAX || wish.work <= 1 {
+            return Ok(page);
+        }
+        wish.work /= 4;
+    }
+}
+
+fn bytes_of(entry: &DiffEntry) -> usize {
+    let from = entry.from.as_ref().map_or(0, Vec::len);
+    64 + entry.path.len() + from + 24 * entry.ranges.len()
 }
 
 /// Refuses a snapshot whose bytes are not all on this node.
