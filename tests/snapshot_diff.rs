@@ -247,3 +247,28 @@ fn check_missing(pair: &mut Pair) {
     let text = done(&pair.primary, "diff", &["alone"]);
     assert!(text.contains("created  since\n"), "{text}");
 }
+
+/// A page of entries with the longest paths would not fit a message.
+#[test]
+fn long_paths_come_in_smaller_pages() {
+    const FILES: usize = 3000;
+    if !can_mount() {
+        return;
+    }
+    let mut pair = Pair::prepare(IMPATIENT, [(); 2].map(|()| NodeEnvironment::default()));
+    pair.start();
+    done(&pair.primary, "create", &["a"]);
+    let mut deep = pair.mount();
+    for _ in 0..15 {
+        deep.push("n".repeat(250));
+    }
+    fs::create_dir_all(&deep).unwrap();
+    for number in 0..FILES {
+        File::create(deep.join(number.to_string())).unwrap();
+    }
+    done(&pair.primary, "create", &["b"]);
+    let text = done(&pair.primary, "diff", BOTH);
+    assert!(text.len() > 10 << 20);
+    assert_eq!(text.lines().count(), 1 + 15 + FILES);
+    pair.stop();
+}

@@ -9,7 +9,7 @@ use lockstep_fs::OpError;
 use lockstep_fs::poison::utc;
 use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotRecord};
 use lockstep_fs::store::{
-    DiffAttribute, DiffChange, DiffCursor, DiffEntry, DiffPlace, DiffReader, DiffWish,
+    DiffAttribute, DiffChange, DiffCursor, DiffEntry, DiffPage, DiffPlace, DiffReader, DiffWish,
     FallbackAccess, SnapshotAccess, SnapshotMark,
 };
 use lockstep_types::{Errno, NodeKind, SnapshotId};
@@ -22,6 +22,9 @@ use crate::report::{
 
 /// Records that one page looks at. Its entries have as many names and runs of bytes at most, and a few more.
 const PAGE_WORK: usize = 2048;
+/// Most bytes of the paths and ranges of a page, unless it is the smallest one. As text and in hexadecimal digits they take five times as much at most,
+/// and a message of the control socket may have 4 MiB.
+const PAGE_BYTES_MAX: usize = 512 << 10;
 
 /// The differences of the snapshots of a running datastore.
 #[derive(Clone, Copy)]
@@ -64,7 +67,7 @@ impl<'a> DiffService<'a> {
                 work: usize::try_from(left).map_or(PAGE_WORK, |left| left.min(PAGE_WORK)),
                 bytes: question.ranges,
             };
-            let page = reader.page(&cursor.place, wish);
+            let page = read_page(&mut reader, &cursor.place, wish);
             let page = page.map_err(|error| self.unreadable(&error))?;
             left = left.saturating_sub(page.entries.len() as u64);
             let is_end = page.next.is_none();
@@ -143,32 +146,10 @@ impl<'a> DiffService<'a> {
         ))
     }
 
-    /// Refuses a snapshot whose bytes are not all on this node.
     fn check(self, id: SnapshotId, accepts_torn: bool) -> Result<(), CommandFailure> {
-        let all = self.snapshots.all();
-        let Some(record) = all.get(&id) else {
-            return Err(self.gone());
-        };
-        let name = &record.name;
-        match record.bytes {
-            SnapshotBytes::Missing => Err(CommandFailure::new(
-                format!(
-                    "the other node has made snapshot {name:?} alone: this node does not have it"
-                ),
-                "ask the other node",
-            )),
-            SnapshotBytes::Torn if !accepts_torn => Err(CommandFailure::new(
-                format!(
-                    "this machine has lost its power before snapshot {name:?} was settled: some bytes may be of an earlier \
-                     moment"
-                ),
-                if id.is_local() {
-                    "add --accept-torn: only this node has the snapshot"
-                } else {
-                    "ask the other node; or add --accept-torn to see what this node has"
-                },
-            )),
-            _ => Ok(()),
+        match self.snapshots.all().get(&id) {
+            Some(record) => check_bytes(id, record, accepts_torn),
+            None => Err(self.gone()),
         }
     }
 
@@ -229,6 +210,54 @@ impl<'a> DiffService<'a> {
         }
         let cure = "see \"A store is damaged\" in docs/operations/disks.md";
         CommandFailure::new(error.to_string(), cure)
+    }
+}
+
+/// Reads a page that fits a message: a smaller one where paths are long.
+fn read_page(
+    reader: &mut DiffReader<'_>,
+    place: &DiffPlace,
+    wish: DiffWish,
+) -> Result<DiffPage, OpError> {
+    let mut wish = wish;
+    loop {
+        let page = reader.page(place, wish)?;
+        let bytes: usize = page.entries.iter().map(bytes_of).sum();
+        if bytes <= PAGE_BYTES_MAX || wish.work <= 1 {
+            return Ok(page);
+        }
+        wish.work /= 4;
+    }
+}
+
+fn bytes_of(entry: &DiffEntry) -> usize {
+    let from = entry.from.as_ref().map_or(0, Vec::len);
+    64 + entry.path.len() + from + 24 * entry.ranges.len()
+}
+
+/// Refuses a snapshot whose bytes are not all on this node.
+fn check_bytes(
+    id: SnapshotId,
+    record: &SnapshotRecord,
+    accepts_torn: bool,
+) -> Result<(), CommandFailure> {
+    let name = &record.name;
+    match record.bytes {
+        SnapshotBytes::Missing => Err(CommandFailure::new(
+            format!("the other node has made snapshot {name:?} alone: this node does not have it"),
+            "ask the other node",
+        )),
+        SnapshotBytes::Torn if !accepts_torn => Err(CommandFailure::new(
+            format!(
+                "this machine has lost its power before snapshot {name:?} was settled: some bytes may be of an earlier moment"
+            ),
+            if id.is_local() {
+                "add --accept-torn: only this node has the snapshot"
+            } else {
+                "ask the other node; or add --accept-torn for the bytes of this node"
+            },
+        )),
+        SnapshotBytes::Torn | SnapshotBytes::Settled | SnapshotBytes::Unsettled => Ok(()),
     }
 }
 
@@ -309,5 +338,69 @@ const fn attribute(attribute: DiffAttribute) -> &'static str {
         DiffAttribute::Ctime => "ctime",
         DiffAttribute::Target => "target",
         DiffAttribute::Device => "device",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_types::{Ino, SnapshotKind, Timestamp};
+
+    use super::*;
+
+    fn snapshot(local: u8, bytes: SnapshotBytes) -> (SnapshotId, SnapshotRecord) {
+        let record = SnapshotRecord {
+            name: "a".to_owned(),
+            time: Timestamp::default(),
+            kind: SnapshotKind::User,
+            inos_below: 2,
+            is_deleted: false,
+            bytes,
+        };
+        let id = SnapshotId {
+            local,
+            ..SnapshotId::FIRST
+        };
+        (id, record)
+    }
+
+    #[test]
+    fn a_snapshot_that_is_not_whole_here_is_refused_with_the_next_step() {
+        let check = |local, bytes, accepts_torn| {
+            let (id, record) = snapshot(local, bytes);
+            check_bytes(id, &record, accepts_torn).map_err(|failure| failure.cure)
+        };
+        for whole in [SnapshotBytes::Settled, SnapshotBytes::Unsettled] {
+            assert_eq!(check(0, whole, false), Ok(()));
+        }
+        let missing = check(0, SnapshotBytes::Missing, true);
+        assert_eq!(missing, Err("ask the other node".to_owned()));
+        let torn = check(0, SnapshotBytes::Torn, false).unwrap_err();
+        assert!(torn.contains("ask the other node"), "{torn}");
+        let own = check(1, SnapshotBytes::Torn, false).unwrap_err();
+        assert!(own.contains("only this node"), "{own}");
+        assert_eq!(check(1, SnapshotBytes::Torn, true), Ok(()));
+    }
+
+    #[test]
+    fn an_entry_is_told_with_all_bytes_of_its_names() {
+        let entry = DiffEntry {
+            change: DiffChange::Renamed,
+            path: b"new\xff".to_vec(),
+            from: Some(b"old".to_vec()),
+            node: (Ino::ROOT, NodeKind::CharDevice),
+            size: None,
+            attributes: vec![DiffAttribute::Ctime],
+            xattrs: true,
+            ranges: vec![],
+            continued: false,
+        };
+        let item = told(entry);
+        assert_eq!((&*item.change, &*item.kind), ("renamed", "char_device"));
+        assert_eq!(item.path_hex.as_deref(), Some("6e6577ff"));
+        assert_eq!(
+            (item.old_path.as_deref(), item.old_path_hex),
+            (Some("old"), None)
+        );
+        assert_eq!(item.attributes, ["ctime"]);
     }
 }

@@ -1,6 +1,7 @@
 //! The differences between snapshots, against those of deep copies of a model.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_fs::store::{
     DiffAttribute, DiffChange, DiffCursor, DiffEntry, DiffPage, DiffPlace, DiffRange, DiffReader,
@@ -8,9 +9,13 @@ use lockstep_fs::store::{
 };
 use lockstep_fs::{Store, keys};
 use lockstep_model::{Body, Model};
-use lockstep_types::{Errno, FileName, Ino, NodeKind, SnapshotId};
+use lockstep_types::{
+    Errno, FileName, Ino, MetaRequest, NodeKind, RenameMode, SnapshotId, SnapshotKind, SnapshotName,
+};
 use proptest::prelude::*;
 
+use crate::durability::Client;
+use crate::harness::{Node, osn_and_time};
 use crate::snapshots::{PastStep, PastWorld, past_step};
 use crate::steps::{Step, step};
 
@@ -477,4 +482,92 @@ fn a_difference_needs_two_snapshots_that_are_there_in_their_order() {
     let stale = reader.page(&cursor.place, wish(WHOLE));
     assert_eq!(stale.unwrap_err().errno(), Errno::Stale);
     assert!(DiffReader::at(store, &cursor).is_none());
+}
+
+/// Reads differences while a client changes names, and another one writes.
+#[test]
+fn a_difference_is_read_while_clients_change_files() {
+    const FILES: u64 = 40;
+    let (node, mut client) = (Node::new(), Client::new());
+    let inos: Vec<Ino> = (0..FILES)
+        .map(|number| {
+            let ino = client.create(&node, &number.to_string());
+            client.write(&node, ino, &[1; 9000]);
+            ino
+        })
+        .collect();
+    let store = &node.store;
+    let take = |client: &mut Client, name: &str| {
+        let op = client.op(MetaRequest::SnapshotCreate {
+            name: SnapshotName::new(name).unwrap(),
+            kind: SnapshotKind::User,
+            inos_below: store.image().inos_below(),
+        });
+        store.commit(&op).unwrap();
+        SnapshotId::of_operation(op.osn)
+    };
+    let from = take(&mut client, "from");
+    client.unlink(&node, "0");
+    client.write(&node, inos[1], b"later");
+    let to = take(&mut client, "to");
+    let whole = diff(store, (from, Some(to)), wish(WHOLE));
+    assert_eq!(whole.len(), 3, "{whole:?}");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..20 {
+                for number in 1..FILES {
+                    let (old, new) = (name_in(number, round), name_in(number, round + 1));
+                    let op = client.op(MetaRequest::Rename {
+                        parent: Ino::ROOT,
+                        name: old,
+                        new_parent: Ino::ROOT,
+                        new_name: new,
+                        mode: RenameMode::Replace,
+                    });
+                    store.commit(&op).unwrap();
+                }
+                store.checkpoint().unwrap();
+            }
+            is_over.store(true, Ordering::Release);
+        });
+        scope.spawn(|| {
+            let mut count = 0;
+            while !is_over.load(Ordering::Acquire) {
+                count += 1;
+                let (osn, time) = osn_and_time(1 << 20 | count);
+                let ino = inos[1 + usize::try_from(count % (FILES - 1)).unwrap()];
+                store
+                    .write(ino, count * 777 % 20_000, b"now", osn, time)
+                    .unwrap();
+            }
+        });
+        while !is_over.load(Ordering::Acquire) {
+            assert_eq!(diff(store, (from, Some(to)), wish(9)), whole);
+            read_present(store, from);
+        }
+    });
+    let last = diff(store, (from, None), wish(WHOLE));
+    let renamed = last
+        .iter()
+        .filter(|entry| entry.change == DiffChange::Renamed);
+    assert_eq!(renamed.count() as u64, FILES - 1);
+}
+
+/// Reads a difference to the present, which is of no one moment.
+fn read_present(store: &Store, from: SnapshotId) {
+    let mut next = Some(DiffPlace::BEGIN);
+    while let Some(place) = next {
+        next = page(store, (from, None), place, wish(9)).next;
+    }
+}
+
+/// The name of a file after a number of rounds.
+fn name_in(number: u64, round: u64) -> FileName {
+    let text = if round == 0 {
+        number.to_string()
+    } else {
+        format!("{number} in round {round}")
+    };
+    FileName::new(text.as_bytes()).unwrap()
 }

@@ -27,7 +27,7 @@ pub(in crate::cli::operate) enum Form {
     Text,
     /// The paths, each with a zero byte behind.
     Null,
-    /// One object.
+    /// JSON.
     Json,
 }
 
