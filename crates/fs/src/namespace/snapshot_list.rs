@@ -102,6 +102,8 @@ type Records = BTreeMap<SnapshotId, Arc<SnapshotRecord>>;
 pub struct SnapshotList {
     /// Whether any snapshot is alive, for writes, which ask at each call.
     keeps: AtomicBool,
+    /// See [`Self::has_shared`].
+    has_shared: AtomicBool,
     /// Counts the changes of the list.
     changes: AtomicU64,
     /// See [`Self::all_inos_below`].
@@ -133,9 +135,9 @@ impl SnapshotList {
         self.all_inos_below.load(Ordering::Acquire)
     }
 
-    /// Whether any snapshot of the datastore is alive, not only those of this node's own copy.
+    /// Whether any snapshot of the datastore is alive, not only those of this node's own copy. Costs one load.
     pub fn has_shared(&self) -> bool {
-        self.keeps() && self.all().iter().any(|(id, record)| record.is_taken(*id))
+        self.has_shared.load(Ordering::Acquire)
     }
 
     /// The newest snapshot that is alive, for which the old value of a change is kept.
@@ -198,12 +200,15 @@ impl SnapshotList {
 
     fn replace(&self, records: Records) {
         let keeps = records.iter().any(|record| alive(record).is_some());
+        let mut shared = records.iter().filter(|(id, _)| !id.is_local());
+        let has_shared = shared.any(|record| alive(record).is_some());
         let numbers = records.iter().filter_map(alive);
         let highest = numbers.map(|(_, record)| record.inos_below).max();
         self.all_inos_below
             .store(highest.unwrap_or(0), Ordering::Release);
         *self.records.write() = Arc::new(records);
         self.changes.fetch_add(1, Ordering::AcqRel);
+        self.has_shared.store(has_shared, Ordering::Release);
         self.keeps.store(keeps, Ordering::Release);
     }
 }
@@ -259,5 +264,22 @@ mod tests {
             list.set(id(sequence), None);
         }
         assert!(!list.keeps() && list.newest().is_none());
+    }
+
+    #[test]
+    fn a_snapshot_of_one_copy_or_without_bytes_is_none_of_the_datastore() {
+        let list = SnapshotList::default();
+        let local = SnapshotId { local: 1, ..id(3) };
+        list.set(local, Some(record("lost-1", false)));
+        let missing = SnapshotRecord {
+            bytes: SnapshotBytes::Missing,
+            ..record("a", false)
+        };
+        list.set(id(5), Some(missing));
+        assert!(list.keeps() && !list.has_shared());
+        list.set(id(6), Some(record("b", false)));
+        assert!(list.has_shared());
+        list.set(id(6), Some(record("b", true)));
+        assert!(!list.has_shared());
     }
 }

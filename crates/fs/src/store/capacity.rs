@@ -84,7 +84,7 @@ impl Capacity<'_> {
 
     /// Whether a request may have old bytes of any number kept for a snapshot: it is counted also where no single change is.
     pub fn may_keep_much(self, request: &MetaRequest) -> bool {
-        self.tree.namespace.snapshots().has_shared() && vanishing_bytes(request).is_some()
+        vanishing_bytes(request).is_some() && self.tree.namespace.snapshots().has_shared()
     }
 
     /// The room for the bytes that a request takes away, and that snapshots see.
