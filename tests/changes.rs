@@ -96,9 +96,9 @@ impl BackedUp {
 /// The script of the page, with the values of this test.
 fn recipe(pair: &Pair, copy: &Path) -> String {
     let page = include_str!("../docs/operations/backup.md");
-    let mut scripts = page.split("```sh\n");
+    let scripts = page.split("```sh\n").skip(1);
+    let mut scripts = scripts.map(|it| it.split("```").next().unwrap());
     let script = scripts.find(|it| it.contains("lockstep changes")).unwrap();
-    let script = script.split("```").next().unwrap();
     let state = pair.outside("copy.state");
     let values = [
         ("name=data", format!("name={DATASTORE}")),

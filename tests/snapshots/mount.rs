@@ -74,7 +74,9 @@ pub fn shown(top: &Path) -> Shown {
         };
         let flags = (meta.is_file() || meta.is_dir()).then(|| {
             let file = File::open(&path).unwrap();
-            ioctl_getflags(file).unwrap_or(IFlags::empty())
+            // Those that a datastore has; ext4 has others besides.
+            let ours = IFlags::IMMUTABLE | IFlags::APPEND | IFlags::NODUMP | IFlags::NOATIME;
+            ioctl_getflags(file).unwrap() & ours
         });
         let mut attribute = [0; 64];
         let length = rustix::fs::lgetxattr(&path, "user.of", &mut attribute).unwrap_or(0);

@@ -181,6 +181,13 @@ fn a_rollback_brings_everything_back_whatever_has_changed() {
             let mut killed = killed;
             killed.kill().unwrap();
             killed.wait().unwrap();
+            // A snapshot of the mixture is one like any other, with all that the rollback has set aside.
+            done(&pair.primary, &["create", DATASTORE, "mixture"]);
+            let mixture = shown(&mount.join(".lockstep/snapshots/mixture"));
+            rolled_back(&pair.primary, &[&name]);
+            assert_copied(&shown(&mount), &before);
+            rolled_back(&pair.primary, &["mixture"]);
+            assert_copied(&shown(&mount), &mixture);
         }
         rolled_back(&pair.primary, &[&name]);
         assert_copied(&shown(&mount), &before);
@@ -188,6 +195,38 @@ fn a_rollback_brings_everything_back_whatever_has_changed() {
     }
     println!("{seen} changes");
     operator::assert_identical(&pair.primary);
+    pair.stop();
+}
+
+/// The pages of the difference end anywhere, and the command may have few files open.
+#[test]
+fn a_rollback_of_thousands_of_files_goes_to_its_end() {
+    const FILES: u32 = 2600;
+    let Some(mut pair) = start() else { return };
+    let mount = pair.mount();
+    let fill = |directory: &Path| {
+        fs::create_dir(directory).unwrap();
+        for number in 0..FILES {
+            fs::write(directory.join(number.to_string()), number.to_string()).unwrap();
+        }
+    };
+    fill(&mount.join("old"));
+    done(&pair.primary, &["create", DATASTORE, "one"]);
+    let before = shown(&mount);
+    fs::remove_dir_all(mount.join("old")).unwrap();
+    fill(&mount.join("new"));
+    let mut command = rollback(&pair.primary, &["one"]);
+    let program = command.get_program().to_owned();
+    let mut limited = Command::new("prlimit");
+    limited
+        .arg("--nofile=100")
+        .arg(program)
+        .args(command.get_args());
+    command = limited;
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert_copied(&shown(&mount), &before);
     pair.stop();
 }
 
@@ -237,8 +276,8 @@ fn a_rollback_of_a_directory_leaves_the_rest_alone() {
     rolled_back(&pair.primary, &["one", "--directory", "d"]);
     assert_copied(&shown(&mount.join("d")), &before);
     assert!(shown(&mount.join("other")) == other);
-    // The root has got its name back.
-    assert_ne!(fs::metadata(&mount).unwrap().mtime_nsec(), root);
+    // Directories outside keep the times that they had.
+    assert_eq!(fs::metadata(&mount).unwrap().mtime_nsec(), root);
 
     // A file that has crossed the border of the directory needs a decision.
     fs::rename(mount.join("d/pointer"), mount.join("pointer")).unwrap();
@@ -252,6 +291,26 @@ fn a_rollback_of_a_directory_leaves_the_rest_alone() {
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("roll back a directory above both"), "{text}");
     assert!(mount.join("d/pointer").is_symlink());
+
+    fs::rename(mount.join("d"), mount.join("elsewhere")).unwrap();
+    let cases = [
+        ("d", "was moved or replaced"),
+        ("elsewhere", "no directory elsewhere"),
+    ];
+    for (directory, why) in cases {
+        let mut command = rollback(&pair.primary, &["two", "--directory", directory]);
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains(why), "{text}");
+    }
+    // A refusal makes no snapshot: there is the one of the rollback that was done, and of the one that was refused for its files.
+    let safeties = list(&pair.primary).into_iter();
+    assert_eq!(
+        safeties
+            .filter(|it| it.0.starts_with("before-rollback"))
+            .count(),
+        2
+    );
 
     let text = String::from_utf8(rollback(&pair.primary, &["none"]).output().unwrap().stderr);
     assert!(text.unwrap().contains("no snapshot"));

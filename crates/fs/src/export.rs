@@ -139,10 +139,10 @@ pub fn export_open(
     let written = write_out((dir, &view), places, watch);
     match (written, snapshots.get(id)) {
         (Ok(summary), _) => Ok(ExportSummary { is_torn, ..summary }),
-        (Err(ExportError::Incomplete { path, .. }), None) => Err(ExportError::Incomplete {
-            path,
-            source: Box::new(gone()),
-        }),
+        (Err(ExportError::Incomplete { path, source }), None) if source.is_of_reading() => {
+            let source = Box::new(gone());
+            Err(ExportError::Incomplete { path, source })
+        }
         (Err(error), _) => Err(error),
     }
 }

@@ -1,17 +1,17 @@
 //! Attributes and contents of single inodes: from the snapshot to the present.
 //!
-//! The order of the attributes matters: the flags that forbid a change first, the owner before the mode (a change of the owner drops
+//! The order of the attributes matters: the owner before the mode (a change of the owner drops
 //! set-id bits), access control lists before the mode (a list changes the mode), bytes before both, and times last.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, Gid, IFlags, Mode, SeekFrom, Stat, Timespec, Timestamps,
-    Uid, XattrFlags,
+    AtFlags, FallocateFlags, FileType, Gid, Mode, SeekFrom, Stat, Timespec, Timestamps, Uid,
+    XattrFlags,
 };
 use rustix::io::Errno;
 
@@ -20,9 +20,6 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// The permission bits of a mode.
 const PERMISSIONS: u32 = 0o7777;
-
-/// Flags that forbid changes.
-const RESTRICTING: IFlags = IFlags::IMMUTABLE.union(IFlags::APPEND);
 
 /// The path by which a call reaches an inode that is open for nothing but its place.
 fn path_of(fd: &OwnedFd) -> String {
@@ -34,15 +31,22 @@ pub(crate) fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// Gives an inode owner, extended attributes and permissions of another one.
-pub(crate) fn copy_attributes(from: &OwnedFd, to: &OwnedFd, stat: &Stat) -> io::Result<()> {
+/// Gives an inode owner, permissions and, if wanted, extended attributes of another one.
+pub(crate) fn copy_attributes(
+    from: &OwnedFd,
+    to: &OwnedFd,
+    stat: &Stat,
+    wants_xattrs: bool,
+) -> io::Result<()> {
     let owner = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
     let now = rustix::fs::fstat(to)?;
     if (now.st_uid, now.st_gid) != (stat.st_uid, stat.st_gid) {
         let flags = AtFlags::EMPTY_PATH;
         rustix::fs::chownat(to, c"", Some(owner.0), Some(owner.1), flags)?;
     }
-    copy_xattrs(from, to)?;
+    if wants_xattrs {
+        copy_xattrs(from, to)?;
+    }
     // Linux never checks the permissions of a symbolic link.
     let has_mode = rustix::fs::fstat(to)?.st_mode == stat.st_mode;
     if !has_mode && FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
@@ -109,24 +113,6 @@ fn read_whole(read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> io::Resu
             Err(errno) => return Err(errno.into()),
         }
     }
-}
-
-/// The flags of a file or directory.
-pub(crate) fn flags_of(file: &impl AsFd) -> io::Result<IFlags> {
-    Ok(rustix::fs::ioctl_getflags(file)?)
-}
-
-/// Gives a file or directory other flags, if they differ.
-pub(crate) fn set_flags(file: &impl AsFd, now: IFlags, wanted: IFlags) -> io::Result<()> {
-    if now != wanted {
-        rustix::fs::ioctl_setflags(file, wanted)?;
-    }
-    Ok(())
-}
-
-/// These flags without those that forbid changes.
-pub(crate) fn unrestricted(flags: IFlags) -> IFlags {
-    flags.difference(RESTRICTING)
 }
 
 /// Copies the data of a file into an empty one.

@@ -32,6 +32,10 @@ pub struct FileDifference {
     pub ino: u64,
     /// Whether it is a directory.
     pub is_directory: bool,
+    /// Whether the flags differ that `chattr` sets.
+    pub flags: bool,
+    /// Whether the extended attributes differ.
+    pub xattrs: bool,
     /// The bytes of the file that differ.
     pub ranges: Vec<Range<u64>>,
 }

@@ -15,9 +15,18 @@ pub enum RollbackError {
         /// The error of the system.
         source: io::Error,
     },
-    /// Another rollback runs.
-    #[error("another rollback of this datastore runs: wait for its end")]
-    Running,
+    /// The snapshot has no such directory.
+    #[error("the snapshot has no directory {path}")]
+    NoDirectory {
+        /// The path from the mount directory.
+        path: String,
+    },
+    /// The directory has another path now, or its path leads to another directory.
+    #[error("{path} was moved or replaced since the snapshot: roll back a directory above")]
+    Moved {
+        /// The path from the mount directory.
+        path: String,
+    },
     /// A program changes the same files.
     #[error(
         "{path} has changed since the rollback began: stop the programs that use these files, and roll back again"

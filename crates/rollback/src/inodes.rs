@@ -12,7 +12,10 @@ use rustix::fs::OFlags;
 const FUSE_HANDLE: i32 = 0x81;
 
 /// The number of the root of a datastore.
-const ROOT: u64 = 1;
+pub(crate) const ROOT: u64 = 1;
+
+/// Bits of the number of a file in that of a file of a snapshot.
+const SNAPSHOT_BITS: u32 = 48;
 
 /// A handle, as the kernel reads and writes it.
 #[repr(C)]
@@ -31,6 +34,8 @@ pub(crate) struct InodeTable {
     handle: FileHandle,
     /// The number of the root in the mount, without the part that is the file's own.
     base: u64,
+    /// The device of the mount.
+    device: u64,
 }
 
 impl InodeTable {
@@ -51,7 +56,20 @@ impl InodeTable {
             root,
             handle,
             base: base.ok_or_else(|| io::Error::other("an inode number of zero"))?,
+            device: stat.st_dev,
         })
+    }
+
+    /// The device of the mount, by which a file of another file system is told that is mounted somewhere inside.
+    pub const fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// The number in the datastore of an open inode of this table.
+    pub fn ino_of(&self, fd: &OwnedFd) -> io::Result<u64> {
+        let number = rustix::fs::fstat(fd)?.st_ino;
+        let ino = number.checked_sub(self.base);
+        ino.ok_or_else(|| io::Error::other("an inode of another place"))
     }
 
     /// The root.
@@ -61,6 +79,9 @@ impl InodeTable {
 
     /// Opens the inode with this number in the datastore; `None` if there is no such inode.
     pub fn open(&self, ino: u64, flags: OFlags) -> io::Result<Option<OwnedFd>> {
+        if self.base != 0 && ino >> SNAPSHOT_BITS != 0 {
+            return Err(io::Error::other("a mount shows no such file of a snapshot"));
+        }
         let number = self.base + ino;
         #[allow(clippy::cast_possible_truncation)] // the halves
         let halves = [(number >> 32) as u32, number as u32];

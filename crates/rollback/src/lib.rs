@@ -11,24 +11,29 @@ mod difference;
 mod error;
 mod inodes;
 mod names;
+mod past_paths;
 mod remake;
+mod restrictions;
+mod staging;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{FileType, FlockOperation, IFlags, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use serde::Serialize;
 
-use attributes::{
-    copy_attributes, copy_range, copy_times, flags_of, is_directory, set_flags, unrestricted,
-};
+use attributes::{copy_attributes, copy_range, copy_times, is_directory};
 use inodes::InodeTable;
-use names::{RollbackNames, STAGING};
+use inodes::ROOT;
+use names::{Moments, RollbackNames};
+use past_paths::PastPaths;
+use restrictions::Restrictions;
+use staging::Staging;
 
 pub use difference::{FileChange, FileDifference};
 pub use error::RollbackError;
@@ -37,9 +42,6 @@ const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::CLOEXEC);
-
-/// The number of the root.
-const ROOT: u64 = 1;
 
 /// The directories of a rollback.
 #[derive(Clone, Copy, Debug)]
@@ -65,32 +67,54 @@ pub struct RollbackSummary {
     pub bytes: u64,
 }
 
-/// Brings the files back, by all differences between the snapshot and now. They are on stable storage when this returns.
+/// Checks the places before anything is done.
+///
+/// # Errors
+/// The places are not those of a mount and one of its snapshots, or the directory is not the same in both.
+pub fn check(places: RollbackPlaces<'_>) -> Result<(), RollbackError> {
+    let (present, past) = (open(places.mount)?, open(places.snapshot)?);
+    check_directory(
+        places.directory,
+        (&PastPaths::new(&past), &PastPaths::new(&present)),
+        &present,
+    )
+}
+
+/// Brings the files back, by all differences between the snapshot and the snapshot `before` of the present, the root of which is in the mount.
 ///
 /// # Errors
 /// A program has changed the same files meanwhile, or a call fails. The files that were brought back until then stay.
 pub fn roll_back(
     places: RollbackPlaces<'_>,
+    before: &Path,
     differences: &[FileDifference],
 ) -> Result<RollbackSummary, RollbackError> {
-    let (present, past) = (open(places.mount)?, open(places.snapshot)?);
-    let _alone = lock(present.root())?;
+    let (present, past, before) = (open(places.mount)?, open(places.snapshot)?, open(before)?);
+    let (old_paths, new_paths) = (PastPaths::new(&past), PastPaths::new(&before));
+    check_directory(places.directory, (&old_paths, &new_paths), &present)?;
     let wanted = within(places.directory, differences)?;
-    let before = stat(present.root()).map_err(RollbackError::call("look at", "."))?;
-    let flags = lift_restrictions(&present, &wanted)?;
-    let names = RollbackNames::new(&present, &past)?;
+    let root = stat(present.root()).map_err(RollbackError::call("look at", "."))?;
+    let restrictions = Restrictions::new(&present, &past);
+    let moments = Moments {
+        present: &present,
+        past: &past,
+        old_paths: &old_paths,
+        new_paths: &new_paths,
+    };
+    let is_inside = |path: &[u8]| is_below(path, places.directory);
+    let names = RollbackNames::new(moments, &restrictions, &is_inside)?;
     let mut rollback = Rollback {
         present: &present,
         past: &past,
         names,
-        flags,
+        restrictions: &restrictions,
         summary: RollbackSummary::default(),
     };
-    rollback.bring_names_back(&wanted)?;
-    rollback.bring_inodes_back(&wanted)?;
-    rollback.finish(&before)?;
-    let synced = rustix::fs::syncfs(present.root());
-    synced.map_err(RollbackError::call("sync", "."))?;
+    let done = rollback.run(&wanted, &root);
+    // Also after an error: the flags protect the files again.
+    let protected = restrictions.finish();
+    done?;
+    protected.map_err(RollbackError::call("set the flags of", "inodes"))?;
     Ok(rollback.summary)
 }
 
@@ -103,18 +127,30 @@ fn open(directory: &Path) -> Result<InodeTable, RollbackError> {
     })
 }
 
-/// Keeps other rollbacks out, as long as the result is open.
-fn lock(root: &OwnedFd) -> Result<OwnedFd, RollbackError> {
-    let failed = || RollbackError::call("lock", ".");
-    let lock = rustix::fs::openat(root, c".", DIRECTORY, Mode::empty()).map_err(failed())?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(RollbackError::Running),
-        locked => locked.map(|()| lock).map_err(failed()),
-    }
-}
-
 fn stat(fd: &OwnedFd) -> io::Result<Stat> {
     Ok(rustix::fs::fstat(fd)?)
+}
+
+/// Refuses a directory that the snapshot has not, or that has another path now.
+fn check_directory(
+    directory: &[u8],
+    (old, new): (&PastPaths<'_>, &PastPaths<'_>),
+    present: &InodeTable,
+) -> Result<(), RollbackError> {
+    let failed = || RollbackError::call("look at", directory);
+    let path = || String::from_utf8_lossy(directory).into_owned();
+    let then = old.directory(directory).map_err(failed())?;
+    let then = then.ok_or_else(|| RollbackError::NoDirectory { path: path() })?;
+    let now = new.directory(directory).map_err(failed())?;
+    let lives = || present.open(then, PLACE).map_err(failed());
+    let was_moved = match now {
+        Some(now) => now != then,
+        None => lives()?.is_some(),
+    };
+    if was_moved {
+        return Err(RollbackError::Moved { path: path() });
+    }
+    Ok(())
 }
 
 /// The differences that a directory has.
@@ -123,24 +159,31 @@ fn within<'d>(
     differences: &'d [FileDifference],
 ) -> Result<Vec<&'d FileDifference>, RollbackError> {
     // A rollback that was killed has left names there.
-    let is_inside = |path: &[u8]| is_below(path, directory) || path.starts_with(STAGING.as_bytes());
+    let is_inside = |path: &[u8]| is_below(path, directory) || Staging::has(path);
     let mut wanted = Vec::new();
     for difference in differences {
         let [gone, back] = [difference.gone(), difference.back()].map(|it| it.map(is_inside));
         match (gone, back) {
-            (Some(gone), Some(back)) if gone != back => {
+            (Some(gone), Some(back)) if gone != back && !is_staged(difference) => {
                 let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
                 return Err(RollbackError::Crossing {
                     path: text(&difference.path),
                     old_path: text(difference.old_path.as_deref().unwrap_or_default()),
                 });
             }
+            // A staged file that belongs elsewhere waits for the rollback of its own directory.
+            (Some(true), Some(false)) => {}
             (Some(true), _) | (_, Some(true)) => wanted.push(difference),
             (None, None) if is_inside(&difference.path) => wanted.push(difference),
             _ => {}
         }
     }
     Ok(wanted)
+}
+
+/// Whether a rollback that was killed has set the file aside.
+fn is_staged(difference: &FileDifference) -> bool {
+    Staging::has(&difference.path)
 }
 
 /// Whether a path is that of a directory, or below.
@@ -155,43 +198,12 @@ fn depth(path: &[u8]) -> usize {
     path.split(|byte| *byte == b'/').count()
 }
 
-/// Flags that inodes get at the end, as some forbid any change.
-type LastFlags = Vec<(u64, OwnedFd, IFlags)>;
-
-/// Takes the flags off that forbid changes of the inodes and of names in them, and off the root, where the staging directory is made. Returns
-/// the flags of the root if it gets these back.
-fn lift_restrictions(
-    present: &InodeTable,
-    wanted: &[&FileDifference],
-) -> Result<LastFlags, RollbackError> {
-    let mut inodes: BTreeMap<u64, &[u8]> = wanted.iter().map(|it| (it.ino, &*it.path)).collect();
-    let is_root_wanted = inodes.insert(ROOT, b".").is_some();
-    let mut last = LastFlags::new();
-    for (ino, path) in inodes {
-        let lifted = lift_restriction(present, ino);
-        let lifted = lifted.map_err(RollbackError::call("take the flags off", path))?;
-        if ino == ROOT && !is_root_wanted {
-            last.extend(lifted.map(|(file, flags)| (ino, file, flags)));
-        }
-    }
-    Ok(last)
-}
-
-/// Returns the inode and the flags that it had, if some forbade changes.
-fn lift_restriction(present: &InodeTable, ino: u64) -> io::Result<Option<(OwnedFd, IFlags)>> {
-    let Some(place) = present.open(ino, PLACE)? else {
-        return Ok(None);
-    };
-    let kind = FileType::from_raw_mode(stat(&place)?.st_mode);
-    if !matches!(kind, FileType::RegularFile | FileType::Directory) {
-        return Ok(None);
-    }
-    let Some(file) = present.open(ino, OFlags::RDONLY)? else {
-        return Ok(None);
-    };
-    let now = flags_of(&file)?;
-    set_flags(&file, now, unrestricted(now))?;
-    Ok((unrestricted(now) != now).then_some((file, now)))
+/// The changes of an inode that both moments have.
+#[derive(Default)]
+struct ChangedInode<'d> {
+    path: &'d [u8],
+    xattrs: bool,
+    ranges: Vec<Range<u64>>,
 }
 
 /// A rollback under way.
@@ -199,11 +211,17 @@ struct Rollback<'a> {
     present: &'a InodeTable,
     past: &'a InodeTable,
     names: RollbackNames<'a>,
-    flags: LastFlags,
+    restrictions: &'a Restrictions<'a>,
     summary: RollbackSummary,
 }
 
 impl Rollback<'_> {
+    fn run(&mut self, wanted: &[&FileDifference], root: &Stat) -> Result<(), RollbackError> {
+        self.bring_names_back(wanted)?;
+        self.bring_inodes_back(wanted)?;
+        self.finish(root)
+    }
+
     fn bring_names_back(&mut self, wanted: &[&FileDifference]) -> Result<(), RollbackError> {
         let mut gone: Vec<_> = wanted
             .iter()
@@ -228,67 +246,65 @@ impl Rollback<'_> {
 
     /// Brings bytes and attributes of the inodes back that both moments have.
     fn bring_inodes_back(&mut self, wanted: &[&FileDifference]) -> Result<(), RollbackError> {
-        let mut inodes: BTreeMap<u64, (&[u8], Vec<Range<u64>>)> = BTreeMap::new();
-        for difference in wanted.iter().filter(|it| it.was_there()) {
-            let entry = inodes.entry(difference.ino);
-            let (_, ranges) = entry.or_insert((&difference.path, Vec::new()));
-            ranges.extend(difference.ranges.iter().cloned());
+        let created = wanted.iter().filter(|it| it.change == FileChange::Created);
+        let created: HashSet<u64> = created.map(|it| it.ino).collect();
+        let mut inodes: BTreeMap<u64, ChangedInode<'_>> = BTreeMap::new();
+        // The bytes of a new file may be told apart from its name.
+        let is_wanted = |it: &&&FileDifference| it.was_there() && !created.contains(&it.ino);
+        for difference in wanted.iter().filter(is_wanted) {
+            let inode = inodes.entry(difference.ino).or_default();
+            inode.path = &difference.path;
+            inode.xattrs |= difference.xattrs;
+            inode.ranges.extend(difference.ranges.iter().cloned());
+            if difference.flags {
+                self.restrictions.note(difference.ino);
+            }
         }
-        for (ino, (path, ranges)) in inodes {
+        for (ino, inode) in inodes {
             // All of an inode that was made anew is that of the snapshot.
             if self.names.remade.get(ino).is_none() {
-                let done = self.bring_inode_back(ino, &ranges);
-                done.map_err(RollbackError::call("bring back", path))?;
+                let done = self.bring_inode_back(ino, &inode);
+                done.map_err(RollbackError::call("bring back", inode.path))?;
             }
         }
         Ok(())
     }
 
-    fn bring_inode_back(&mut self, ino: u64, ranges: &[Range<u64>]) -> io::Result<()> {
+    fn bring_inode_back(&mut self, ino: u64, inode: &ChangedInode<'_>) -> io::Result<()> {
         let source = self.past.open(ino, PLACE)?;
         let target = self.present.open(ino, PLACE)?;
         let (Some(source), Some(target)) = (source, target) else {
             // Removed since by a program.
             return Err(io::ErrorKind::NotFound.into());
         };
-        let old = stat(&source)?;
+        let (old, now) = (stat(&source)?, stat(&target)?);
         let kind = FileType::from_raw_mode(old.st_mode);
-        if matches!(kind, FileType::RegularFile | FileType::Directory) {
-            self.note_flags(ino)?;
-        }
         if kind == FileType::RegularFile {
-            self.bring_bytes_back(ino, ranges, &old)?;
+            self.bring_bytes_back(ino, &inode.ranges, (&old, &now))?;
         }
-        copy_attributes(&source, &target, &old)?;
+        let lifted = self.restrictions.lifted(&[ino], || {
+            copy_attributes(&source, &target, &old, inode.xattrs)?;
+            if kind == FileType::Directory {
+                return Ok(());
+            }
+            copy_times(&target, &old)
+        });
+        lifted?;
         if kind == FileType::Directory {
             self.names.directories.insert(ino);
-        } else {
-            copy_times(&target, &old)?;
         }
         self.summary.changed += 1;
         Ok(())
     }
 
-    /// Notes the flags that an inode gets at the end.
-    fn note_flags(&mut self, ino: u64) -> io::Result<()> {
-        let open = |table: &InodeTable| {
-            let file = table.open(ino, OFlags::RDONLY)?;
-            file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
-        };
-        let (old, file) = (flags_of(&open(self.past)?)?, open(self.present)?);
-        if flags_of(&file)? != old {
-            self.flags.push((ino, file, old));
-        }
-        Ok(())
-    }
-
     #[allow(clippy::cast_sign_loss)] // no file has a negative size
-    fn bring_bytes_back(&mut self, ino: u64, ranges: &[Range<u64>], old: &Stat) -> io::Result<()> {
-        let to = self
-            .present
-            .open(ino, PLACE)?
-            .ok_or(io::ErrorKind::NotFound)?;
-        let (size, now) = (old.st_size as u64, stat(&to)?.st_size as u64);
+    fn bring_bytes_back(
+        &mut self,
+        ino: u64,
+        ranges: &[Range<u64>],
+        (old, now): (&Stat, &Stat),
+    ) -> io::Result<()> {
+        let (size, now) = (old.st_size as u64, now.st_size as u64);
         let mut ranges: Vec<_> = ranges.to_vec();
         if now < size {
             ranges.push(now..size);
@@ -302,7 +318,8 @@ impl Rollback<'_> {
                 .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
         };
         let from = open(self.past, OFlags::RDONLY)?;
-        let to = open(self.present, OFlags::RDWR)?;
+        let open_it = || open(self.present, OFlags::RDWR);
+        let to = self.restrictions.lifted(&[ino], open_it)?;
         if now != size {
             to.set_len(size)?;
         }
@@ -318,25 +335,34 @@ impl Rollback<'_> {
         self.names.clear_staging()?;
         let directories: BTreeSet<u64> = std::mem::take(&mut self.names.directories);
         for ino in &directories {
-            let done = self.bring_times_back(*ino);
+            let bring_back = || self.bring_times_back(*ino);
+            let done = self.restrictions.lifted(&[*ino], bring_back);
             done.map_err(RollbackError::call(
                 "set the times of",
                 format!("inode {ino}"),
             ))?;
         }
+        let mut outside = std::mem::take(&mut self.names.outside);
         if !directories.contains(&ROOT) {
-            let done = copy_times(self.present.root(), root_before);
-            done.map_err(RollbackError::call("set the times of", "."))?;
+            outside.insert(ROOT, *root_before);
         }
-        self.names.remade.finish(self.past)?;
-        for (ino, file, flags) in &self.flags {
-            let set = flags_of(file).and_then(|now| set_flags(file, now, *flags));
-            set.map_err(RollbackError::call(
-                "set the flags of",
+        for (ino, before) in outside {
+            let set = || self.set_times(ino, &before);
+            let done = self.restrictions.lifted(&[ino], set);
+            done.map_err(RollbackError::call(
+                "set the times of",
                 format!("inode {ino}"),
             ))?;
         }
-        Ok(())
+        let finished = self.names.remade.finish(self.present, self.past);
+        finished.map_err(RollbackError::call("set the flags of", "inodes"))
+    }
+
+    fn set_times(&self, ino: u64, stat: &Stat) -> io::Result<()> {
+        match self.present.open(ino, PLACE)? {
+            Some(directory) => copy_times(&directory, stat),
+            None => Ok(()),
+        }
     }
 
     /// Gives a directory the times of the snapshot, if that has it.
@@ -367,6 +393,8 @@ mod tests {
             old_path: Some(old_path.as_bytes().to_vec()),
             ino: 7,
             is_directory: false,
+            flags: false,
+            xattrs: false,
             ranges: Vec::new(),
         }
     }

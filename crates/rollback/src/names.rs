@@ -1,112 +1,123 @@
 //! The names of a rollback: those that have come since the snapshot go, and those that have gone come back.
 //!
-//! First each name that has come goes: one of a new inode is removed, and one of an inode that the snapshot has moves into the *staging
-//! directory*. So each old name is free, and a directory that was moved waits with its content. Then the old names come back,
-//! directories before their content: from the staging directory, as a further name of an inode that lives, or made anew from the snapshot.
+//! First each name that has come goes: one of a new inode is removed, and one of an inode that the snapshot has moves into the
+//! [staging directory](crate::staging). So each old name is free, and a directory that was moved waits with its content. Then the old names
+//! come back, directories before their content: from the staging directory, as a further name of an inode that lives, or made anew from the
+//! snapshot.
 //!
-//! A rollback that was killed leaves its staging directory. The next one finds there files that have "moved" since the snapshot.
+//! No path of the present is followed: programs may change it. The directory of a name is looked up in the snapshot that has the name,
+//! and opened by its inode number.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::difference::FileDifference;
 use crate::error::RollbackError;
 use crate::inodes::InodeTable;
+use crate::past_paths::{PastPaths, split};
 use crate::remake::Remade;
+use crate::restrictions::{Restrictions, is};
+use crate::staging::Staging;
 
-/// The name of a staging directory in the root begins with this.
-pub(crate) const STAGING: &str = ".lockstep-rollback";
+const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 
-const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// The moments of a rollback.
+#[derive(Clone, Copy)]
+pub(crate) struct Moments<'a> {
+    pub present: &'a InodeTable,
+    pub past: &'a InodeTable,
+    /// The paths of the snapshot.
+    pub old_paths: &'a PastPaths<'a>,
+    /// The paths of the snapshot of the begin.
+    pub new_paths: &'a PastPaths<'a>,
+}
 
 /// See the head of this file.
 pub(crate) struct RollbackNames<'a> {
-    present: &'a InodeTable,
-    past: &'a InodeTable,
-    staging: (OwnedFd, String),
-    /// Names in the staging directory: one for each name that has moved there.
-    staged: u64,
+    moments: Moments<'a>,
+    restrictions: &'a Restrictions<'a>,
+    /// Whether a path is one of the rollback.
+    is_inside: &'a dyn Fn(&[u8]) -> bool,
+    staging: Staging,
     /// The directories in the staging directory, by inode.
     moved: HashMap<u64, String>,
-    /// Inodes that were made anew, by their number in the snapshot.
+    /// Inodes that were made anew.
     pub remade: Remade,
     /// The directories of the present in which names have changed.
     pub directories: BTreeSet<u64>,
-    /// The directory that was opened last, by path.
-    last: Option<(Vec<u8>, OwnedFd)>,
+    /// The same outside of the rollback, with their attributes from before.
+    pub outside: BTreeMap<u64, Stat>,
+}
+
+/// The directory of a name in the present.
+struct Above {
+    directory: OwnedFd,
+    ino: u64,
 }
 
 impl<'a> RollbackNames<'a> {
     /// Makes the staging directory.
-    pub fn new(present: &'a InodeTable, past: &'a InodeTable) -> Result<Self, RollbackError> {
-        let mut number = 0;
-        loop {
-            let name = match number {
-                0 => STAGING.to_owned(),
-                number => format!("{STAGING}-{number}"),
-            };
-            match rustix::fs::mkdirat(present.root(), &name, Mode::RWXU) {
-                Err(Errno::EXIST) => number += 1,
-                made => {
-                    made.map_err(RollbackError::call("make", &name))?;
-                    let fd = open_below(present.root(), name.as_bytes())?;
-                    return Ok(Self {
-                        present,
-                        past,
-                        staging: (fd, name),
-                        staged: 0,
-                        moved: HashMap::new(),
-                        remade: Remade::default(),
-                        directories: BTreeSet::new(),
-                        last: None,
-                    });
-                }
-            }
-        }
+    pub fn new(
+        moments: Moments<'a>,
+        restrictions: &'a Restrictions<'a>,
+        is_inside: &'a dyn Fn(&[u8]) -> bool,
+    ) -> Result<Self, RollbackError> {
+        let pasts = [moments.old_paths, moments.new_paths];
+        let staging = Staging::make(moments.present, pasts, restrictions);
+        Ok(Self {
+            moments,
+            restrictions,
+            is_inside,
+            staging: staging.map_err(RollbackError::call("make", "a staging directory"))?,
+            moved: HashMap::new(),
+            remade: Remade::default(),
+            directories: BTreeSet::new(),
+            outside: BTreeMap::new(),
+        })
     }
 
-    /// Opens the directory of a path of any length. Returns the last name, too.
-    fn parent<'p>(&mut self, path: &'p [u8]) -> Result<(&OwnedFd, &'p [u8]), RollbackError> {
-        let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
-            Some(at) => {
-                let (above, rest) = path.split_at(at);
-                (above, rest.get(1..).unwrap_or_default())
-            }
-            None => (&[][..], path),
-        };
-        let is_last = self.last.as_ref().is_some_and(|(last, _)| last == above);
-        if !is_last {
-            let mut directory = open_below(self.present.root(), b".")?;
-            for step in above
-                .split(|byte| *byte == b'/')
-                .filter(|it| !it.is_empty())
-            {
-                directory = match open_below(&directory, step) {
-                    Err(RollbackError::Call { source, .. })
-                        if source.kind() == std::io::ErrorKind::NotFound =>
-                    {
-                        return Err(changed(path));
-                    }
-                    opened => opened?,
-                };
-            }
-            self.last = Some((above.to_vec(), directory));
-        }
-        match &self.last {
-            Some((_, directory)) => Ok((directory, name)),
-            None => Err(changed(path)),
-        }
+    /// Opens the directory of a path, which is one of `paths`, in the present.
+    fn above<'p>(
+        &self,
+        paths: &PastPaths<'_>,
+        path: &'p [u8],
+    ) -> Result<(Above, &'p [u8]), RollbackError> {
+        let failed = || RollbackError::call("open the directory of", path);
+        let (above, name) = split(path);
+        let ino = paths.directory(above).map_err(failed())?;
+        let ino = ino.ok_or_else(|| changed(path))?;
+        let ino = self.remade.get(ino).unwrap_or(ino);
+        let opened = self.moments.present.open(ino, PLACE | OFlags::DIRECTORY);
+        let directory = opened.map_err(failed())?.ok_or_else(|| changed(path))?;
+        Ok((Above { directory, ino }, name))
     }
 
     /// Notes that names in a directory change.
-    fn note_directory(&mut self, directory: &OwnedFd, path: &[u8]) -> Result<(), RollbackError> {
-        let stat = rustix::fs::fstat(directory);
-        let stat = stat.map_err(RollbackError::call("look at the directory of", path))?;
-        self.directories.insert(stat.st_ino);
+    fn note_directory(&mut self, above: &Above, path: &[u8]) -> Result<(), RollbackError> {
+        let (directory, _) = split(path);
+        if (self.is_inside)(directory) {
+            self.directories.insert(above.ino);
+        } else if let Entry::Vacant(entry) = self.outside.entry(above.ino) {
+            let stat = rustix::fs::fstat(&above.directory);
+            let stat = stat.map_err(RollbackError::call("look at the directory of", path))?;
+            entry.insert(stat);
+        }
         Ok(())
+    }
+
+    /// Looks at a name. That of a file of another file system, which is mounted there, is never one of the rollback.
+    fn look(&self, above: &Above, name: &[u8], path: &[u8]) -> Result<Option<Stat>, RollbackError> {
+        match rustix::fs::statat(&above.directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(None),
+            Ok(stat) if stat.st_dev != self.moments.present.device() => Err(changed(path)),
+            looked => looked
+                .map(Some)
+                .map_err(RollbackError::call("look at", path)),
+        }
     }
 
     /// Takes a name away that has come since the snapshot. The names in a directory come before the directory.
@@ -115,25 +126,25 @@ impl<'a> RollbackNames<'a> {
         difference: &FileDifference,
         path: &[u8],
     ) -> Result<(), RollbackError> {
-        let (parent, name) = self.parent(path)?;
-        let parent = duplicate(parent, path)?;
-        match stat_of(&parent, name) {
-            Err(Errno::NOENT) => return Ok(()),
-            Ok(stat) if stat.st_ino == difference.ino => {}
-            Ok(_) => return Err(changed(path)),
-            Err(errno) => return Err(RollbackError::call("look at", path)(errno)),
+        let (above, name) = self.above(self.moments.new_paths, path)?;
+        match self.look(&above, name, path)? {
+            None => return Ok(()),
+            Some(stat) if stat.st_ino == difference.ino => {}
+            Some(_) => return Err(changed(path)),
         }
-        self.note_directory(&parent, path)?;
+        self.note_directory(&above, path)?;
         if difference.was_there() {
-            return self.set_aside(difference, &parent, name, path);
+            return self.set_aside(difference, &above, name, path);
         }
         let flags = if difference.is_directory {
             AtFlags::REMOVEDIR
         } else {
             AtFlags::empty()
         };
-        match rustix::fs::unlinkat(&parent, name, flags) {
-            Err(Errno::NOTEMPTY) => Err(changed(path)),
+        let remove = || Ok(rustix::fs::unlinkat(&above.directory, name, flags)?);
+        let inodes = [above.ino, difference.ino];
+        match self.restrictions.lifted(&inodes, remove) {
+            Err(error) if is(&error, Errno::NOTEMPTY) => Err(changed(path)),
             removed => removed.map_err(RollbackError::call("remove", path)),
         }
     }
@@ -141,19 +152,18 @@ impl<'a> RollbackNames<'a> {
     fn set_aside(
         &mut self,
         difference: &FileDifference,
-        parent: &OwnedFd,
+        above: &Above,
         name: &[u8],
         path: &[u8],
     ) -> Result<(), RollbackError> {
-        let (staging, _) = &self.staging;
-        let staged = format!("{}.{}", difference.ino, self.staged);
-        let moved = rustix::fs::renameat(parent, name, staging, &staged);
+        let staged = self.staging.next_name();
+        let (from, to) = (&above.directory, self.staging.directory());
+        let set_aside = || Ok(rustix::fs::renameat(from, name, to, &staged)?);
+        let inodes = [above.ino, difference.ino];
+        let moved = self.restrictions.lifted(&inodes, set_aside);
         moved.map_err(RollbackError::call("move", path))?;
-        self.staged += 1;
         if difference.is_directory {
             self.moved.insert(difference.ino, staged);
-            // The open directory may be below this one.
-            self.last = None;
         }
         Ok(())
     }
@@ -164,51 +174,73 @@ impl<'a> RollbackNames<'a> {
         difference: &FileDifference,
         path: &[u8],
     ) -> Result<u64, RollbackError> {
-        let (parent, name) = self.parent(path)?;
-        let parent = duplicate(parent, path)?;
-        match stat_of(&parent, name) {
-            Err(Errno::NOENT) => {}
+        let (above, name) = self.above(self.moments.old_paths, path)?;
+        match self.look(&above, name, path)? {
+            None => {}
             // Another name of the same difference.
-            Ok(stat) if stat.st_ino == difference.ino => return Ok(0),
-            Ok(_) => return Err(changed(path)),
-            Err(errno) => return Err(RollbackError::call("look at", path)(errno)),
+            Some(stat) if stat.st_ino == difference.ino => return Ok(0),
+            Some(_) => return Err(changed(path)),
         }
-        self.note_directory(&parent, path)?;
+        self.note_directory(&above, path)?;
         if let Some(staged) = self.moved.remove(&difference.ino) {
-            let (staging, _) = &self.staging;
-            let moved = rustix::fs::renameat(staging, &staged, &parent, name);
-            moved.map_err(RollbackError::call("move back", path))?;
+            return self.place(&staged, difference.ino, &above, name, path);
+        }
+        if !difference.is_directory && self.link(difference.ino, &above, name, path)? {
             return Ok(0);
         }
-        let is_linked =
-            !difference.is_directory && self.link(difference.ino, (&parent, name), path)?;
-        if is_linked {
-            return Ok(0);
+        let staged = self.staging.next_name();
+        let place = (self.staging.directory(), &*staged);
+        let made = self.remade.make(self.moments.past, difference.ino, place);
+        let copied = made.map_err(RollbackError::call("bring back", path))?;
+        self.place(&staged, difference.ino, &above, name, path)?;
+        Ok(copied)
+    }
+
+    /// Moves a staged file to its place. Returns that no bytes were copied.
+    fn place(
+        &self,
+        staged: &str,
+        ino: u64,
+        above: &Above,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<u64, RollbackError> {
+        let place = || self.staging.place(staged, (&above.directory, name));
+        match self.restrictions.lifted(&[above.ino, ino], place) {
+            Err(error) if is(&error, Errno::EXIST) => Err(changed(path)),
+            placed => placed
+                .map(|()| 0)
+                .map_err(RollbackError::call("move back", path)),
         }
-        self.remade
-            .make(self.past, difference.ino, (&parent, name), path)
     }
 
     /// Gives an inode that lives a further name. Returns whether the inode lives, or was made anew before.
     fn link(
         &self,
         ino: u64,
-        (parent, name): (&OwnedFd, &[u8]),
+        above: &Above,
+        name: &[u8],
         path: &[u8],
     ) -> Result<bool, RollbackError> {
-        let alive = match self.remade.get(ino) {
-            Some(made) => Some(duplicate(made, path)?),
-            None => self
-                .present
-                .open(ino, PLACE)
-                .map_err(RollbackError::call("link", path))?,
-        };
-        let Some(alive) = alive else {
+        let number = self.remade.get(ino).unwrap_or(ino);
+        let alive = self.moments.present.open(number, PLACE);
+        let Some(alive) = alive.map_err(RollbackError::call("link", path))? else {
             return Ok(false);
         };
-        match rustix::fs::linkat(&alive, c"", parent, name, AtFlags::EMPTY_PATH) {
+        let link = || {
+            let flags = AtFlags::EMPTY_PATH;
+            Ok(rustix::fs::linkat(
+                &alive,
+                c"",
+                &above.directory,
+                name,
+                flags,
+            )?)
+        };
+        match self.restrictions.lifted(&[above.ino, number], link) {
             // A program has the inode open, and it has no name: it cannot get one.
-            Err(Errno::NOENT) => Ok(false),
+            Err(error) if is(&error, Errno::NOENT) => Ok(false),
+            Err(error) if is(&error, Errno::EXIST) => Err(changed(path)),
             linked => linked
                 .map(|()| true)
                 .map_err(RollbackError::call("link", path)),
@@ -217,24 +249,8 @@ impl<'a> RollbackNames<'a> {
 
     /// Removes the staging directory with the names that are not needed any more.
     pub fn clear_staging(&self) -> Result<(), RollbackError> {
-        let (staging, name) = &self.staging;
-        let failed = || RollbackError::call("empty", name);
-        let listed = rustix::fs::openat(
-            staging,
-            c".",
-            OFlags::RDONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        );
-        let directory = rustix::fs::Dir::new(listed.map_err(failed())?).map_err(failed())?;
-        for entry in directory {
-            let entry = entry.map_err(failed())?;
-            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-                let removed = rustix::fs::unlinkat(staging, entry.file_name(), AtFlags::empty());
-                removed.map_err(failed())?;
-            }
-        }
-        let removed = rustix::fs::unlinkat(self.present.root(), name, AtFlags::REMOVEDIR);
-        removed.map_err(RollbackError::call("remove", name))
+        let removed = self.staging.remove(self.moments.present);
+        removed.map_err(RollbackError::call("remove", "the staging directory"))
     }
 }
 
@@ -242,20 +258,4 @@ fn changed(path: &[u8]) -> RollbackError {
     RollbackError::Changed {
         path: String::from_utf8_lossy(path).into_owned(),
     }
-}
-
-fn stat_of(parent: &OwnedFd, name: &[u8]) -> rustix::io::Result<Stat> {
-    rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
-}
-
-fn duplicate(fd: &OwnedFd, path: &[u8]) -> Result<OwnedFd, RollbackError> {
-    fd.try_clone()
-        .map_err(RollbackError::call("open the directory of", path))
-}
-
-/// Opens a directory in a directory.
-fn open_below(above: &OwnedFd, name: &[u8]) -> Result<OwnedFd, RollbackError> {
-    let flags = PLACE | OFlags::DIRECTORY;
-    let opened = rustix::fs::openat(above, name, flags, Mode::empty());
-    opened.map_err(RollbackError::call("open", name))
 }

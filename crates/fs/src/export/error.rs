@@ -125,6 +125,11 @@ impl ExportError {
         }
     }
 
+    /// Whether a file of the datastore could not be read.
+    pub(super) const fn is_of_reading(&self) -> bool {
+        matches!(self, Self::Read { .. })
+    }
+
     pub(super) fn store(path: &Path) -> impl FnOnce(StoreError) -> Self {
         let path = path.to_owned();
         move |source| Self::Store { path, source }

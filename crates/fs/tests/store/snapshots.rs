@@ -116,7 +116,7 @@ impl PastWorld {
     /// Deletes a snapshot to the end.
     pub fn remove(&mut self, id: SnapshotId) {
         if self.taken.remove(&id).is_none() {
-            self.present.commit(MetaRequest::SnapshotDelete { id });
+            self.release_and_delete(id);
         }
         SnapshotAccess::of(self.store()).delete(id).unwrap();
     }
@@ -201,18 +201,25 @@ impl PastWorld {
         }
     }
 
+    /// Deletes a snapshot by operations, also one with holds.
+    fn release_and_delete(&mut self, id: SnapshotId) {
+        let made = self.present.model.snapshots();
+        let holds = made.get(&id).map(|it| it.holds.clone());
+        for hold in holds.unwrap_or_default() {
+            self.present
+                .commit(MetaRequest::SnapshotRelease { id, hold });
+        }
+        self.present.commit(MetaRequest::SnapshotDelete { id });
+    }
+
     /// After the deletion of all snapshots nothing is left of them, but an empty pack.
     fn delete_all(&mut self) {
         for id in std::mem::take(&mut self.taken).into_keys() {
             assert!(SnapshotAccess::of(self.store()).delete(id).unwrap());
         }
-        let made = self.present.model.snapshots().clone();
-        for (id, snapshot) in made {
-            for hold in snapshot.holds {
-                self.present
-                    .commit(MetaRequest::SnapshotRelease { id, hold });
-            }
-            self.present.commit(MetaRequest::SnapshotDelete { id });
+        let made: Vec<SnapshotId> = self.present.model.snapshots().keys().copied().collect();
+        for id in made {
+            self.release_and_delete(id);
         }
         SnapshotAccess::of(self.store()).resume_deletions().unwrap();
         for table in [

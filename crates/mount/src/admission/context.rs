@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::vec;
 
 use lockstep_driver::client::{Done, FileService, Tenure};
-use lockstep_types::{Attr, Errno, Ino, MetaRequest};
+use lockstep_types::{Attr, Errno, Ino, MetaRequest, SnapshotIno};
 
 use super::standby_queue::StandbyQueue;
 use crate::kernel_cache::known_inodes::KnownInodes;
@@ -51,13 +51,18 @@ impl Context {
 
     /// Counts a reference of the kernel's cache. Call it before the answer that gives the kernel the inode.
     pub fn remember(&self, ino: Ino) {
-        self.known.remember(ino, 1);
+        // A file of a snapshot never changes: no cache of it is ever old.
+        if SnapshotIno::of(ino).is_none() {
+            self.known.remember(ino, 1);
+        }
         self.service.remembered(ino, 1);
     }
 
     /// Counts references fewer.
     pub fn forget(&self, ino: Ino, count: u64) {
-        self.known.forget(ino, count);
+        if SnapshotIno::of(ino).is_none() {
+            self.known.forget(ino, count);
+        }
         self.service.forgotten(ino, count);
     }
 

@@ -563,7 +563,7 @@ impl Filesystem for Adaptor {
         };
         let delivery = self.entrance.delivery(request);
         let info = about_flags.info(delivery);
-        self.answer(request, info, reply, move |context, reply| {
+        self.look(request, node, info, reply, move |context, reply| {
             about_flags.run(context, delivery, node, room, reply);
         });
     }

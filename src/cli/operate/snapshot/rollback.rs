@@ -1,7 +1,9 @@
 //! `lockstep snapshot rollback`: brings the files of a datastore, or of one directory, back to a snapshot.
 
+use std::fs::{File, OpenOptions, TryLockError};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -9,7 +11,9 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockstep_driver::report::{DiffBegin, DiffItem, DiffPart, DiffQuestion, SnapshotCommand};
-use lockstep_rollback::{FileChange, FileDifference, RollbackPlaces, RollbackSummary, roll_back};
+use lockstep_rollback::{
+    FileChange, FileDifference, RollbackPlaces, RollbackSummary, check, roll_back,
+};
 use lockstepfs::control::{ControlClient, ControlError};
 
 use crate::cli::arguments::RunningNodeArgs;
@@ -52,14 +56,65 @@ Examples:
 
 Exit codes: 0 done; 2 could not be done, or not to its end.";
 
+/// The hold that keeps both snapshots of a rollback until its end.
+const HOLD: &str = "rollback";
+
 pub(super) fn run(args: &RollbackArgs) -> Result<ExitCode> {
-    let mut node = ControlClient::connect(&args.node.socket()?)?;
+    let socket = args.node.socket()?;
+    let mut node = ControlClient::connect(&socket)?;
+    let _alone = lock(&socket)?;
     let mount = mount_of(&mut node, &args.datastore)?;
-    let snapshot = mount.join(".lockstep/snapshots").join(&args.snapshot);
+    let snapshots = mount.join(".lockstep/snapshots");
     let directory = relative(args.directory.as_deref(), &mount)?;
-    // Refuses an unknown snapshot before another one is made.
-    let mut check = |_| Ok(());
-    ask(&mut node, args, None, Some(1), &mut check)?;
+    // Refuses an unknown snapshot, and a place, before another snapshot is made.
+    ask(&mut node, args, None, Some(1), &mut |_| Ok(()))?;
+    let places = RollbackPlaces {
+        mount: &mount,
+        snapshot: &snapshots.join(&args.snapshot),
+        directory: directory.as_os_str().as_bytes(),
+    };
+    check(places)?;
+    let safety = make_safety(&mut node, args)?;
+    let mut held = Held {
+        node: &mut node,
+        datastore: &args.datastore,
+        snapshots: [&args.snapshot, &safety],
+    };
+    held.hold()?;
+    let done = differences(held.node, args, &safety)
+        .and_then(|differences| Ok(roll_back(places, &snapshots.join(&safety), &differences)?));
+    let released = held.release();
+    let done = done.with_context(|| {
+        format!(
+            "the rollback is not complete: run it again; the state from before it is the snapshot {safety}"
+        )
+    })?;
+    released?;
+    report(args, &safety, done)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Keeps other rollbacks by this node out, as long as the file is open.
+fn lock(socket: &Path) -> Result<File> {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".rollback");
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(false).mode(0o600);
+    let opened = options.open(&path);
+    let file = opened.with_context(|| format!("cannot open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            bail!("another rollback by this node runs\n  cure: wait for its end")
+        }
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+    }
+}
+
+/// Makes the snapshot of the state before the rollback. Returns its name.
+fn make_safety(node: &mut ControlClient, args: &RollbackArgs) -> Result<String> {
     let taken = node.snapshots(&args.datastore, &SnapshotCommand::List)?;
     let taken: Vec<_> = taken.into_iter().map(|it| it.name).collect();
     let safety = safety_name(SystemTime::now(), &taken);
@@ -67,24 +122,80 @@ pub(super) fn run(args: &RollbackArgs) -> Result<ExitCode> {
         name: safety.clone(),
     };
     node.snapshots(&args.datastore, &create)?;
-    let mut differences = Vec::new();
+    Ok(safety)
+}
+
+/// The snapshots of a rollback, which nothing may delete meanwhile.
+struct Held<'a> {
+    node: &'a mut ControlClient,
+    datastore: &'a str,
+    snapshots: [&'a str; 2],
+}
+
+impl Held<'_> {
+    fn hold(&mut self) -> Result<()> {
+        let listed = self
+            .node
+            .snapshots(self.datastore, &SnapshotCommand::List)?;
+        for name in self.snapshots {
+            let named = listed.iter().find(|it| it.name == name);
+            // That of a rollback that was killed.
+            if named.is_some_and(|it| it.holds.iter().any(|hold| hold == HOLD)) {
+                continue;
+            }
+            let command = SnapshotCommand::Hold {
+                name: name.to_owned(),
+                hold: HOLD.to_owned(),
+            };
+            self.node.snapshots(self.datastore, &command)?;
+        }
+        Ok(())
+    }
+
+    /// Also takes the holds off that a killed rollback has left.
+    fn release(&mut self) -> Result<()> {
+        let listed = self
+            .node
+            .snapshots(self.datastore, &SnapshotCommand::List)?;
+        for snapshot in listed {
+            if snapshot.holds.iter().any(|hold| hold == HOLD) {
+                let command = SnapshotCommand::Release {
+                    name: snapshot.name,
+                    hold: HOLD.to_owned(),
+                };
+                self.node.snapshots(self.datastore, &command)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All differences between the snapshot and the state before the rollback.
+fn differences(
+    node: &mut ControlClient,
+    args: &RollbackArgs,
+    safety: &str,
+) -> Result<Vec<FileDifference>> {
+    let (mut differences, mut unknown) = (Vec::new(), None);
     let mut take = |part| {
         if let DiffPart::Page { items, .. } = part {
-            differences.extend(items.iter().filter_map(difference));
+            for item in &items {
+                match difference(item) {
+                    Some(difference) => differences.push(difference),
+                    None => unknown = Some(item.change.clone()),
+                }
+            }
         }
         Ok(())
     };
-    ask(&mut node, args, Some(&safety), None, &mut take)?;
-    let places = RollbackPlaces {
-        mount: &mount,
-        snapshot: &snapshot,
-        directory: directory.as_os_str().as_bytes(),
-    };
-    let done = roll_back(places, &differences).with_context(|| {
-        format!("the rollback is not complete; the state from before it is the snapshot {safety}")
-    })?;
-    report(args, &safety, done)?;
-    Ok(ExitCode::SUCCESS)
+    ask(node, args, Some(safety), None, &mut take)?;
+    match unknown {
+        None => Ok(differences),
+        Some(change) => bail!(
+            "the node tells of a change {change:?} that this program does not know\n  \
+             cure: use the `lockstep` of the same version as the node"
+        ),
+    }
 }
 
 type Take<'a> = dyn FnMut(DiffPart) -> Result<(), ControlError> + 'a;
@@ -180,6 +291,8 @@ fn difference(item: &DiffItem) -> Option<FileDifference> {
             .map(|old| path(old, item.old_path_hex.as_deref())),
         ino: item.inode,
         is_directory: item.kind == "directory",
+        flags: item.attributes.iter().any(|it| it == "flags"),
+        xattrs: item.xattrs,
         ranges: item.ranges.iter().map(range).collect(),
     })
 }

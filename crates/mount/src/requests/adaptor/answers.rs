@@ -108,7 +108,7 @@ impl Adaptor {
         node: INodeNo,
         reply: ReplyEmpty,
     ) {
-        self.answer(request, operation, reply, move |context, reply| {
+        self.look(request, node, operation, reply, move |context, reply| {
             content::sync(&*context.service, node, reply);
         });
     }
