@@ -30,7 +30,7 @@ use serde::Serialize;
 use attributes::{copy_attributes, copy_range, copy_times, is_directory};
 use inodes::InodeTable;
 use inodes::ROOT;
-use names::{Moments, RollbackNames};
+use names::{RollbackMoments, RollbackNames};
 use past_paths::PastPaths;
 use restrictions::Restrictions;
 use staging::Staging;
@@ -95,7 +95,7 @@ pub fn roll_back(
     let wanted = within(places.directory, differences)?;
     let root = stat(present.root()).map_err(RollbackError::call("look at", "."))?;
     let restrictions = Restrictions::new(&present, &past);
-    let moments = Moments {
+    let moments = RollbackMoments {
         present: &present,
         past: &past,
         old_paths: &old_paths,

@@ -27,7 +27,7 @@ const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 
 /// The moments of a rollback.
 #[derive(Clone, Copy)]
-pub(crate) struct Moments<'a> {
+pub(crate) struct RollbackMoments<'a> {
     pub present: &'a InodeTable,
     pub past: &'a InodeTable,
     /// The paths of the snapshot.
@@ -38,7 +38,7 @@ pub(crate) struct Moments<'a> {
 
 /// See the head of this file.
 pub(crate) struct RollbackNames<'a> {
-    moments: Moments<'a>,
+    moments: RollbackMoments<'a>,
     restrictions: &'a Restrictions<'a>,
     /// Whether a path is one of the rollback.
     is_inside: &'a dyn Fn(&[u8]) -> bool,
@@ -62,7 +62,7 @@ struct Above {
 impl<'a> RollbackNames<'a> {
     /// Makes the staging directory.
     pub fn new(
-        moments: Moments<'a>,
+        moments: RollbackMoments<'a>,
         restrictions: &'a Restrictions<'a>,
         is_inside: &'a dyn Fn(&[u8]) -> bool,
     ) -> Result<Self, RollbackError> {

@@ -203,9 +203,8 @@ impl PastWorld {
 
     /// Deletes a snapshot by operations, also one with holds.
     fn release_and_delete(&mut self, id: SnapshotId) {
-        let made = self.present.model.snapshots();
-        let holds = made.get(&id).map(|it| it.holds.clone());
-        for hold in holds.unwrap_or_default() {
+        let made = self.present.model.snapshots().get(&id);
+        for hold in made.map(|it| it.holds.clone()).unwrap_or_default() {
             self.present
                 .commit(MetaRequest::SnapshotRelease { id, hold });
         }
