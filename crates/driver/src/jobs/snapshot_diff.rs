@@ -355,6 +355,8 @@ mod tests {
             inos_below: 2,
             is_deleted: false,
             bytes,
+            holds: Vec::new(),
+            serial: 0,
         };
         let id = SnapshotId {
             local,
