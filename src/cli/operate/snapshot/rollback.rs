@@ -65,6 +65,8 @@ pub(super) fn run(args: &RollbackArgs) -> Result<ExitCode> {
     let safety = safety_name(SystemTime::now(), &taken);
     let create = SnapshotCommand::Create {
         name: safety.clone(),
+        // The programs are stopped, so there is none to freeze.
+        hooks: false,
     };
     node.snapshots(&args.datastore, &create)?;
     let mut differences = Vec::new();
