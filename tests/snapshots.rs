@@ -4,6 +4,8 @@
 
 #[path = "snapshots/backup.rs"]
 mod backup;
+#[path = "snapshots/hooks.rs"]
+mod hooks;
 #[path = "snapshots/mount.rs"]
 mod mount;
 #[path = "snapshots/rollback.rs"]

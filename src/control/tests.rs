@@ -300,7 +300,10 @@ impl ControlService for FakeNode {
         match command {
             SnapshotCommand::List => Ok(vec![fake_snapshot()]),
             SnapshotCommand::ListSpace => Ok(vec![fake_snapshot(), fake_snapshot()]),
-            SnapshotCommand::Create { name } if name == "a" => Ok(Vec::new()),
+            SnapshotCommand::Create { name, hooks: true } if name == "a" => Ok(Vec::new()),
+            SnapshotCommand::Create { name, hooks: false } if name == "a" => {
+                Ok(vec![fake_snapshot()])
+            }
             SnapshotCommand::Rename { name, to } if (&**name, &**to) == ("a", "b") => {
                 Ok(vec![fake_snapshot(), fake_snapshot()])
             }

@@ -17,6 +17,7 @@
 //! - every number lies within its documented bounds.
 
 mod check;
+mod hooks_section;
 mod located;
 mod node_config;
 mod problem;

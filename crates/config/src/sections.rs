@@ -16,6 +16,7 @@ use lockstep_witness::WitnessConfig;
 use toml::de::{DeTable, DeValue};
 
 use super::check;
+use super::hooks_section;
 use super::located::{LocatedDatastore, NodeSection};
 use super::node_config::NodeConfig;
 use super::problem::{LISTED_MAX, Listed, Problems, Rejection};
@@ -218,6 +219,7 @@ fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> Policies
         scrub_every: read_choice(problems, section, "scrub_every"),
         check_reads: read_check_reads(problems, section),
         snapshots: snapshots_section::read(problems, section),
+        snapshot_hooks: hooks_section::read(problems, section),
     }
 }
 

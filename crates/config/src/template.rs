@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lockstep_driver::config::settings::{self, Setting, Values};
 use lockstep_driver::config::{
-    DatastoreConfig, PeerAddress, SnapshotSchedule, peer_timeout_default,
+    DatastoreConfig, PeerAddress, SnapshotHooks, SnapshotSchedule, peer_timeout_default,
 };
 use lockstep_link::Fingerprint;
 use lockstep_types::DatastoreUuid;
@@ -194,6 +194,9 @@ fn value_text(datastore: &DatastoreConfig, key: &str) -> Result<Option<String>, 
         "check_reads" => toml_text(policies.check_reads.word()),
         "scrub_every" => toml_text(policies.scrub_every.word()),
         "snapshots" if !policies.snapshots.is_off() => schedule_text(policies.snapshots),
+        "snapshot_hooks" if !policies.snapshot_hooks.is_off() => {
+            hooks_text(&policies.snapshot_hooks)
+        }
         "fuse_threads" => datastore.fuse_threads.to_string(),
         _ => return Ok(None),
     }))
@@ -208,6 +211,19 @@ fn schedule_text(schedule: SnapshotSchedule) -> String {
         .map(|(key, count)| format!("{key} = {count}"))
         .collect();
     format!("{{ {} }}", counts.join(", "))
+}
+
+fn hooks_text(hooks: &SnapshotHooks) -> String {
+    let words = |words: &[String]| {
+        let words: Vec<String> = words.iter().map(|word| toml_text(word)).collect();
+        format!("[{}]", words.join(", "))
+    };
+    let commands = [("before", &hooks.before), ("after", &hooks.after)];
+    let commands = commands.into_iter().filter(|(_, all)| !all.is_empty());
+    let commands = commands.map(|(key, all)| format!("{key} = {}", words(all)));
+    let limit = format!("limit_ms = {}", hooks.limit.as_millis());
+    let all: Vec<String> = commands.chain([limit]).collect();
+    format!("{{ {} }}", all.join(", "))
 }
 
 /// The value that a missing key has, as TOML; `None` if the key must be there.

@@ -20,7 +20,7 @@ use super::section::nearest;
 
 type Read<T> = Result<T, Rejection>;
 
-fn text<'v>(value: &'v DeValue<'_>) -> Read<&'v str> {
+pub(super) fn text<'v>(value: &'v DeValue<'_>) -> Read<&'v str> {
     value.as_str().ok_or_else(|| {
         Rejection::new(
             format!(

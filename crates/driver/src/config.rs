@@ -6,6 +6,7 @@ mod changes;
 mod handle;
 mod resync_limits;
 pub mod settings;
+mod snapshot_hooks;
 mod snapshot_schedule;
 
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ pub use address::{NotAnAddress, PeerAddress};
 pub use changes::{ConfigRefused, RefusedSetting};
 pub use handle::ConfigHandle;
 pub use resync_limits::ResyncLimits;
+pub use snapshot_hooks::SnapshotHooks;
 pub use snapshot_schedule::SnapshotSchedule;
 
 /// The longest time between two pings.
@@ -115,7 +117,7 @@ impl Default for FlapWait {
 }
 
 /// The promise of a datastore to its clients, and its behaviour in trouble.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policies {
     /// When an acknowledged write must be on stable storage. Default [`Durability::Posix`].
     pub durability: Durability,
@@ -137,6 +139,8 @@ pub struct Policies {
     pub check_reads: CheckReads,
     /// The snapshots that the primary makes by itself. Default: none.
     pub snapshots: SnapshotSchedule,
+    /// The commands of the operator around each snapshot. Default: none.
+    pub snapshot_hooks: SnapshotHooks,
 }
 
 impl DatastoreConfig {

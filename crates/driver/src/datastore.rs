@@ -243,8 +243,9 @@ impl Datastore {
         }
         match self.session() {
             Session::Primary(session) => {
-                let state = || session.replication.state();
-                snapshots.command(command, &session.pipeline, &state)?;
+                let state = || self.session().replication().state();
+                let hooks = self.maintenance.hooks();
+                hooks.command(&self.engine, &session.pipeline, command, &state)?;
             }
             Session::Undecided(_) | Session::Secondary(_) if *command == SnapshotCommand::List => {}
             Session::Undecided(_) | Session::Secondary(_) => {

@@ -9,6 +9,7 @@
 
 pub(crate) mod alarm;
 pub(crate) mod exclusive;
+mod hook_process;
 pub mod memory;
 pub(crate) mod oneshot;
 mod os;
@@ -24,6 +25,7 @@ use lockstep_fs::store::MarkTableSizes;
 use lockstep_types::backing::Room;
 use lockstep_types::{Timestamp, limits};
 
+pub use hook_process::{HookCommand, HookFailure};
 pub use os::OsHost;
 
 /// Time between two barriers, of which a loss of power of one node costs a comparison of what was written.
@@ -100,6 +102,19 @@ pub trait Host: Send + Sync {
     fn attend(&self, job: &mut (dyn FnMut() + Send), meanwhile: &mut dyn FnMut()) {
         job();
         meanwhile();
+    }
+
+    /// Runs a command of the operator until its end. Each line of its output goes to `log`, within bounds. A host without processes runs nothing.
+    ///
+    /// # Errors
+    /// The command cannot be started, or fails, or is killed: after its limit, or because `gives_up` says so.
+    fn run_hook(
+        &self,
+        _hook: &HookCommand,
+        _gives_up: &dyn Fn() -> bool,
+        _log: &mut dyn FnMut(&str),
+    ) -> Result<(), HookFailure> {
+        Ok(())
     }
 
     /// Does the queued jobs of [`Self::spawn`] and [`Self::spawn_ordered`], and takes no more jobs.

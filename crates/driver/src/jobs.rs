@@ -5,6 +5,7 @@ pub(crate) mod barriers;
 pub(crate) mod change_readers;
 pub(crate) mod resync;
 pub(crate) mod snapshot_diff;
+pub(crate) mod snapshot_hooks;
 pub(crate) mod snapshot_relief;
 mod snapshot_schedule;
 pub(crate) mod snapshot_scheduler;

@@ -14,6 +14,7 @@ use lockstep_repl::state::State;
 use crate::engine::Engine;
 use crate::host::signal::wait_until;
 use crate::jobs::change_readers::ReaderService;
+use crate::jobs::snapshot_hooks::HookedSnapshots;
 use crate::jobs::snapshot_relief::SnapshotRelief;
 use crate::jobs::snapshot_scheduler::SnapshotScheduler;
 use crate::jobs::snapshots::SnapshotUpkeep;
@@ -33,6 +34,7 @@ pub(crate) struct Maintenance {
     /// A thread removes garbage or makes a checkpoint.
     is_tidying: Arc<AtomicBool>,
     snapshots: SnapshotUpkeep,
+    hooks: Arc<HookedSnapshots>,
     schedule: SnapshotScheduler,
     relief: SnapshotRelief,
     /// Time of the last tick, in milliseconds of the host's clock.
@@ -73,13 +75,20 @@ impl Rounds {
 impl Maintenance {
     /// Of a datastore that is opened at `now_ms` of the host's clock.
     pub fn new(now_ms: u64) -> Self {
+        let hooks = Arc::<HookedSnapshots>::default();
         Self {
             is_tidying: Arc::default(),
             snapshots: SnapshotUpkeep::default(),
-            schedule: SnapshotScheduler::default(),
+            schedule: SnapshotScheduler::new(Arc::clone(&hooks)),
+            hooks,
             relief: SnapshotRelief::default(),
             ticked_ms: AtomicU64::new(now_ms),
         }
+    }
+
+    /// The turns of snapshots that are made between commands of the operator.
+    pub fn hooks(&self) -> &HookedSnapshots {
+        &self.hooks
     }
 
     /// Runs until the datastore is stopped.

@@ -104,6 +104,7 @@ fn those_of_the_user_and_those_with_a_hold_stay() {
     let first = list[0].name.clone();
     let create = SnapshotCommand::Create {
         name: "mine".to_owned(),
+        hooks: true,
     };
     done(&mut cluster, PRIMARY, create);
     let hold = SnapshotCommand::Hold {

@@ -76,6 +76,10 @@ struct CreateArgs {
 
     /// Name of the snapshot: up to 128 bytes, without a slash
     name: String,
+
+    /// Do not run the commands `snapshot_hooks` of the configuration before and after it
+    #[arg(long)]
+    no_hooks: bool,
 }
 
 #[derive(Debug, Args)]
@@ -127,7 +131,7 @@ States in the list: `settled`: its bytes are on stable storage of this node. `un
 seconds after it was made. `torn`: this machine has lost its power before that, so files may show bytes of an earlier moment; the
 other node may have it whole. `missing`: it was made on the other node alone. `deleting`: its space is being freed.
 
-Exit codes: 0 done; 2 could not be done.";
+Exit codes: 0 done; 2 could not be done, or a command of `snapshot_hooks` has failed: the message says whether there is a snapshot.";
 
 pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
     let (target, command, done) = match &args.action {
@@ -140,7 +144,9 @@ pub(crate) fn run(args: &SnapshotArgs) -> Result<ExitCode> {
         SnapshotAction::Create(create) => {
             let name = create.name.clone();
             let done = format!("made {name}\n");
-            (&create.target, SnapshotCommand::Create { name }, Some(done))
+            let hooks = !create.no_hooks;
+            let command = SnapshotCommand::Create { name, hooks };
+            (&create.target, command, Some(done))
         }
         SnapshotAction::Rename(rename) => {
             let (name, to) = (rename.name.clone(), rename.to.clone());

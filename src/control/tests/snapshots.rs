@@ -84,8 +84,11 @@ fn each_command_about_snapshots_arrives_and_is_answered() {
     let [name, to] = ["a", "b"].map(str::to_owned);
     assert_eq!(command(SnapshotCommand::List).unwrap(), [fake_snapshot()]);
     assert_eq!(command(SnapshotCommand::ListSpace).unwrap().len(), 2);
-    let create = SnapshotCommand::Create { name: name.clone() };
-    assert_eq!(command(create).unwrap(), []);
+    for hooks in [true, false] {
+        let name = name.clone();
+        let made = command(SnapshotCommand::Create { name, hooks }).unwrap();
+        assert_eq!(made.is_empty(), hooks);
+    }
     let rename = SnapshotCommand::Rename {
         name: name.clone(),
         to,

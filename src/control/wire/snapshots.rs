@@ -14,7 +14,10 @@ pub(in crate::control) fn request(
     let command = match command.clone() {
         SnapshotCommand::List => Command::List(proto::ListSnapshots {}),
         SnapshotCommand::ListSpace => Command::ListSpace(proto::ListSnapshotSpace {}),
-        SnapshotCommand::Create { name } => Command::Create(proto::CreateSnapshot { name }),
+        SnapshotCommand::Create { name, hooks } => Command::Create(proto::CreateSnapshot {
+            name,
+            without_hooks: !hooks,
+        }),
         SnapshotCommand::Rename { name, to } => Command::Rename(proto::RenameSnapshot { name, to }),
         SnapshotCommand::Delete { name } => Command::Delete(proto::DeleteSnapshot { name }),
         SnapshotCommand::Hold { name, hold } => Command::Hold(proto::HoldSnapshot { name, hold }),
@@ -33,7 +36,13 @@ pub(in crate::control) fn command(command: Option<Command>) -> Option<SnapshotCo
     Some(match command? {
         Command::List(proto::ListSnapshots {}) => SnapshotCommand::List,
         Command::ListSpace(proto::ListSnapshotSpace {}) => SnapshotCommand::ListSpace,
-        Command::Create(proto::CreateSnapshot { name }) => SnapshotCommand::Create { name },
+        Command::Create(proto::CreateSnapshot {
+            name,
+            without_hooks,
+        }) => SnapshotCommand::Create {
+            name,
+            hooks: !without_hooks,
+        },
         Command::Rename(proto::RenameSnapshot { name, to }) => SnapshotCommand::Rename { name, to },
         Command::Delete(proto::DeleteSnapshot { name }) => SnapshotCommand::Delete { name },
         Command::Hold(proto::HoldSnapshot { name, hold }) => SnapshotCommand::Hold { name, hold },

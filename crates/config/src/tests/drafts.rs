@@ -3,7 +3,9 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use lockstep_driver::config::{DiskStallLimit, FlapWait, ResyncLimits, SnapshotSchedule};
+use lockstep_driver::config::{
+    DiskStallLimit, FlapWait, ResyncLimits, SnapshotHooks, SnapshotSchedule,
+};
 use lockstep_types::settings::{CheckReads, ScrubEvery};
 use lockstep_witness::WitnessConfig;
 
@@ -48,6 +50,13 @@ fn every_setting_of_a_draft_is_read_back() {
                 hourly: 24,
                 monthly: 12,
                 ..SnapshotSchedule::default()
+            },
+            snapshot_hooks: SnapshotHooks {
+                before: ["/etc/lockstep/freeze", "a \"b\""]
+                    .map(str::to_owned)
+                    .to_vec(),
+                after: vec!["/etc/lockstep/thaw".to_owned()],
+                limit: Duration::from_millis(101),
             },
         },
         pause_limit: Duration::from_millis(1),

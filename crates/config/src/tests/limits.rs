@@ -101,6 +101,79 @@ fn a_schedule_of_snapshots_has_counts_that_fit() {
 }
 
 #[test]
+fn the_commands_around_snapshots_are_lists_with_a_whole_path() {
+    let hooks = |line: &str| {
+        let config = read(&good().replace("pause_limit_ms = 10000", line)).unwrap();
+        let policies = config.datastore("alpha").unwrap().policies.clone();
+        policies.snapshot_hooks
+    };
+    let read =
+        hooks("snapshot_hooks = { before = [\"/bin/freeze\", \"-x\", \"\"], limit_ms = 500 }");
+    assert_eq!(read.before, ["/bin/freeze", "-x", ""]);
+    assert!(read.after.is_empty());
+    assert_eq!(read.limit, Duration::from_millis(500));
+    let read = hooks("[datastore.snapshot_hooks]\nafter = [\"/bin/thaw\"]");
+    assert_eq!((read.before.len(), read.after.len()), (0, 1));
+    assert_eq!(read.limit, Duration::from_secs(30));
+    assert!(hooks("").is_off());
+    for (line, key, cause, cure) in [
+        (
+            "snapshot_hooks = []",
+            "snapshot_hooks",
+            "must be a table",
+            "{ before =",
+        ),
+        (
+            "snapshot_hooks = { before = \"/bin/freeze now\" }",
+            "before",
+            "a list",
+            "[\"/etc/lockstep/freeze\", \"ARGUMENT\"]",
+        ),
+        (
+            "snapshot_hooks = { after = [] }",
+            "after",
+            "no program",
+            "remove the key",
+        ),
+        (
+            "snapshot_hooks = { after = [1] }",
+            "after",
+            "an integer",
+            "double quotes",
+        ),
+        (
+            "snapshot_hooks = { before = [\"freeze\"] }",
+            "before",
+            "\"freeze\" is not an absolute path",
+            "beginning with `/`",
+        ),
+        (
+            "snapshot_hooks = { before = [\"/bin/freeze\", \"a\\u0000\"] }",
+            "before",
+            "NUL",
+            "without",
+        ),
+        (
+            "snapshot_hooks = { after = [\"/thaw\"], limit_ms = 99 }",
+            "limit_ms",
+            "out of bounds",
+            "100 to 600000",
+        ),
+        (
+            "snapshot_hooks = { befor = [\"/a\"] }",
+            "befor",
+            "no such key",
+            "before",
+        ),
+    ] {
+        let problem = only_problem("pause_limit_ms = 10000", line);
+        assert_eq!(problem.key, key);
+        let (found, rest) = (problem.cause.contains(cause), problem.cure.contains(cure));
+        assert!(found && rest, "{problem}");
+    }
+}
+
+#[test]
 fn check_reads_is_a_word_or_a_truth_value() {
     for (value, expected) in [
         ("true", CheckReads::On),
@@ -110,7 +183,7 @@ fn check_reads_is_a_word_or_a_truth_value() {
     ] {
         let line = format!("check_reads = {value}");
         let config = read(&good().replace("pause_limit_ms = 10000", &line)).unwrap();
-        let policies = config.datastore("alpha").unwrap().policies;
+        let policies = &config.datastore("alpha").unwrap().policies;
         assert_eq!(policies.check_reads, expected);
     }
 }

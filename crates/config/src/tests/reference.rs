@@ -28,12 +28,13 @@ fn rows<'t>(heading: &str, what: &str) -> BTreeMap<&'t str, [&'t str; 2]> {
     .collect()
 }
 
-fn sections() -> [(&'static str, &'static [Setting]); 4] {
+fn sections() -> [(&'static str, &'static [Setting]); 5] {
     [
         ("## `[[datastore]]`", settings::DATASTORE),
         ("## `[datastore.peer]`", settings::PEER),
         ("## `[datastore.witness]`", settings::WITNESS),
         ("## `[datastore.snapshots]`", settings::SNAPSHOTS),
+        ("## `[datastore.snapshot_hooks]`", settings::SNAPSHOT_HOOKS),
     ]
 }
 

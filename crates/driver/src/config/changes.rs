@@ -112,6 +112,26 @@ fn differing_of_datastore(old: &DatastoreConfig, new: &DatastoreConfig) -> Vec<&
         failover_after,
         peer,
     } = new;
+    let all = [
+        ("name", *name != old.name),
+        ("uuid", *uuid != old.uuid),
+        ("store", *store != old.store),
+        ("mount", *mount != old.mount),
+        ("role", *role != old.role),
+        ("pause_limit_ms", *pause_limit != old.pause_limit),
+        ("peer_timeout_ms", *peer_timeout != old.peer_timeout),
+        ("failover_after_ms", *failover_after != old.failover_after),
+        ("answer_limit_ms", *answer_limit != old.answer_limit),
+        ("fuse_threads", *fuse_threads != old.fuse_threads),
+        ("peer", peer.is_some() != old.peer.is_some()),
+        ("witness", new.witness_id() != old.witness_id()),
+    ];
+    let policies = differing_of_policies(&old.policies, policies);
+    let all = all.into_iter().chain(policies);
+    all.filter(|it| it.1).map(|it| it.0).collect()
+}
+
+fn differing_of_policies(old: &Policies, new: &Policies) -> Vec<(&'static str, bool)> {
     let Policies {
         durability,
         on_peer_loss,
@@ -123,42 +143,25 @@ fn differing_of_datastore(old: &DatastoreConfig, new: &DatastoreConfig) -> Vec<&
         scrub_every,
         check_reads,
         snapshots,
-    } = policies;
+        snapshot_hooks,
+    } = new;
     let all = [
-        ("name", *name != old.name),
-        ("uuid", *uuid != old.uuid),
-        ("store", *store != old.store),
-        ("mount", *mount != old.mount),
-        ("role", *role != old.role),
-        ("durability", *durability != old.policies.durability),
-        ("on_peer_loss", *on_peer_loss != old.policies.on_peer_loss),
-        (
-            "on_power_loss",
-            *on_power_loss != old.policies.on_power_loss,
-        ),
-        ("standby", *standby != old.policies.standby),
-        ("pause_limit_ms", *pause_limit != old.pause_limit),
-        (
-            "flap_wait_max_ms",
-            *flap_wait_max != old.policies.flap_wait_max,
-        ),
-        ("peer_timeout_ms", *peer_timeout != old.peer_timeout),
-        ("failover_after_ms", *failover_after != old.failover_after),
-        ("answer_limit_ms", *answer_limit != old.answer_limit),
+        ("durability", *durability != old.durability),
+        ("on_peer_loss", *on_peer_loss != old.on_peer_loss),
+        ("on_power_loss", *on_power_loss != old.on_power_loss),
+        ("standby", *standby != old.standby),
+        ("flap_wait_max_ms", *flap_wait_max != old.flap_wait_max),
         (
             "disk_stall_limit_ms",
-            *disk_stall_limit != old.policies.disk_stall_limit,
+            *disk_stall_limit != old.disk_stall_limit,
         ),
-        ("check_reads", *check_reads != old.policies.check_reads),
-        ("scrub_every", *scrub_every != old.policies.scrub_every),
-        ("snapshots", *snapshots != old.policies.snapshots),
-        ("fuse_threads", *fuse_threads != old.fuse_threads),
-        ("peer", peer.is_some() != old.peer.is_some()),
-        ("witness", new.witness_id() != old.witness_id()),
+        ("check_reads", *check_reads != old.check_reads),
+        ("scrub_every", *scrub_every != old.scrub_every),
+        ("snapshots", *snapshots != old.snapshots),
+        ("snapshot_hooks", *snapshot_hooks != old.snapshot_hooks),
     ];
-    let resync = differing_of_resync(&old.policies.resync, resync);
-    let all = all.into_iter().chain(resync);
-    all.filter(|it| it.1).map(|it| it.0).collect()
+    let resync = differing_of_resync(&old.resync, resync);
+    all.into_iter().chain(resync).collect()
 }
 
 fn differing_of_resync(old: &ResyncLimits, new: &ResyncLimits) -> [(&'static str, bool); 2] {
@@ -290,6 +293,9 @@ pub(super) mod tests {
         }),
         ("snapshots", true, |it| {
             it.policies.snapshots.hourly = 24;
+        }),
+        ("snapshot_hooks", true, |it| {
+            it.policies.snapshot_hooks.after = vec!["/thaw".to_owned()];
         }),
         ("fuse_threads", false, |it| {
             it.fuse_threads = 3;

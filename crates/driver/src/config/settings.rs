@@ -182,6 +182,15 @@ const fn word<T: Choice + Default>(
     }
 }
 
+const fn optional(key: &'static str, change: Change, about: &'static str) -> Setting {
+    Setting {
+        key,
+        values: Values::Optional,
+        change,
+        about,
+    }
+}
+
 const fn section(key: &'static str, change: Change, about: &'static str) -> Setting {
     Setting {
         key,
@@ -213,6 +222,8 @@ pub const RESYNC_BYTES_PER_SECOND: NumberSetting = count_or_off(128 << 10, 1 << 
 pub const RESYNC_PAUSE_ABOVE: NumberSetting = millis_or_off(0, 1, 60_000);
 /// Each count of `snapshots`.
 pub const SCHEDULED_COUNT: NumberSetting = count_or_off(1, 1024);
+/// `limit_ms` of `snapshot_hooks`. The default leaves the stop of a node half of the time that its unit gives it.
+pub const HOOK_LIMIT: NumberSetting = millis(30_000, 100, 600_000);
 /// `fuse_threads`. The default is the fastest number for eight jobs on two cores.
 pub const FUSE_THREADS: NumberSetting = NumberSetting {
     default: 8,
@@ -354,6 +365,11 @@ pub const DATASTORE: &[Setting] = &[
         "How many snapshots the primary makes and keeps by itself: the first ones of so many hours, days, weeks and months.\n\
          The same on both nodes, as the value of the node that serves counts.",
     ),
+    section(
+        "snapshot_hooks",
+        Change::AtOnce,
+        "Commands that the primary runs before and after each snapshot, to freeze a program and to thaw it. The same on both nodes.",
+    ),
     FUSE_THREADS.setting(
         "fuse_threads",
         refused("the threads of the mount begin with it"),
@@ -392,6 +408,25 @@ pub const SNAPSHOTS: &[Setting] = &[
         "monthly",
         Change::AtOnce,
         "Of how many months the first snapshot is kept.",
+    ),
+];
+
+/// The keys of `[datastore.snapshot_hooks]`.
+pub const SNAPSHOT_HOOKS: &[Setting] = &[
+    optional(
+        "before",
+        Change::AtOnce,
+        "The program before each snapshot, as an absolute path, and its arguments.",
+    ),
+    optional(
+        "after",
+        Change::AtOnce,
+        "The program after each snapshot, and its arguments.",
+    ),
+    HOOK_LIMIT.setting(
+        "limit_ms",
+        Change::AtOnce,
+        "How long each of the two may take before it is killed.",
     ),
 ];
 
@@ -467,7 +502,7 @@ mod tests {
 
     #[test]
     fn each_key_is_there_once_and_says_what_it_is() {
-        for section in [DATASTORE, SNAPSHOTS, PEER, WITNESS] {
+        for section in [DATASTORE, SNAPSHOTS, SNAPSHOT_HOOKS, PEER, WITNESS] {
             let distinct: BTreeSet<_> = keys(section).into_iter().collect();
             assert_eq!(distinct.len(), section.len());
             for setting in section {
@@ -480,7 +515,7 @@ mod tests {
 
     #[test]
     fn each_default_lies_within_its_bounds() {
-        for setting in [DATASTORE, SNAPSHOTS, PEER, WITNESS].concat() {
+        for setting in [DATASTORE, SNAPSHOTS, SNAPSHOT_HOOKS, PEER, WITNESS].concat() {
             match setting.values {
                 Values::Number(number) => {
                     let is_off = number.has_off && number.default == 0;

@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::alarm::GateAlarm;
 use super::timer::SystemTimer;
-use super::{Alarm, Gate, Host, Job};
+use super::{Alarm, Gate, HookCommand, HookFailure, Host, Job, hook_process};
 use crate::host::{memory, threads};
 
 thread_local! {
@@ -102,6 +102,15 @@ impl Host for OsHost {
             let _ended = job.join();
             meanwhile();
         });
+    }
+
+    fn run_hook(
+        &self,
+        hook: &HookCommand,
+        gives_up: &dyn Fn() -> bool,
+        log: &mut dyn FnMut(&str),
+    ) -> Result<(), HookFailure> {
+        hook_process::run(hook, gives_up, log)
     }
 
     fn give_memory_back(&self) {

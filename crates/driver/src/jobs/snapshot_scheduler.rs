@@ -9,23 +9,27 @@ use std::time::Duration;
 
 use lockstep_fs::store::SnapshotAccess;
 use lockstep_repl::state::State;
-use lockstep_types::{Errno, MetaRequest, SnapshotId, SnapshotKind};
+use lockstep_types::{Errno, MetaRequest, SnapshotId, SnapshotKind, SnapshotName};
 use parking_lot::Mutex;
 
+use super::snapshot_hooks::{HookedSnapshots, NotMade};
 use super::snapshot_schedule::{self, Period, ScheduledSnapshot};
-use super::snapshots::SnapshotService;
+use super::snapshots::{SnapshotService, may_begin};
 use crate::engine::Engine;
 use crate::ops::meta_pipeline::MetaPipeline;
 use crate::ops::space::SpaceCheck;
 
 /// Time from a refusal to the next attempt.
 const RETRY: Duration = Duration::from_secs(10);
+/// The same after a failure of a command of the operator, which freezes programs each time.
+const HOOK_RETRY: Duration = Duration::from_secs(300);
 
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct SnapshotScheduler {
     is_running: Arc<AtomicBool>,
     progress: Arc<Mutex<ScheduleProgress>>,
+    hooks: Arc<HookedSnapshots>,
 }
 
 /// The memory of a node that serves about its looks.
@@ -41,16 +45,20 @@ struct ScheduleProgress {
 
 impl ScheduleProgress {
     /// Notes that the snapshot of a period is not made yet.
-    fn refused(&mut self, engine: &Engine, period: Period, errno: Errno) {
-        self.rests_until = engine.host.now() + RETRY;
+    fn refused(&mut self, engine: &Engine, period: Period, why: &NotMade) {
+        let rest = match why {
+            NotMade::Refused(_) => RETRY,
+            NotMade::Before(_) => HOOK_RETRY,
+        };
+        self.rests_until = engine.host.now() + rest;
         if self.refused != Some(period) && !engine.is_stopping() {
             self.refused = Some(period);
             let datastore = engine.name();
             tracing::warn!(
                 datastore,
-                %errno,
+                %why,
                 "the snapshot of the schedule is not made yet: another attempt follows every {} s",
-                RETRY.as_secs()
+                rest.as_secs()
             );
         }
     }
@@ -64,6 +72,14 @@ struct ScheduledWork {
 }
 
 impl SnapshotScheduler {
+    /// A schedule whose snapshots take turns with those of the operator.
+    pub fn new(hooks: Arc<HookedSnapshots>) -> Self {
+        Self {
+            hooks,
+            ..Self::default()
+        }
+    }
+
     /// Begins what the schedule asks for on another thread, if there is anything and none runs.
     pub fn look(
         &self,
@@ -84,7 +100,8 @@ impl SnapshotScheduler {
             && space.is_low()
         {
             // Those that are there give way to programs just now.
-            self.progress.lock().refused(engine, period, Errno::NoSpace);
+            let why = NotMade::Refused(Errno::NoSpace);
+            self.progress.lock().refused(engine, period, &why);
             work.period = None;
         }
         if due.is_none() || self.is_running.swap(true, Ordering::AcqRel) {
@@ -95,6 +112,7 @@ impl SnapshotScheduler {
             engine: Arc::clone(engine),
             pipeline: Arc::clone(pipeline),
             progress: Arc::clone(&self.progress),
+            hooks: Arc::clone(&self.hooks),
         };
         engine.host.spawn(Box::new(move || {
             if let Some(due) = due {
@@ -121,11 +139,6 @@ impl SnapshotScheduler {
     }
 }
 
-/// Whether a snapshot can be made in a state.
-const fn may_begin(state: State) -> bool {
-    matches!(state, State::Synced | State::OutOfSync | State::Unmirrored)
-}
-
 /// The snapshots of the schedule that are there. One whose name has no moment does not count: the schedule gives each one such a name.
 fn scheduled(snapshots: SnapshotAccess<'_>) -> Vec<ScheduledSnapshot> {
     let all = snapshots.all();
@@ -146,6 +159,7 @@ struct ScheduleRound {
     engine: Arc<Engine>,
     pipeline: Arc<MetaPipeline>,
     progress: Arc<Mutex<ScheduleProgress>>,
+    hooks: Arc<HookedSnapshots>,
 }
 
 impl ScheduleRound {
@@ -153,7 +167,7 @@ impl ScheduleRound {
         if let Some(period) = due.period {
             match self.make() {
                 Ok(()) => self.progress.lock().covered = Some(period),
-                Err(errno) => self.progress.lock().refused(&self.engine, period, errno),
+                Err(why) => self.progress.lock().refused(&self.engine, period, &why),
             }
         }
         for id in due.outdated {
@@ -171,15 +185,10 @@ impl ScheduleRound {
     }
 
     /// Makes a snapshot of this moment, under its name.
-    fn make(&self) -> Result<(), Errno> {
+    fn make(&self) -> Result<(), NotMade> {
         let now = self.engine.host.time_of_day().secs;
-        let name = snapshot_schedule::name_of(now).ok_or(Errno::Range)?;
-        let request = MetaRequest::SnapshotCreate {
-            name,
-            kind: SnapshotKind::Scheduled,
-            // Known once the operation has its number.
-            inos_below: 0,
-        };
-        SnapshotService::of(&self.engine).carry_out(request, &self.pipeline)
+        let name: Option<SnapshotName> = snapshot_schedule::name_of(now);
+        let name = name.ok_or(NotMade::Refused(Errno::Range))?;
+        self.hooks.scheduled(&self.engine, &self.pipeline, name)
     }
 }

@@ -93,7 +93,7 @@ impl<'a> SnapshotService<'a> {
     ) -> Result<(), CommandFailure> {
         let request = match command {
             SnapshotCommand::List | SnapshotCommand::ListSpace => return Ok(()),
-            SnapshotCommand::Create { name } => MetaRequest::SnapshotCreate {
+            SnapshotCommand::Create { name, .. } => MetaRequest::SnapshotCreate {
                 name: checked(name)?,
                 kind: SnapshotKind::User,
                 // Known once the operation has its number.
@@ -126,6 +126,18 @@ impl<'a> SnapshotService<'a> {
         wait.get().unwrap_or(Err(Errno::Again)).map(|_| ())
     }
 
+    /// The checked name of a new snapshot.
+    ///
+    /// # Errors
+    /// It is no name, or it is taken.
+    pub fn new_name(self, name: &str) -> Result<SnapshotName, CommandFailure> {
+        let checked = checked(name)?;
+        if self.find(name).is_ok() {
+            return Err(name_is_taken(name));
+        }
+        Ok(checked)
+    }
+
     /// The snapshot of the datastore with a name.
     fn find(self, name: &str) -> Result<SnapshotId, CommandFailure> {
         let all = self.snapshots.all();
@@ -143,7 +155,8 @@ impl<'a> SnapshotService<'a> {
         )
     }
 
-    fn refused(self, command: &SnapshotCommand, errno: Errno, state: State) -> CommandFailure {
+    /// The refusal of a command, for the operator.
+    pub fn refused(self, command: &SnapshotCommand, errno: Errno, state: State) -> CommandFailure {
         let datastore = self.engine.name();
         if let Some(refusal) = self.refused_by_holds(command, errno) {
             return refusal;
@@ -151,11 +164,9 @@ impl<'a> SnapshotService<'a> {
         match (errno, command) {
             (
                 Errno::Exists,
-                SnapshotCommand::Create { name: taken } | SnapshotCommand::Rename { to: taken, .. },
-            ) => CommandFailure::new(
-                format!("the datastore has a snapshot {taken:?} already"),
-                "choose another name, or rename or delete that snapshot",
-            ),
+                SnapshotCommand::Create { name: taken, .. }
+                | SnapshotCommand::Rename { to: taken, .. },
+            ) => name_is_taken(taken),
             (
                 Errno::NoEntry,
                 SnapshotCommand::Rename { name, .. }
@@ -247,6 +258,11 @@ impl<'a> SnapshotService<'a> {
     }
 }
 
+/// Whether a snapshot can be made in a state.
+pub(super) const fn may_begin(state: State) -> bool {
+    matches!(state, State::Synced | State::OutOfSync | State::Unmirrored)
+}
+
 /// Checks the name of a new snapshot of the datastore.
 fn checked(name: &str) -> Result<SnapshotName, CommandFailure> {
     if FallbackAccess::names(name) {
@@ -261,6 +277,13 @@ fn checked(name: &str) -> Result<SnapshotName, CommandFailure> {
             "choose another name",
         )
     })
+}
+
+fn name_is_taken(name: &str) -> CommandFailure {
+    CommandFailure::new(
+        format!("the datastore has a snapshot {name:?} already"),
+        "choose another name, or rename or delete that snapshot",
+    )
 }
 
 /// Checks the name of a hold.

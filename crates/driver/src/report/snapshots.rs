@@ -13,6 +13,8 @@ pub enum SnapshotCommand {
     Create {
         /// Its name.
         name: String,
+        /// Whether it is made between the commands of the configuration.
+        hooks: bool,
     },
     /// Gives one another name.
     Rename {

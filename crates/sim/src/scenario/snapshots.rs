@@ -68,7 +68,10 @@ impl SnapshotAct {
         let text = |name: u64| format!("s{name}");
         let hold_text = |hold: u64| format!("h{hold}");
         match self {
-            Self::Create(name) => SnapshotCommand::Create { name: text(name) },
+            Self::Create(name) => SnapshotCommand::Create {
+                name: text(name),
+                hooks: true,
+            },
             Self::Rename(name, to) => SnapshotCommand::Rename {
                 name: text(name),
                 to: text(to),

@@ -120,6 +120,8 @@ fn make_safety(node: &mut ControlClient, args: &RollbackArgs) -> Result<String> 
     let safety = safety_name(SystemTime::now(), &taken);
     let create = SnapshotCommand::Create {
         name: safety.clone(),
+        // The programs are stopped, so there is none to freeze.
+        hooks: false,
     };
     node.snapshots(&args.datastore, &create)?;
     Ok(safety)

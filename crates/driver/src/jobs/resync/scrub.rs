@@ -83,7 +83,7 @@ impl ResyncJobs {
     /// Begins or goes on with a scrub on another thread, if it is due. Costs little: each tick asks.
     pub fn look_at_scrub(self: &Arc<Self>) {
         let engine = &self.engine;
-        let policies = engine.config.current().policies;
+        let policies = &engine.config.current().policies;
         let Some(every) = policies.scrub_every.seconds() else {
             return;
         };
@@ -113,7 +113,7 @@ impl ResyncJobs {
 
     /// The work of the scrub, and the result of its last pass; `None` if there is none.
     pub fn scrub_status(&self) -> Option<ScrubStatus> {
-        let policies = self.engine.config.current().policies;
+        let policies = &self.engine.config.current().policies;
         policies.scrub_every.seconds()?;
         let record = self.own_checks.scrub.record.lock();
         Some(record.as_ref().map(ScrubRecord::status).unwrap_or_default())
@@ -190,7 +190,7 @@ impl ResyncJobs {
     }
 
     fn is_scrub_wanted(&self) -> bool {
-        let policies = self.engine.config.current().policies;
+        let policies = &self.engine.config.current().policies;
         policies.scrub_every.seconds().is_some() && self.replication.state().is_in_sync()
     }
 
