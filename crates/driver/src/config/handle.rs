@@ -32,6 +32,7 @@ use super::{DatastoreConfig, PeerConfig};
 /// | `resync_pause_above_ms` | at once, also for the resync of the moment |
 /// | `scrub_every` | at once, also for the pass of the moment |
 /// | `snapshots` | at once: within seconds what the schedule keeps no more is deleted |
+/// | `snapshot_hooks` | at once: from the next snapshot on |
 /// | `on_peer_loss` | at once; a pause that is over already, and a node that freezes or serves alone, stay as they are until the peer is back |
 /// | `on_power_loss` | at the next start of the datastore |
 /// | `role` | never for a store that has run once |
