@@ -33,6 +33,8 @@ mod export;
 mod export_narrow;
 #[path = "store/flags.rs"]
 mod flags;
+#[path = "store/freed.rs"]
+mod freed;
 #[path = "store/harness.rs"]
 mod harness;
 #[path = "store/history.rs"]

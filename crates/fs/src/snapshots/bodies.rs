@@ -64,9 +64,12 @@ impl Bodies {
     /// Moves the content of a freed inode into `bodies/` if a snapshot sees the inode. Returns the directory that has it then.
     pub fn set_aside(&self, removal: &Removal<'_>) -> Result<Option<String>, StoreError> {
         let ino = removal.ino;
-        let Some(label) = self.last_seen(ino)? else {
+        let Some(last_seen) = self.last_seen(ino)? else {
             return Ok(None);
         };
+        // Blocks of the content may have the label of a newer snapshot that is deleted, and an older snapshot sees them still: the body must not end
+        // before them.
+        let label = last_seen.max(self.newest_label()?);
         let path = body_path(ino, label);
         let moved = move_content(removal, &path);
         if !moved.map_err(StoreError::disk("set aside", content_path(ino)))? {
@@ -75,6 +78,17 @@ impl Bodies {
         self.note(ino, label)?;
         let directory = path.rsplit_once('/').map_or(".", |(above, _)| above);
         Ok(Some(directory.to_owned()))
+    }
+
+    /// The newest label of all kept values.
+    fn newest_label(&self) -> Result<SnapshotId, StoreError> {
+        let mut newest = None;
+        self.0
+            .scan_down(&keys::table(keys::KEPT_INDEX), &mut |key, _| {
+                newest = keys::label_of_index(key);
+                ControlFlow::Break(())
+            })?;
+        Ok(newest.unwrap_or(SnapshotId::FIRST))
     }
 
     /// Notes that the content of an inode is the body of this label, for the snapshots up to the label.

@@ -177,9 +177,11 @@ impl KeptJudge<'_> {
         if !label.is_local() {
             return Ok(None);
         }
-        let key = keys::body(ino, older);
+        // Its blocks may have the labels of all snapshots of the datastore up to this one.
+        let newest = SnapshotId::of_operation(label.osn).max(older);
+        let key = keys::body(ino, newest);
         Ok(Some(vec![
-            (keys::kept_index(older, &key), Some(Vec::new())),
+            (keys::kept_index(newest, &key), Some(Vec::new())),
             (key, Some(record::encode(&file))),
         ]))
     }

@@ -54,7 +54,7 @@ pub fn past_step(restarts: u32) -> impl Strategy<Value = PastStep> {
 }
 
 /// Makes a snapshot of the node's own copy.
-fn take_local(store: &Store) -> SnapshotId {
+pub fn take_local(store: &Store) -> SnapshotId {
     let kind = SnapshotKind::Fallback {
         is_exact: true,
         own_of: None,
@@ -368,7 +368,7 @@ fn the_room_of_a_change_has_the_bytes_that_a_snapshot_sees() {
 }
 
 /// The bytes of a file as a snapshot sees them.
-fn bytes_at(node: &Node, id: SnapshotId, ino: Ino) -> Vec<u8> {
+pub fn bytes_at(node: &Node, id: SnapshotId, ino: Ino) -> Vec<u8> {
     let view = SnapshotAccess::of(&node.store).view(id).unwrap();
     read_view(&view, ino)
 }

@@ -1,0 +1,100 @@
+//! The contents of freed inodes that snapshots see, after the deletion of newer snapshots.
+
+use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
+use lockstep_fs::store::SnapshotAccess;
+use lockstep_types::{Ino, MetaRequest, SnapshotId, Timestamp};
+
+use crate::durability::Client;
+use crate::harness::{Node, osn_and_time};
+use crate::snapshots::{bytes_at, take_local};
+
+const BLOCK: u64 = 4096;
+
+/// A file of two blocks, and its snapshots.
+struct Site {
+    node: Node,
+    client: Client,
+    ino: Ino,
+    old: Vec<u8>,
+}
+
+impl Site {
+    fn new() -> Self {
+        let (node, mut client) = (Node::new(), Client::new());
+        let ino = client.create(&node, "f");
+        let old = vec![1; 2 * 4096];
+        client.write(&node, ino, &old);
+        Self {
+            node,
+            client,
+            ino,
+            old,
+        }
+    }
+
+    /// Makes a snapshot of the datastore.
+    fn take(&self, sequence: u64) -> SnapshotId {
+        let id = SnapshotId::of_operation(osn_and_time(sequence).0);
+        let record = SnapshotRecord {
+            name: format!("{id:?}"),
+            time: Timestamp::default(),
+            kind: SnapshotKind::User,
+            inos_below: self.node.store.image().inos_below(),
+            is_deleted: false,
+            bytes: SnapshotBytes::Settled,
+            serial: 0,
+            holds: Vec::new(),
+        };
+        let snapshots = SnapshotAccess::of(&self.node.store);
+        snapshots.create(id, record).unwrap();
+        id
+    }
+
+    fn delete(&self, id: SnapshotId) {
+        let snapshots = SnapshotAccess::of(&self.node.store);
+        assert!(snapshots.delete(id).unwrap());
+    }
+
+    fn change(&self, block: u64, sequence: u64) {
+        let (osn, time) = osn_and_time(sequence);
+        let store = &self.node.store;
+        let written = store.write(self.ino, block * BLOCK, b"new", osn, time);
+        written.unwrap();
+    }
+
+    fn free(&mut self) {
+        self.client.unlink(&self.node, "f");
+        let reap = self.client.op(MetaRequest::Reap { ino: self.ino });
+        self.node.store.commit(&reap).unwrap();
+        self.node.store.collect_garbage().unwrap();
+    }
+}
+
+#[test]
+fn a_freed_content_has_the_blocks_that_a_deleted_snapshot_has_left_to_an_older_one() {
+    let mut site = Site::new();
+    let older = site.take(0x20);
+    site.change(0, 0x21);
+    let newer = site.take(0x22);
+    site.change(1, 0x23);
+    site.delete(newer);
+    site.free();
+    assert!(bytes_at(&site.node, older, site.ino) == site.old);
+    site.node.kill();
+    assert!(bytes_at(&site.node, older, site.ino) == site.old);
+    site.delete(older);
+}
+
+#[test]
+fn the_same_after_the_deletion_of_a_snapshot_of_one_copy() {
+    let mut site = Site::new();
+    let older = site.take(0x20);
+    site.change(0, 0x21);
+    let newer = site.take(0x22);
+    site.change(1, 0x23);
+    let local = take_local(&site.node.store);
+    site.delete(newer);
+    site.free();
+    site.delete(local);
+    assert!(bytes_at(&site.node, older, site.ino) == site.old);
+}
