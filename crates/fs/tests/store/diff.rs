@@ -516,7 +516,8 @@ fn a_difference_is_read_while_clients_change_files() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for round in 0..20 {
-                for number in 1..FILES {
+                // Not the file that is written: these two exclude each other (rule P4).
+                for number in 2..FILES {
                     let (old, new) = (name_in(number, round), name_in(number, round + 1));
                     let op = client.op(MetaRequest::Rename {
                         parent: Ino::ROOT,
@@ -536,7 +537,7 @@ fn a_difference_is_read_while_clients_change_files() {
             while !is_over.load(Ordering::Acquire) {
                 count += 1;
                 let (osn, time) = osn_and_time(1 << 20 | count);
-                let ino = inos[1 + usize::try_from(count % (FILES - 1)).unwrap()];
+                let ino = inos[1];
                 store
                     .write(ino, count * 777 % 20_000, b"now", osn, time)
                     .unwrap();
@@ -551,7 +552,7 @@ fn a_difference_is_read_while_clients_change_files() {
     let renamed = last
         .iter()
         .filter(|entry| entry.change == DiffChange::Renamed);
-    assert_eq!(renamed.count() as u64, FILES - 1);
+    assert_eq!(renamed.count() as u64, FILES - 2);
 }
 
 /// Reads a difference to the present, which is of no one moment.
