@@ -145,11 +145,11 @@ pub fn is_pack(path: &str) -> bool {
         .is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The content that the freed inode had for the snapshots up to `label`.
-pub fn body_path(ino: Ino, label: SnapshotId) -> String {
+/// The content of a freed inode that snapshot `seen_by` sees.
+pub fn body_path(ino: Ino, seen_by: SnapshotId) -> String {
     let number = ino.get();
-    let label = snapshot_name(label);
-    format!("{BODIES_DIR}/{:x}/{number:x}.{label}", number >> 8)
+    let name = snapshot_name(seen_by);
+    format!("{BODIES_DIR}/{:x}/{number:x}.{name}", number >> 8)
 }
 
 /// Whether a file is the content of a freed inode that snapshots see.

@@ -4,7 +4,8 @@
 //! sees the inode, the content moves into `bodies/`, and a record says up to which snapshot it is the content of that inode.
 //!
 //! Invariant: the mark of the freed inode is durable before the content moves, and goes after the record is written. So the next opening
-//! finds the moved content of each mark, and writes the records that a stop has taken.
+//! finds the moved content of each mark, and writes the records that a stop has taken. The file has the name of a snapshot that sees the
+//! content, and that name does not change.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -31,6 +32,22 @@ pub struct BodyAt {
     pub content: Arc<dyn BackingFile>,
 }
 
+/// The record of a body.
+struct NotedBody {
+    /// The last snapshot that sees the body: the label of the record.
+    last: SnapshotId,
+    /// The snapshot in the name of its file.
+    file: SnapshotId,
+}
+
+/// The last value of a freed inode that a snapshot sees.
+struct LastSeen {
+    /// The label of the value.
+    last: SnapshotId,
+    /// The newest snapshot alive that sees the value.
+    by: SnapshotId,
+}
+
 /// See the head of this file.
 #[derive(Clone)]
 pub struct Bodies(Arc<Namespace>);
@@ -43,39 +60,73 @@ impl Bodies {
 
     /// Writes the records that a stop of the process has taken: of freed inodes whose content was moved already.
     pub fn recover(&self, content: &ContentStore) -> Result<(), StoreError> {
-        let backing = content.disk().backing();
+        let backing = content.disk().backing().as_ref();
         let freed = content.removal().freed();
         for ino in freed.iter().filter(|_| !is_active(Mutant::BodyUnrecovered)) {
-            let Some(label) = self.last_seen(*ino)? else {
+            let Some(seen) = self.last_seen(*ino)? else {
                 continue;
             };
-            let exists = |path: String| {
-                let found = backing.exists(&path);
-                found.map_err(StoreError::disk("look for", path))
-            };
             // While the content is in its place, a body is only the empty file before the move.
-            if !exists(content_path(*ino))? && exists(body_path(*ino, label))? {
-                self.note(*ino, label)?;
+            if exists(backing, content_path(*ino))? {
+                continue;
+            }
+            if self.body_since(*ino, seen.by)?.is_none()
+                && let Some(file) = self.moved_body(backing, *ino, seen.last)?
+            {
+                self.note(*ino, seen.last, file)?;
             }
         }
         Ok(())
     }
 
+    /// The file to which the content of an inode was moved before a stop, if no record names the file.
+    ///
+    /// The stop may have taken a deletion back that had begun when the content was moved. So the file may have the name of any snapshot up to the last one.
+    fn moved_body(
+        &self,
+        backing: &dyn Backing,
+        ino: Ino,
+        last: SnapshotId,
+    ) -> Result<Option<SnapshotId>, StoreError> {
+        let snapshots = self.0.snapshots().all();
+        let listed = snapshots.range(..=last).rev().map(|(id, _)| *id);
+        // Earlier versions gave the file the name of the label.
+        for id in std::iter::once(last).chain(listed) {
+            if self.body_since(ino, id)?.is_some() {
+                break;
+            }
+            if exists(backing, body_path(ino, id))? {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
     /// Moves the content of a freed inode into `bodies/` if a snapshot sees the inode. Returns the directory that has it then.
     pub fn set_aside(&self, removal: &Removal<'_>) -> Result<Option<String>, StoreError> {
         let ino = removal.ino;
-        let Some(last_seen) = self.last_seen(ino)? else {
+        let Some(seen) = self.last_seen(ino)? else {
             return Ok(None);
         };
-        // Blocks of the content may have the label of a newer snapshot that is deleted, and an older snapshot sees them still: the body must not end
-        // before them.
-        let label = last_seen.max(self.newest_label()?);
-        let path = body_path(ino, label);
-        let moved = move_content(removal, &path);
-        if !moved.map_err(StoreError::disk("set aside", content_path(ino)))? {
+        let noted = self.body_since(ino, seen.by)?.map(|body| body.file);
+        // The label gives the file no name: a deletion moves values to another label, and a stop takes that back.
+        let file = noted.unwrap_or(seen.by);
+        let path = body_path(ino, file);
+        let backing = removal.disk.backing().as_ref();
+        if exists(backing, content_path(ino))? {
+            if noted.is_some() && is_filled(backing, &path)? {
+                // The content is that of another inode of this number, which no snapshot sees.
+                return Ok(None);
+            }
+            let moved = move_content(removal, &path);
+            moved.map_err(StoreError::disk("set aside", content_path(ino)))?;
+        } else if !exists(backing, path.clone())? {
+            // The inode had no content.
             return Ok(None);
         }
-        self.note(ino, label)?;
+        if noted.is_none() {
+            self.note(ino, seen.last, file)?;
+        }
         let directory = path.rsplit_once('/').map_or(".", |(above, _)| above);
         Ok(Some(directory.to_owned()))
     }
@@ -91,18 +142,22 @@ impl Bodies {
         Ok(newest.unwrap_or(SnapshotId::FIRST))
     }
 
-    /// Notes that the content of an inode is the body of this label, for the snapshots up to the label.
-    fn note(&self, ino: Ino, label: SnapshotId) -> Result<(), StoreError> {
+    /// Notes that a file has the content of an inode for the snapshots up to `last`, and to all that are deleted.
+    ///
+    /// Blocks of the content may have the label of a newer snapshot that is deleted, and an older snapshot sees them still: the body must not end
+    /// before them.
+    fn note(&self, ino: Ino, last: SnapshotId, file: SnapshotId) -> Result<(), StoreError> {
+        let label = last.max(self.newest_label()?);
         let key = keys::body(ino, label);
         self.0.apply([
             (keys::kept_index(label, &key), Some(Vec::new())),
-            (key, Some(record::encode(&label))),
+            (key, Some(record::encode(&file))),
         ])
     }
 
-    /// The label of the value that the last change of an inode has kept, if a snapshot that is alive sees the inode with that value: the
+    /// The value that the last change of an inode has kept, if a snapshot that is alive sees the inode with that value: the
     /// freeing of an inode is its last change.
-    fn last_seen(&self, ino: Ino) -> Result<Option<SnapshotId>, StoreError> {
+    fn last_seen(&self, ino: Ino) -> Result<Option<LastSeen>, StoreError> {
         let range = keys::history_of(&keys::inode(ino), SnapshotId::FIRST);
         let mut last = None;
         self.0.scan_down(&range, &mut |key, _| {
@@ -112,14 +167,14 @@ impl Bodies {
         let Some(last) = last else {
             return Ok(None);
         };
-        let Some((seen_by, _)) = self.0.snapshots().newest_up_to(last) else {
+        let Some((by, _)) = self.0.snapshots().newest_up_to(last) else {
             return Ok(None);
         };
-        let Some(records) = self.0.at(seen_by) else {
+        let Some(records) = self.0.at(by) else {
             return Ok(None);
         };
         let inode = records.inode(ino).map_err(crate::OpError::into_store)?;
-        Ok(inode.map(|_| last))
+        Ok(inode.map(|_| LastSeen { last, by }))
     }
 
     /// Whether snapshot `id`, or a newer one, sees a body as the content of an inode.
@@ -127,8 +182,7 @@ impl Bodies {
         if is_active(Mutant::KeepOfSuccessor) {
             return Ok(false);
         }
-        let range = KeyRange::inclusive(keys::body(ino, id), keys::body(ino, SnapshotId::LAST));
-        Ok(!self.0.keys(&range)?.is_empty())
+        Ok(self.body_since(ino, id)?.is_some())
     }
 
     /// The body that snapshot `id` sees as the content of an inode; `None` if that is the present content.
@@ -138,13 +192,7 @@ impl Bodies {
         ino: Ino,
         id: SnapshotId,
     ) -> Result<Option<BodyAt>, StoreError> {
-        let range = KeyRange::inclusive(keys::body(ino, id), keys::body(ino, SnapshotId::LAST));
-        let mut found = None;
-        self.0.scan(&range, &mut |key, value| {
-            found = keys::snapshot_of(key).zip(record::decode(value));
-            ControlFlow::Break(())
-        })?;
-        let Some((last, file)) = found else {
+        let Some(NotedBody { last, file }) = self.body_since(ino, id)? else {
             return Ok(None);
         };
         let path = body_path(ino, file);
@@ -152,17 +200,35 @@ impl Bodies {
         let content = content.map_err(StoreError::disk("open", path))?;
         Ok(Some(BodyAt { last, content }))
     }
+
+    /// The record of the body that snapshot `id` sees.
+    fn body_since(&self, ino: Ino, id: SnapshotId) -> Result<Option<NotedBody>, StoreError> {
+        let range = KeyRange::inclusive(keys::body(ino, id), keys::body(ino, SnapshotId::LAST));
+        let mut found = None;
+        self.0.scan(&range, &mut |key, value| {
+            found = keys::snapshot_of(key).zip(record::decode(value));
+            ControlFlow::Break(())
+        })?;
+        Ok(found.map(|(last, file)| NotedBody { last, file }))
+    }
 }
 
-/// Returns whether the content is at `path` now. An inode without content has none.
-fn move_content(removal: &Removal<'_>, path: &str) -> io::Result<bool> {
-    let backing = removal.disk.backing();
-    if !backing.exists(&content_path(removal.ino))? {
-        // Moved before a stop of the process, or never there.
-        return backing.exists(path);
+fn exists(backing: &dyn Backing, path: String) -> Result<bool, StoreError> {
+    let found = backing.exists(&path);
+    found.map_err(StoreError::disk("look for", path))
+}
+
+/// Whether a body has bytes. A loss of power may take the move back, and leave its record and the empty file before the move.
+fn is_filled(backing: &dyn Backing, path: &str) -> Result<bool, StoreError> {
+    match backing.stat(path) {
+        Ok(stat) => Ok(stat.length > 0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(StoreError::disk("stat", path)(error)),
     }
+}
+
+fn move_content(removal: &Removal<'_>, path: &str) -> io::Result<()> {
     // Also makes the directories.
-    backing.open_or_create(path)?;
-    removal.take(path)?;
-    Ok(true)
+    removal.disk.backing().open_or_create(path)?;
+    removal.take(path)
 }

@@ -56,9 +56,12 @@ impl Site {
     }
 
     fn change(&self, block: u64, sequence: u64) {
+        self.change_of(self.ino, block, sequence);
+    }
+
+    fn change_of(&self, ino: Ino, block: u64, sequence: u64) {
         let (osn, time) = osn_and_time(sequence);
-        let store = &self.node.store;
-        let written = store.write(self.ino, block * BLOCK, b"new", osn, time);
+        let written = self.node.store.write(ino, block * BLOCK, b"new", osn, time);
         written.unwrap();
     }
 
@@ -97,4 +100,24 @@ fn the_same_after_the_deletion_of_a_snapshot_of_one_copy() {
     site.free();
     site.delete(local);
     assert!(bytes_at(&site.node, older, site.ino) == site.old);
+}
+
+/// The newest label is that of another file, and a stop takes the record of the moved content.
+#[test]
+fn a_moved_content_is_found_after_a_stop() {
+    let mut site = Site::new();
+    let other = site.client.create(&site.node, "other");
+    site.client.write(&site.node, other, &site.old);
+    let older = site.take(0x20);
+    let newer = site.take(0x21);
+    site.change_of(other, 0, 0x22);
+    site.delete(newer);
+    site.free();
+    assert!(bytes_at(&site.node, older, site.ino) == site.old);
+    site.node.kill();
+    assert!(bytes_at(&site.node, older, site.ino) == site.old);
+    site.node.store.collect_garbage().unwrap();
+    site.node.kill();
+    assert!(bytes_at(&site.node, older, site.ino) == site.old);
+    assert!(bytes_at(&site.node, older, other) == site.old);
 }
