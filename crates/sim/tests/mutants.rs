@@ -264,8 +264,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         | Mutant::KeepSawEntry
         | Mutant::SendWithoutRoom
         | Mutant::KeepWithoutLimit => &[BOUNDED],
-        // A secondary without room cannot keep the bytes that a snapshot sees.
-        Mutant::IgnorePeerRoom => &[FOLLOWS, SNAPSHOT],
+        Mutant::IgnorePeerRoom => &[FOLLOWS],
         Mutant::WaitToSend => &[WAITED],
         // The bytes that are read back differ from the bytes that were stored. A place that is given out twice counts twice.
         Mutant::OneSlot => &[ERROR, BOUNDED],
