@@ -14,6 +14,7 @@ pub mod memory;
 pub(crate) mod oneshot;
 mod os;
 pub(crate) mod signal;
+pub(crate) mod single_job;
 pub mod threads;
 mod timer;
 

@@ -4,21 +4,19 @@
 //! A deletion is an operation of the datastore, so the primary begins it. The next one begins once this node has freed the space of the last one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_fs::store::SnapshotAccess;
 use lockstep_types::MetaRequest;
 
 use super::snapshots::SnapshotService;
 use crate::engine::Engine;
+use crate::host::single_job::SingleJob;
 use crate::ops::meta_pipeline::MetaPipeline;
 use crate::ops::space::SpaceCheck;
 
 /// See the head of this file.
 #[derive(Default)]
-pub(crate) struct SnapshotRelief {
-    is_running: Arc<AtomicBool>,
-}
+pub(crate) struct SnapshotRelief(SingleJob);
 
 impl SnapshotRelief {
     /// Gives the oldest snapshot of the schedule up on another thread, if programs need its room and no deletion is under way. Asks a disk only while
@@ -37,14 +35,16 @@ impl SnapshotRelief {
         let Some((id, snapshot)) = snapshots.oldest_scheduled() else {
             return;
         };
-        let is_needed = space.waits_for_relief() || space.is_low();
-        if !is_needed || self.is_running.swap(true, Ordering::AcqRel) {
+        if !space.waits_for_relief() && !space.is_low() {
             return;
         }
+        let Some(run) = self.0.begin() else {
+            return;
+        };
         let (engine, pipeline) = (Arc::clone(engine), Arc::clone(pipeline));
         let space = Arc::clone(space);
         space.note_relief();
-        let (host, is_running) = (Arc::clone(&engine.host), Arc::clone(&self.is_running));
+        let host = Arc::clone(&engine.host);
         host.spawn(Box::new(move || {
             let datastore = engine.name();
             let delete = MetaRequest::SnapshotDelete { id };
@@ -59,7 +59,7 @@ impl SnapshotRelief {
                 }
             }
             space.note_relief();
-            is_running.store(false, Ordering::Release);
+            drop(run);
         }));
     }
 }

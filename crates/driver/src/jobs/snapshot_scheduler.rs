@@ -4,7 +4,6 @@
 //! shortly, also one for which there is no room. One of the user is never touched, and one with a hold is not deleted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockstep_fs::store::SnapshotAccess;
@@ -16,6 +15,7 @@ use super::snapshot_hooks::{HookedSnapshots, NotMade};
 use super::snapshot_schedule::{self, Period, ScheduledSnapshot};
 use super::snapshots::{SnapshotService, may_begin};
 use crate::engine::Engine;
+use crate::host::single_job::SingleJob;
 use crate::ops::meta_pipeline::MetaPipeline;
 use crate::ops::space::SpaceCheck;
 
@@ -27,7 +27,7 @@ const HOOK_RETRY: Duration = Duration::from_secs(300);
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct SnapshotScheduler {
-    is_running: Arc<AtomicBool>,
+    job: SingleJob,
     progress: Arc<Mutex<ScheduleProgress>>,
     hooks: Arc<HookedSnapshots>,
 }
@@ -104,10 +104,9 @@ impl SnapshotScheduler {
             self.progress.lock().refused(engine, period, &why);
             work.period = None;
         }
-        if due.is_none() || self.is_running.swap(true, Ordering::AcqRel) {
+        let Some((due, run)) = due.and_then(|due| Some((due, self.job.begin()?))) else {
             return;
-        }
-        let is_running = Arc::clone(&self.is_running);
+        };
         let round = ScheduleRound {
             engine: Arc::clone(engine),
             pipeline: Arc::clone(pipeline),
@@ -115,10 +114,8 @@ impl SnapshotScheduler {
             hooks: Arc::clone(&self.hooks),
         };
         engine.host.spawn(Box::new(move || {
-            if let Some(due) = due {
-                round.carry_out(due);
-            }
-            is_running.store(false, Ordering::Release);
+            round.carry_out(due);
+            drop(run);
         }));
     }
 

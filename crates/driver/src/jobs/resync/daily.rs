@@ -3,7 +3,6 @@
 //! It changes nothing. Its result is that of `lockstep verify --fast`, for `status` and the log.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use lockstep_repl::state::State;
 
@@ -17,21 +16,13 @@ impl ResyncJobs {
         if !state.is_in_sync() || !self.own_checks.daily.take_turn(now) {
             return;
         }
-        if self
-            .own_checks
-            .daily
-            .is_running
-            .swap(true, Ordering::AcqRel)
-        {
+        let Some(run) = self.own_checks.daily.job.begin() else {
             return;
-        }
+        };
         let jobs = Arc::clone(self);
         self.replication.spawn(move || {
             jobs.check_of_day();
-            jobs.own_checks
-                .daily
-                .is_running
-                .store(false, Ordering::Release);
+            drop(run);
         });
     }
 

@@ -1,9 +1,10 @@
 //! The turn of the fast comparison of the day.
 
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+
+use crate::host::single_job::SingleJob;
 
 /// Time from the beginning of a session to its first comparison: the start of a node has other work.
 const FIRST_AFTER: Duration = Duration::from_secs(60 * 60);
@@ -12,7 +13,7 @@ const EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// See the head of this file.
 pub(super) struct DailyCheck {
-    pub is_running: AtomicBool,
+    pub job: SingleJob,
     /// The moment of the next comparison, by the host's clock.
     due: Mutex<Duration>,
 }
@@ -21,7 +22,7 @@ impl DailyCheck {
     /// Of a session that begins at `now`.
     pub fn new(now: Duration) -> Self {
         Self {
-            is_running: AtomicBool::new(false),
+            job: SingleJob::default(),
             due: Mutex::new(now + FIRST_AFTER),
         }
     }

@@ -7,7 +7,6 @@
 //! Invariants: one pass runs at a time. A pass that is not over has proved nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lockstep_repl::core::LockSet;
@@ -93,21 +92,13 @@ impl ResyncJobs {
             return;
         }
         self.own_checks.scrub.rest(now + LOOK_EVERY);
-        if self
-            .own_checks
-            .scrub
-            .is_running
-            .swap(true, Ordering::AcqRel)
-        {
+        let Some(run) = self.own_checks.scrub.job.begin() else {
             return;
-        }
+        };
         let jobs = Arc::clone(self);
         self.replication.spawn(move || {
             jobs.scrub_if_due(every);
-            jobs.own_checks
-                .scrub
-                .is_running
-                .store(false, Ordering::Release);
+            drop(run);
         });
     }
 

@@ -1,6 +1,5 @@
 //! The place of a scrub, and the result of its last pass, as they outlive the process.
 
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lockstep_fs::StoreError;
@@ -10,6 +9,7 @@ use lockstep_verify::Report;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::host::single_job::SingleJob;
 use crate::report::ScrubStatus;
 
 /// The file of the record in the store.
@@ -82,7 +82,7 @@ impl ScrubRecord {
 /// The scrub of one session.
 #[derive(Default)]
 pub(super) struct Scrub {
-    pub is_running: AtomicBool,
+    pub job: SingleJob,
     /// The record, once it was read; `None` before.
     pub record: Mutex<Option<ScrubRecord>>,
     /// No look before this moment of the host's clock.
