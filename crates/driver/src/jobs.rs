@@ -12,3 +12,4 @@ pub(crate) mod snapshot_scheduler;
 pub(crate) mod snapshots;
 pub(crate) mod store_place;
 pub(crate) mod sync_mark;
+mod told_path;

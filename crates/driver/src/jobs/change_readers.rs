@@ -15,6 +15,7 @@ use lockstep_fs::store::{
 use lockstep_fs::{OpError, StoreError};
 use lockstep_types::{Ino, Timestamp};
 
+use super::told_path::told_path;
 use crate::engine::Engine;
 use crate::report::{
     ChangeEntry, ChangeReaderStatus, ChangedRange, ChangesHead, ChangesPart, ChangesQuestion,
@@ -226,23 +227,16 @@ fn told(entry: ChangedEntry, wants_ranges: bool) -> ChangeEntry {
         offset: run.start,
         length: run.end - run.start,
     });
-    let path = String::from_utf8_lossy(&entry.path).into_owned();
+    let (path, path_hex) = told_path(&entry.path);
     ChangeEntry {
         change: change.to_owned(),
-        path_hex: (path.as_bytes() != entry.path).then(|| hexadecimal(&entry.path)),
         path,
+        path_hex,
         inode: entry.node.map(|(ino, _)| Ino::get(ino)),
         size: entry.size,
         attributes: entry.attributes,
         ranges: ranges.collect(),
     }
-}
-
-/// Bytes in hexadecimal digits.
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    let digit = |number: u8| char::from_digit(number.into(), 16).unwrap_or('?');
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(digit).collect()
 }
 
 fn read_point(text: &str) -> Result<ChangePoint, CommandFailure> {

@@ -14,7 +14,7 @@ use lockstep_fs::store::{
 };
 use lockstep_types::{Errno, NodeKind, SnapshotId};
 
-use super::change_readers::hexadecimal;
+use super::told_path::told_path;
 use crate::engine::Engine;
 use crate::report::{
     CommandFailure, DiffBegin, DiffBytes, DiffHead, DiffItem, DiffMoment, DiffPart, DiffQuestion,
@@ -270,8 +270,8 @@ fn moment(id: SnapshotId, record: &SnapshotRecord) -> DiffMoment {
 }
 
 fn told(entry: DiffEntry) -> DiffItem {
-    let (path, path_hex) = text_of(&entry.path);
-    let (old_path, old_path_hex) = entry.from.as_deref().map(text_of).unzip();
+    let (path, path_hex) = told_path(&entry.path);
+    let (old_path, old_path_hex) = entry.from.as_deref().map(told_path).unzip();
     let ranges = entry.ranges.into_iter().map(|range| DiffBytes {
         offset: range.bytes.start,
         length: range.bytes.end - range.bytes.start,
@@ -293,13 +293,6 @@ fn told(entry: DiffEntry) -> DiffItem {
         ranges: ranges.collect(),
         continued: entry.continued,
     }
-}
-
-/// A path as text, and in hexadecimal digits if it is no UTF-8.
-fn text_of(path: &[u8]) -> (String, Option<String>) {
-    let text = String::from_utf8_lossy(path).into_owned();
-    let digits = (text.as_bytes() != path).then(|| hexadecimal(path));
-    (text, digits)
 }
 
 const fn change(change: DiffChange) -> &'static str {

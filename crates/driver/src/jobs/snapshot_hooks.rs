@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lockstep_repl::state::State;
-use lockstep_types::{Errno, MetaRequest, SnapshotKind, SnapshotName};
+use lockstep_types::{Errno, SnapshotKind, SnapshotName};
 
-use super::snapshots::{SnapshotService, may_begin};
+use super::snapshots::{SnapshotService, creation, may_begin};
 use crate::config::{DatastoreConfig, SnapshotHooks};
 use crate::engine::Engine;
 use crate::host::exclusive::Exclusive;
@@ -163,15 +163,7 @@ fn make(
         snapshot: name.as_str().to_owned(),
         gives_up: &|| engine.is_stopping(),
     };
-    around.run(|| {
-        let request = MetaRequest::SnapshotCreate {
-            name,
-            kind,
-            // Known once the operation has its number.
-            inos_below: 0,
-        };
-        SnapshotService::of(engine).carry_out(request, pipeline)
-    })
+    around.run(|| SnapshotService::of(engine).carry_out(creation(name, kind), pipeline))
 }
 
 /// The commands around one snapshot.

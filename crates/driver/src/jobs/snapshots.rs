@@ -3,7 +3,6 @@
 //! A command is an operation of the datastore (rule P35), and so of the primary. The list is that of this node.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_fs::StoreError;
 use lockstep_fs::poison::utc;
@@ -15,6 +14,7 @@ use lockstep_types::{Attr, Errno, MetaRequest, SnapshotId, SnapshotKind, Snapsho
 
 use crate::engine::Engine;
 use crate::host::oneshot::promise;
+use crate::host::single_job::SingleJob;
 use crate::ops::meta_pipeline::MetaPipeline;
 use crate::report::{CommandFailure, SnapshotCommand, SnapshotStatus};
 
@@ -93,12 +93,7 @@ impl<'a> SnapshotService<'a> {
     ) -> Result<(), CommandFailure> {
         let request = match command {
             SnapshotCommand::List | SnapshotCommand::ListSpace => return Ok(()),
-            SnapshotCommand::Create { name, .. } => MetaRequest::SnapshotCreate {
-                name: checked(name)?,
-                kind: SnapshotKind::User,
-                // Known once the operation has its number.
-                inos_below: 0,
-            },
+            SnapshotCommand::Create { name, .. } => creation(checked(name)?, SnapshotKind::User),
             SnapshotCommand::Rename { name, to } => MetaRequest::SnapshotRename {
                 id: self.find(name)?,
                 name: checked(to)?,
@@ -140,11 +135,15 @@ impl<'a> SnapshotService<'a> {
 
     /// The snapshot of the datastore with a name.
     fn find(self, name: &str) -> Result<SnapshotId, CommandFailure> {
+        let found = self.named(name).map(|(id, _)| id);
+        found.ok_or_else(|| self.unknown(name))
+    }
+
+    fn named(self, name: &str) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
         let all = self.snapshots.all();
         let mut taken = all.iter().filter(|(id, record)| record.is_taken(**id));
         let found = taken.find(|(_, record)| record.name == name);
-        let found = found.map(|(id, _)| *id);
-        found.ok_or_else(|| self.unknown(name))
+        found.map(|(id, record)| (*id, Arc::clone(record)))
     }
 
     fn unknown(self, name: &str) -> CommandFailure {
@@ -225,11 +224,13 @@ impl<'a> SnapshotService<'a> {
 
     /// The holds on a snapshot of the datastore, for a sentence.
     fn holds(self, name: &str) -> String {
-        let all = self.snapshots.all();
-        let mut taken = all.iter().filter(|(id, record)| record.is_taken(**id));
-        let found = taken.find(|(_, record)| record.name == name);
-        let holds = found.into_iter().flat_map(|(_, record)| &record.holds);
-        let holds: Vec<String> = holds.map(|hold| format!("{:?}", hold.as_str())).collect();
+        let holds = self
+            .named(name)
+            .map_or_else(Vec::new, |(_, record)| record.holds.clone());
+        let holds: Vec<String> = holds
+            .iter()
+            .map(|hold| format!("{:?}", hold.as_str()))
+            .collect();
         holds.join(", ")
     }
 
@@ -255,6 +256,16 @@ impl<'a> SnapshotService<'a> {
                 format!("see `lockstep why {datastore}`, then try again"),
             ),
         }
+    }
+}
+
+/// The operation that makes a snapshot.
+pub(super) const fn creation(name: SnapshotName, kind: SnapshotKind) -> MetaRequest {
+    MetaRequest::SnapshotCreate {
+        name,
+        kind,
+        // Known once the operation has its number.
+        inos_below: 0,
     }
 }
 
@@ -325,18 +336,18 @@ fn status(id: SnapshotId, record: &SnapshotRecord) -> SnapshotStatus {
 
 /// The work of a node for its snapshots that takes long: to settle new ones, and to free what deleted ones alone have seen.
 #[derive(Default)]
-pub(crate) struct SnapshotUpkeep {
-    is_running: Arc<AtomicBool>,
-}
+pub(crate) struct SnapshotUpkeep(SingleJob);
 
 impl SnapshotUpkeep {
     /// Begins the work on another thread, if there is any and none runs.
     pub fn begin(&self, engine: &Arc<Engine>) {
-        let is_due = SnapshotAccess::of(&engine.store).has_work();
-        if !is_due || self.is_running.swap(true, Ordering::AcqRel) {
+        if !SnapshotAccess::of(&engine.store).has_work() {
             return;
         }
-        let (engine, is_running) = (Arc::clone(engine), Arc::clone(&self.is_running));
+        let Some(run) = self.0.begin() else {
+            return;
+        };
+        let engine = Arc::clone(engine);
         let host = Arc::clone(&engine.host);
         host.spawn(Box::new(move || {
             let datastore = engine.name();
@@ -348,7 +359,7 @@ impl SnapshotUpkeep {
             if let Err(error) = snapshots.go_on_deleting(&goes_on) {
                 tracing::warn!(datastore, %error, "the space of a deleted snapshot is not all free yet");
             }
-            is_running.store(false, Ordering::Release);
+            drop(run);
         }));
     }
 }
