@@ -1,6 +1,7 @@
 //! The client of the control socket, with blocking calls.
 
 mod changes;
+mod events;
 mod export;
 mod snapshot_diff;
 mod snapshots;
@@ -16,6 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
+use self::events::Events;
 use super::error::ControlError;
 use super::proto::change_role_reply::Outcome;
 use super::proto::control_client::ControlClient as Stub;
@@ -123,17 +125,9 @@ impl ControlClient {
             repairs: mode == VerifyMode::Repair,
         };
         self.runtime.block_on(async {
-            let answer = stub
-                .verify(request)
-                .await
-                .map_err(|status| refused(path, &status))?;
-            let mut events = answer.into_inner();
+            let mut events = Events::of(path, stub.verify(request).await)?;
             loop {
-                let event = events
-                    .message()
-                    .await
-                    .map_err(|status| refused(path, &status))?;
-                match event.and_then(|event| event.event) {
+                match events.next().await?.event {
                     Some(Event::Progress(step)) => progress(converted(path, step)?),
                     Some(Event::Report(report)) => return converted(path, report),
                     Some(Event::Failure(failure)) => {

@@ -7,7 +7,7 @@ use lockstep_driver::report::{ChangeReaderStatus, ChangesPart, ChangesQuestion, 
 use super::super::proto::change_readers_reply::Outcome;
 use super::super::proto::changes_event::Event;
 use super::super::wire;
-use super::{ControlClient, ControlError, converted, cut_short, refused};
+use super::{ControlClient, ControlError, Events, converted, cut_short, refused};
 use crate::control::proto;
 
 impl ControlClient {
@@ -30,14 +30,9 @@ impl ControlClient {
             ranges: question.ranges,
         };
         self.runtime.block_on(async {
-            let answer = stub.changes(request).await;
-            let mut events = answer
-                .map_err(|status| refused(path, &status))?
-                .into_inner();
+            let mut events = Events::of(path, stub.changes(request).await)?;
             loop {
-                let event = events.message().await;
-                let event = event.map_err(|status| refused(path, &status))?;
-                match event.and_then(|event| event.event) {
+                match events.next().await?.event {
                     Some(Event::End(proto::ChangesEnd {})) => return Ok(()),
                     Some(event) => take(part(path, event)?)?,
                     None => return Err(cut_short(path).into()),

@@ -4,7 +4,7 @@ use lockstep_fs::export::{ExportSummary, Lost};
 
 use super::super::export::ExportQuestion;
 use super::super::proto::export_event::Event;
-use super::{ControlClient, ControlError, converted, cut_short, refused};
+use super::{ControlClient, ControlError, Events, converted, cut_short};
 use crate::control::proto;
 
 impl ControlClient {
@@ -26,13 +26,9 @@ impl ControlClient {
             manifest: question.manifest.map(Into::into),
         };
         self.runtime.block_on(async {
-            let answer = stub.export(request).await;
-            let answer = answer.map_err(|status| refused(path, &status))?;
-            let mut events = answer.into_inner();
+            let mut events = Events::of(path, stub.export(request).await)?;
             loop {
-                let event = events.message().await;
-                let event = event.map_err(|status| refused(path, &status))?;
-                match event.and_then(|event| event.event) {
+                match events.next().await?.event {
                     Some(Event::Loss(loss)) => report(&converted(path, loss)?),
                     Some(Event::Summary(summary)) => return converted(path, summary),
                     Some(Event::Failure(failure)) => {

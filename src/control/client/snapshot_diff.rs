@@ -6,7 +6,7 @@ use lockstep_driver::report::{DiffPart, DiffQuestion};
 
 use super::super::proto::snapshot_diff_event::Event;
 use super::super::wire;
-use super::{ControlClient, ControlError, converted, cut_short, refused};
+use super::{ControlClient, ControlError, Events, converted, cut_short};
 
 impl ControlClient {
     /// Asks for a difference between snapshots of the datastore `name`, without a time limit, and calls `take` with each part of the answer. An
@@ -23,14 +23,9 @@ impl ControlClient {
         let (path, stub) = (&self.path, &mut self.stub);
         let request = wire::snapshot_diff::request(name, question);
         self.runtime.block_on(async {
-            let answer = stub.snapshot_diff(request).await;
-            let mut events = answer
-                .map_err(|status| refused(path, &status))?
-                .into_inner();
+            let mut events = Events::of(path, stub.snapshot_diff(request).await)?;
             loop {
-                let event = events.message().await;
-                let event = event.map_err(|status| refused(path, &status))?;
-                match event.and_then(|event| event.event) {
+                match events.next().await?.event {
                     Some(Event::End(_)) => return Ok(()),
                     Some(event) => take(part(path, event)?)?,
                     None => return Err(cut_short(path).into()),
