@@ -33,5 +33,7 @@ mod tests {
         assert_eq!(path_bytes(path, Some("61ff0a")), [0x61, 0xff, 0x0a]);
         assert_eq!(printable(path), "a\u{fffd}\\n");
         assert_eq!(path_bytes("é/b", None), "é/b".as_bytes());
+        assert_eq!(path_bytes("a", None), b"a");
+        assert_eq!(path_bytes("a\u{fffd}", Some("61ff")), [0x61, 0xff]);
     }
 }

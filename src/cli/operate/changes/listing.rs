@@ -102,7 +102,9 @@ impl Listing {
     }
 }
 
-const CUT: &str = "cannot print all of the answer\n  cure: ask again: nothing is lost";
+/// The error of an answer that cannot be printed.
+pub(in crate::cli::operate) const CUT: &str =
+    "cannot print all of the answer\n  cure: ask again: nothing is lost";
 
 fn is_wanted(entry: &ChangeEntry, only: Option<Only>) -> bool {
     match only {

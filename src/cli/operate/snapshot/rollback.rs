@@ -17,7 +17,7 @@ use lockstep_rollback::{
 use lockstepfs::control::{ControlClient, ControlError};
 
 use crate::cli::arguments::RunningNodeArgs;
-use crate::cli::terminal::{bytes, count, say, say_json, warn};
+use crate::cli::terminal::{bytes, count, path_bytes, say, say_json, warn};
 
 /// Bring the files back to a snapshot
 ///
@@ -286,27 +286,17 @@ fn difference(item: &DiffItem) -> Option<FileDifference> {
     };
     Some(FileDifference {
         change,
-        path: path(&item.path, item.path_hex.as_deref()),
+        path: path_bytes(&item.path, item.path_hex.as_deref()),
         old_path: item
             .old_path
             .as_deref()
-            .map(|old| path(old, item.old_path_hex.as_deref())),
+            .map(|old| path_bytes(old, item.old_path_hex.as_deref())),
         ino: item.inode,
         is_directory: item.kind == "directory",
         flags: item.attributes.iter().any(|it| it == "flags"),
         xattrs: item.xattrs,
         ranges: item.ranges.iter().map(range).collect(),
     })
-}
-
-/// The bytes of a path: from their digits, if they are no UTF-8.
-fn path(text: &str, hex: Option<&str>) -> Vec<u8> {
-    let Some(hex) = hex else {
-        return text.as_bytes().to_vec();
-    };
-    let digits = hex.as_bytes().chunks(2);
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    digits.filter_map(byte).collect()
 }
 
 fn report(args: &RollbackArgs, safety: &str, done: RollbackSummary) -> Result<()> {
@@ -368,11 +358,5 @@ mod tests {
             assert!(!taken.contains(&name) && name.starts_with("before-rollback-1970"));
             taken.push(name);
         }
-    }
-
-    #[test]
-    fn a_path_that_is_no_text_comes_from_its_digits() {
-        assert_eq!(path("a", None), b"a");
-        assert_eq!(path("a\u{fffd}", Some("61ff")), [0x61, 0xff]);
     }
 }

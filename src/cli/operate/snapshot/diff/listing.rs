@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use lockstep_driver::report::{DiffHead, DiffItem};
 use serde_json::json;
 
-use crate::cli::operate::changes::listing::{Form, Only};
+use crate::cli::operate::changes::listing::{CUT, Form, Only};
 use crate::cli::terminal::{path_bytes, printable};
 
 /// See the head of this file.
@@ -119,8 +119,6 @@ impl<W: Write> DiffListing<W> {
         Ok(())
     }
 }
-
-const CUT: &str = "cannot print all of the answer\n  cure: ask again: nothing is lost";
 
 /// Whether nothing has the path any more.
 fn is_gone(item: &DiffItem) -> bool {
