@@ -42,11 +42,7 @@ pub fn names_of(
 ) -> Result<HashMap<Ino, ParentAndName>, OpError> {
     let (mut names, mut left) = (HashMap::new(), BTreeSet::new());
     for ino in wanted {
-        let found = match name_at_place(view, *ino)? {
-            Some(found) => Some(found),
-            None => entry_of_directory(view, *ino)?,
-        };
-        match found {
+        match known_name(view, *ino)? {
             Some(found) => drop(names.insert(*ino, found)),
             None => drop(left.insert(*ino)),
         }
@@ -67,6 +63,14 @@ pub fn names_of(
     Ok(names)
 }
 
+/// A name of an inode that is found by its record, or by that of its parent.
+fn known_name(view: &dyn StoreView, ino: Ino) -> Result<Option<ParentAndName>, OpError> {
+    match name_at_place(view, ino)? {
+        Some(found) => Ok(Some(found)),
+        None => entry_of_directory(view, ino),
+    }
+}
+
 /// The path of an inode from the root of the datastore.
 fn path_of(
     view: &dyn StoreView,
@@ -78,10 +82,7 @@ fn path_of(
     while at != Ino::ROOT {
         let place = match places.get(&at) {
             Some(place) => Some(place.clone()),
-            None => match name_at_place(view, at)? {
-                Some(place) => Some(place),
-                None => entry_of_directory(view, at)?,
-            },
+            None => known_name(view, at)?,
         };
         let Some((above, name)) = place.filter(|_| names.len() < DEPTH_MAX) else {
             return Ok(None);

@@ -11,7 +11,6 @@ use super::place::{DiffPlace, DiffStage};
 use super::sides::Sides;
 use super::touched::{TouchedKey, TouchedPart, touched_keys};
 use crate::error::OpError;
-use crate::namespace::record::Inode;
 use crate::view::StoreView;
 
 /// The work of comparing a chunk, against that of looking at a record.
@@ -53,6 +52,15 @@ pub enum DiffFinding {
 struct PageKeys {
     keys: Vec<TouchedKey>,
     next: Option<DiffPlace>,
+}
+
+/// The sizes of a file.
+#[derive(Clone, Copy)]
+struct FileSizes {
+    /// At the older moment; `None` if the file was not there.
+    old: Option<u64>,
+    /// At the newer moment.
+    new: u64,
 }
 
 /// The end of a stage of an inode.
@@ -285,23 +293,29 @@ impl<'a> DiffWalk<'a> {
         Ok(None)
     }
 
-    /// A file at both moments, if it is there now.
-    fn file(&self, ino: Ino) -> Result<Option<FilePair>, OpError> {
-        let Some(new) = self.sides.inode_now(ino)? else {
+    /// The sizes of a file, if it is there now. Opens no content.
+    fn sizes(&self, ino: Ino) -> Result<Option<FileSizes>, OpError> {
+        let Some(inode) = self.sides.inode_now(ino)? else {
             return Ok(None);
         };
-        let Some(size) = new.body.file_size() else {
+        let Some(new) = inode.body.file_size() else {
             return Ok(None);
         };
         let old = match self.sides.inode_then(ino)? {
-            Some(old) if !self.sides.is_replaced(ino, &old, &new)? => {
-                file_at(&self.sides.from, ino, &old)?
-            }
+            Some(old) if !self.sides.is_replaced(ino, &old, &inode)? => old.body.file_size(),
             _ => None,
         };
-        let content = self.sides.to.content(ino)?;
-        let new = FileAt { size, content };
-        Ok(Some(FilePair { ino, old, new }))
+        Ok(Some(FileSizes { old, new }))
+    }
+
+    /// A file of these sizes at both moments.
+    fn file(&self, ino: Ino, sizes: FileSizes) -> Result<FilePair, OpError> {
+        let old = match sizes.old {
+            Some(size) => Some(file_at(&self.sides.from, ino, size)?),
+            None => None,
+        };
+        let new = file_at(&*self.sides.to, ino, sizes.new)?;
+        Ok(FilePair { ino, old, new })
     }
 
     /// Compares the kept chunks from a number on. Returns the next one if the page ends before it.
@@ -321,13 +335,13 @@ impl<'a> DiffWalk<'a> {
             self.work(CHUNK_WORK);
             let pair = match file {
                 Some(pair) => pair,
-                None => self.file(ino)?,
-            };
-            let Some(pair) = pair else {
-                break;
+                None => match self.sizes(ino)? {
+                    Some(sizes) => self.file(ino, sizes)?,
+                    None => break,
+                },
             };
             pair.compare_chunk(number, &mut ranges)?;
-            file = Some(Some(pair));
+            file = Some(pair);
         }
         self.push_ranges(ino, ranges);
         Ok(stop)
@@ -335,12 +349,11 @@ impl<'a> DiffWalk<'a> {
 
     /// Looks for bytes behind the older size, from an offset on. Returns the offset at which the page ends.
     fn beyond(&mut self, ino: Ino, from: u64) -> Result<Option<u64>, OpError> {
-        if !self.may_have_beyond(ino)? {
-            return Ok(None);
-        }
-        let Some(file) = self.file(ino)? else {
+        let longer = |sizes: &FileSizes| sizes.new > sizes.old.unwrap_or(0);
+        let Some(sizes) = self.sizes(ino)?.filter(longer) else {
             return Ok(None);
         };
+        let file = self.file(ino, sizes)?;
         let (mut at, mut ranges) = (from, Vec::new());
         let stop = loop {
             let Some(data) = file.beyond(at)? else {
@@ -355,18 +368,6 @@ impl<'a> DiffWalk<'a> {
         };
         self.push_ranges(ino, ranges);
         Ok(stop)
-    }
-
-    /// Whether a file is longer than it was, or another one. Opens no content.
-    fn may_have_beyond(&self, ino: Ino) -> Result<bool, OpError> {
-        let Some(new) = self.sides.inode_now(ino)? else {
-            return Ok(false);
-        };
-        let old = match self.sides.inode_then(ino)? {
-            Some(old) if !self.sides.is_replaced(ino, &old, &new)? => old.body.file_size(),
-            _ => None,
-        };
-        Ok(new.body.file_size() > Some(old.unwrap_or(0)))
     }
 
     fn push_ranges(&mut self, ino: Ino, ranges: Vec<DiffRange>) {
@@ -389,12 +390,9 @@ impl<'a> DiffWalk<'a> {
     }
 }
 
-fn file_at(view: &dyn StoreView, ino: Ino, inode: &Inode) -> Result<Option<FileAt>, OpError> {
-    let Some(size) = inode.body.file_size() else {
-        return Ok(None);
-    };
+fn file_at(view: &dyn StoreView, ino: Ino, size: u64) -> Result<FileAt, OpError> {
     let content = view.content(ino)?;
-    Ok(Some(FileAt { size, content }))
+    Ok(FileAt { size, content })
 }
 
 fn has_chunk(keys: &[TouchedKey]) -> bool {
