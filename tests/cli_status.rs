@@ -98,7 +98,6 @@ impl ControlService for PretendedNode {
         })
     }
 
-    /// Only nodes in sync can swap their roles; a copy that is not in sync needs force.
     fn export(
         &self,
         _: &str,
@@ -109,6 +108,7 @@ impl ControlService for PretendedNode {
         unreachable!("no status exports")
     }
 
+    /// Only nodes in sync can swap their roles; a copy that is not in sync needs force.
     fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {
         if name != "alpha" {
             let cause = format!("there is no datastore {name:?}");
