@@ -3,6 +3,7 @@
 mod changes;
 mod events;
 mod export;
+mod failures;
 mod snapshot_diff;
 mod snapshots;
 
@@ -11,13 +12,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockstep_driver::report::{RoleReport, VerifyMode, VerifyProgress, VerifyReport};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
-use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use self::events::Events;
+use self::events::ControlEvents;
+use self::failures::{converted, cut_short, no_answer, refused, unanswered, unknown, unreachable};
 use super::error::ControlError;
 use super::proto::change_role_reply::Outcome;
 use super::proto::control_client::ControlClient as Stub;
@@ -125,7 +124,7 @@ impl ControlClient {
             repairs: mode == VerifyMode::Repair,
         };
         self.runtime.block_on(async {
-            let mut events = Events::of(path, stub.verify(request).await)?;
+            let mut events = ControlEvents::of(path, stub.verify(request).await)?;
             loop {
                 match events.next().await?.event {
                     Some(Event::Progress(step)) => progress(converted(path, step)?),
@@ -159,77 +158,5 @@ impl ControlClient {
             }
             None => Err(cut_short(path)),
         }
-    }
-}
-
-fn no_answer(path: &Path, limit: Duration) -> ControlError {
-    ControlError::Unreachable {
-        path: path.to_owned(),
-        cause: format!("no answer within {} ms", limit.as_millis()),
-    }
-}
-
-/// The error of a request whose answer says nothing but the state of the node.
-fn unanswered(path: &Path, status: &Status) -> ControlError {
-    // Only an error of the transport has a source: the node has stopped before its answer.
-    match std::error::Error::source(status) {
-        Some(source) => ControlError::Unreachable {
-            path: path.to_owned(),
-            cause: format!("it stopped before its answer ({})", root_cause(source)),
-        },
-        None => refused(path, status),
-    }
-}
-
-fn unreachable(path: &Path, error: &dyn std::error::Error) -> ControlError {
-    let path = path.to_owned();
-    if is_not_allowed(error) {
-        return ControlError::NotAllowed { path };
-    }
-    let cause = root_cause(error);
-    ControlError::Unreachable { path, cause }
-}
-
-fn is_not_allowed(error: &dyn std::error::Error) -> bool {
-    let mut causes = std::iter::successors(error.source(), |error| error.source());
-    causes.any(|cause| {
-        let system = cause.downcast_ref::<std::io::Error>();
-        system.is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
-    })
-}
-
-/// Returns the innermost cause. The transport wraps the error of the system in texts without information.
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
-}
-
-fn refused(path: &Path, status: &Status) -> ControlError {
-    let cause = match std::error::Error::source(status) {
-        Some(source) => format!("{}: {}", status.message(), root_cause(source)),
-        None => status.message().to_owned(),
-    };
-    ControlError::Refused {
-        path: path.to_owned(),
-        cause,
-    }
-}
-
-fn converted<T: DeserializeOwned>(path: &Path, message: impl Serialize) -> Result<T, ControlError> {
-    wire::convert(message).map_err(|error| unknown(path, error))
-}
-
-fn unknown(path: &Path, source: serde_json::Error) -> ControlError {
-    let path = path.to_owned();
-    ControlError::Unknown { path, source }
-}
-
-fn cut_short(path: &Path) -> ControlError {
-    ControlError::Refused {
-        path: path.to_owned(),
-        cause: "the node ended the answer before the outcome; did it stop?".to_owned(),
     }
 }

@@ -7,7 +7,9 @@ use lockstep_driver::report::{ChangeReaderStatus, ChangesPart, ChangesQuestion, 
 use super::super::proto::change_readers_reply::Outcome;
 use super::super::proto::changes_event::Event;
 use super::super::wire;
-use super::{ControlClient, ControlError, Events, converted, cut_short, refused};
+use super::events::ControlEvents;
+use super::failures::{converted, cut_short, refused};
+use super::{ControlClient, ControlError};
 use crate::control::proto;
 
 impl ControlClient {
@@ -30,7 +32,7 @@ impl ControlClient {
             ranges: question.ranges,
         };
         self.runtime.block_on(async {
-            let mut events = Events::of(path, stub.changes(request).await)?;
+            let mut events = ControlEvents::of(path, stub.changes(request).await)?;
             loop {
                 match events.next().await?.event {
                     Some(Event::End(proto::ChangesEnd {})) => return Ok(()),

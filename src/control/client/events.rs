@@ -4,15 +4,16 @@ use std::path::Path;
 
 use tonic::{Response, Status, Streaming};
 
-use super::{ControlError, cut_short, refused};
+use super::super::error::ControlError;
+use super::failures::{cut_short, refused};
 
 /// See the head of this file.
-pub(super) struct Events<'a, M> {
+pub(super) struct ControlEvents<'a, M> {
     path: &'a Path,
     stream: Streaming<M>,
 }
 
-impl<'a, M> Events<'a, M> {
+impl<'a, M> ControlEvents<'a, M> {
     /// The events of an answer of the node at `path`.
     ///
     /// # Errors

@@ -4,7 +4,9 @@ use lockstep_fs::export::{ExportSummary, Lost};
 
 use super::super::export::ExportQuestion;
 use super::super::proto::export_event::Event;
-use super::{ControlClient, ControlError, Events, converted, cut_short};
+use super::events::ControlEvents;
+use super::failures::{converted, cut_short};
+use super::{ControlClient, ControlError};
 use crate::control::proto;
 
 impl ControlClient {
@@ -26,7 +28,7 @@ impl ControlClient {
             manifest: question.manifest.map(Into::into),
         };
         self.runtime.block_on(async {
-            let mut events = Events::of(path, stub.export(request).await)?;
+            let mut events = ControlEvents::of(path, stub.export(request).await)?;
             loop {
                 match events.next().await?.event {
                     Some(Event::Loss(loss)) => report(&converted(path, loss)?),

@@ -6,7 +6,9 @@ use lockstep_driver::report::{DiffPart, DiffQuestion};
 
 use super::super::proto::snapshot_diff_event::Event;
 use super::super::wire;
-use super::{ControlClient, ControlError, Events, converted, cut_short};
+use super::events::ControlEvents;
+use super::failures::{converted, cut_short};
+use super::{ControlClient, ControlError};
 
 impl ControlClient {
     /// Asks for a difference between snapshots of the datastore `name`, without a time limit, and calls `take` with each part of the answer. An
@@ -23,7 +25,7 @@ impl ControlClient {
         let (path, stub) = (&self.path, &mut self.stub);
         let request = wire::snapshot_diff::request(name, question);
         self.runtime.block_on(async {
-            let mut events = Events::of(path, stub.snapshot_diff(request).await)?;
+            let mut events = ControlEvents::of(path, stub.snapshot_diff(request).await)?;
             loop {
                 match events.next().await?.event {
                     Some(Event::End(_)) => return Ok(()),

@@ -4,7 +4,8 @@ use lockstep_driver::report::{SnapshotCommand, SnapshotStatus};
 
 use super::super::proto::snapshots_reply::Outcome;
 use super::super::wire;
-use super::{ControlClient, ControlError, converted, cut_short, refused};
+use super::failures::{converted, cut_short, refused};
+use super::{ControlClient, ControlError};
 
 impl ControlClient {
     /// Carries out a command about the snapshots of the datastore `name`; returns the list of the node afterwards.
