@@ -63,6 +63,7 @@ impl<'a> SnapshotDeletion<'a> {
             source: self.source,
             places: &mut self.places,
             bodies: &mut self.bodies,
+            largest: None,
         };
         let mut judge = |key: &[u8], older: Option<SnapshotId>| judge.judge(key, older);
         namespace.delete_step(&mut self.deletion, STEP_ENTRIES, &mut judge)?;
@@ -78,6 +79,7 @@ impl<'a> SnapshotDeletion<'a> {
                 source: self.source,
                 places: &mut self.places,
                 bodies: &mut self.bodies,
+                largest: None,
             };
             let mut judge = |key: &[u8], older: Option<SnapshotId>| judge.judge(key, older);
             let changes = namespace.judge_step(&mut self.deletion, &mut judge)?;
@@ -122,6 +124,8 @@ struct KeptJudge<'a> {
     places: &'a mut Vec<(PackPlace, u32)>,
     /// Bodies that no snapshot sees any more.
     bodies: &'a mut Vec<String>,
+    /// The largest size of the last file that was judged, and the snapshot up to which it is that.
+    largest: Option<(Ino, SnapshotId, u64)>,
 }
 
 impl KeptJudge<'_> {
@@ -209,25 +213,36 @@ impl KeptJudge<'_> {
         if !label.is_local() {
             return Ok(None);
         }
+        // A block that a deleted snapshot in between has kept for P must not come before that one.
+        let seen_parts = touches.into_iter().map(|mut touch| {
+            touch.kept = touch.kept.and(seen);
+            touch
+        });
         self.source
             .packs
             .index()
-            .append(older, chunk, touches)
+            .append(older, chunk, seen_parts.collect())
             .map(Some)
     }
 
-    /// The blocks of a chunk that snapshot `older` sees, and for which no older record than that with `label` has the bytes.
+    /// The blocks of a chunk that snapshot `older` sees, or an older one, and for which no record from `older` on before that with `label` has the bytes.
     fn seen(
-        &self,
+        &mut self,
         chunk: FileChunk,
         older: SnapshotId,
         label: SnapshotId,
     ) -> Result<Blocks, StoreError> {
-        let size = self
-            .source
-            .namespace
-            .size_at(older, chunk.ino)?
-            .unwrap_or(0);
+        let body = self.source.bodies.label_since(chunk.ino, older)?;
+        if body.is_some_and(|last| last < label) {
+            // The blocks are those of a later content of this number: a resync has brought an inode back that this node had freed alone.
+            return Ok(Blocks::NONE);
+        }
+        // An older one than P may see zeros behind the size that P sees.
+        let size = match self.largest {
+            Some((ino, of, size)) if (ino, of) == (chunk.ino, older) => size,
+            _ => self.source.namespace.largest_size_kept(older, chunk.ino)?,
+        };
+        self.largest = Some((chunk.ino, older, size));
         let visible = chunk.blocks_before(size);
         let hidden = self
             .source

@@ -1,8 +1,8 @@
-//! The contents of freed inodes that snapshots see, after the deletion of newer snapshots.
+//! The values that snapshots see, after the deletion of newer snapshots: those of freed inodes above all.
 
 use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
 use lockstep_fs::store::SnapshotAccess;
-use lockstep_types::{Ino, MetaRequest, SnapshotId, Timestamp};
+use lockstep_types::{Ino, MetaOp, MetaRequest, SnapshotId, Timestamp};
 
 use crate::durability::Client;
 use crate::harness::{Node, osn_and_time};
@@ -120,4 +120,49 @@ fn a_moved_content_is_found_after_a_stop() {
     site.node.kill();
     assert!(bytes_at(&site.node, older, site.ino) == site.old);
     assert!(bytes_at(&site.node, older, other) == site.old);
+}
+
+/// A block that a deleted snapshot has left to an older one comes before that of a later snapshot of this copy, whose values move.
+#[test]
+fn the_values_of_an_own_snapshot_move_behind_those_of_a_deleted_one() {
+    let site = Site::new();
+    let older = site.take(0x20);
+    let newer = site.take(0x21);
+    site.change(0, 0x22);
+    site.delete(newer);
+    // The own snapshot is the newest one.
+    let (osn, time) = osn_and_time(0x22);
+    let request = MetaRequest::ReapAll { inos: Vec::new() };
+    let op = MetaOp { osn, time, request };
+    site.node.store.commit(&op).unwrap();
+    let own = take_local(&site.node.store);
+    assert!(own > newer);
+    site.change(0, 0x23);
+    site.change(1, 0x24);
+    site.delete(own);
+    assert!(bytes_at(&site.node, older, site.ino) == site.old);
+}
+
+/// The nearest older snapshot sees a shorter file, and one before it sees zeros.
+#[test]
+fn zeros_stay_that_only_a_snapshot_further_back_sees() {
+    let mut site = Site::new();
+    let hole = site.client.create(&site.node, "hole");
+    let truncate = |site: &mut Site, size| {
+        let drop_set_id = false;
+        let cut = site.client.op(MetaRequest::Truncate {
+            ino: hole,
+            size,
+            drop_set_id,
+        });
+        site.node.store.commit(&cut).unwrap();
+    };
+    truncate(&mut site, 2 * BLOCK);
+    let older = site.take(0x20);
+    truncate(&mut site, 0);
+    site.take(0x21);
+    let newest = site.take(0x22);
+    site.change_of(hole, 0, 0x23);
+    site.delete(newest);
+    assert!(bytes_at(&site.node, older, hole) == vec![0; 2 * 4096]);
 }
