@@ -65,7 +65,9 @@ impl<'a> SnapshotDeletion<'a> {
             bodies: &mut self.bodies,
             largest: None,
         };
-        let mut judge = |key: &[u8], older: Option<SnapshotId>| judge.judge(key, older);
+        let mut judge = |key: &[u8], older: Option<SnapshotId>, batch: &[RecordChange]| {
+            judge.judge(key, older, batch)
+        };
         namespace.delete_step(&mut self.deletion, STEP_ENTRIES, &mut judge)?;
         Ok(namespace.end_deletion(&self.deletion))
     }
@@ -81,7 +83,9 @@ impl<'a> SnapshotDeletion<'a> {
                 bodies: &mut self.bodies,
                 largest: None,
             };
-            let mut judge = |key: &[u8], older: Option<SnapshotId>| judge.judge(key, older);
+            let mut judge = |key: &[u8], older: Option<SnapshotId>, batch: &[RecordChange]| {
+                judge.judge(key, older, batch)
+            };
             let changes = namespace.judge_step(&mut self.deletion, &mut judge)?;
             let gone = changes
                 .iter()
@@ -111,7 +115,7 @@ impl<'a> SnapshotDeletion<'a> {
             }
         }
         let snapshots = Arc::clone(&self.source.snapshots);
-        let is_needless = |label: SnapshotId| snapshots.newest_up_to(label).is_none();
+        let is_needless = |label: SnapshotId| !snapshots.is_needed_up_to(label);
         self.source.packs.remove(is_needless)?;
         self.source.packs.punch(&self.places)
     }
@@ -134,6 +138,7 @@ impl KeptJudge<'_> {
         &mut self,
         key: &[u8],
         older: Option<SnapshotId>,
+        batch: &[RecordChange],
     ) -> Result<Vec<RecordChange>, StoreError> {
         let unreadable = || StoreError::unreadable(key);
         let ino = keys::ino_of(key).ok_or_else(unreadable)?;
@@ -148,7 +153,7 @@ impl KeptJudge<'_> {
         } else {
             let number = keys::chunk_of(key).ok_or_else(unreadable)?;
             let touches: Vec<Touch> = record::decode(&value).ok_or_else(unreadable)?;
-            self.judge_touches(FileChunk { ino, number }, label, touches, older)?
+            self.judge_touches((FileChunk { ino, number }, label), touches, older, batch)?
         };
         let Some(mut changes) = changes else {
             return Ok(Vec::new());
@@ -193,10 +198,10 @@ impl KeptJudge<'_> {
     /// The records in place of these touches; `None` if they stay.
     fn judge_touches(
         &mut self,
-        chunk: FileChunk,
-        label: SnapshotId,
+        (chunk, label): (FileChunk, SnapshotId),
         touches: Vec<Touch>,
         older: Option<SnapshotId>,
+        batch: &[RecordChange],
     ) -> Result<Option<Vec<RecordChange>>, StoreError> {
         let seen = match older {
             Some(older) => self.seen(chunk, older, label)?,
@@ -221,7 +226,7 @@ impl KeptJudge<'_> {
         self.source
             .packs
             .index()
-            .append(older, chunk, seen_parts.collect())
+            .append((older, chunk), seen_parts.collect(), batch)
             .map(Some)
     }
 

@@ -56,10 +56,10 @@ impl Deletion {
     }
 }
 
-/// Judges kept blocks: called with the key of each in table `v`, and with P. Returns the changes of records that go into the batch of
-/// the step, those of the tables `v` and `e` among them; none if the blocks stay. It reads the store as it was before the step.
-pub type BlockJudge<'a> =
-    dyn FnMut(&[u8], Option<SnapshotId>) -> Result<Vec<RecordChange>, StoreError> + 'a;
+/// Judges kept blocks: called with the key of each in table `v`, with P, and with the changes of the batch so far. Returns the changes of records that go
+/// into the batch of the step, those of the tables `v` and `e` among them; none if the blocks stay. It reads the store as it was before the step.
+pub type BlockJudge<'a> = dyn FnMut(&[u8], Option<SnapshotId>, &[RecordChange]) -> Result<Vec<RecordChange>, StoreError>
+    + 'a;
 
 /// One batch of a deletion.
 pub(super) struct Judge<'a> {
@@ -106,7 +106,8 @@ impl<'a> Judge<'a> {
                 Some(&keys::HISTORY) => self.judge_record(key)?,
                 Some(&(keys::KEPT_BLOCKS | keys::BODIES)) => {
                     let older = self.older.map(|(id, _)| id);
-                    self.changes.extend(blocks(key, older)?);
+                    let changes = blocks(key, older, &self.changes)?;
+                    self.changes.extend(changes);
                 }
                 _ => return Err(StoreError::unreadable(entry)),
             }

@@ -103,7 +103,7 @@ fn keys_of(namespace: &Namespace, table: u8) -> Vec<Vec<u8>> {
 fn delete(namespace: &Namespace, id: SnapshotId) {
     let mut deletion = namespace.delete_snapshot(id).unwrap();
     while !namespace
-        .delete_step(&mut deletion, 3, &mut |_, _| Ok(Vec::new()))
+        .delete_step(&mut deletion, 3, &mut |_, _, _| Ok(Vec::new()))
         .unwrap()
     {}
     assert!(namespace.end_deletion(&deletion));

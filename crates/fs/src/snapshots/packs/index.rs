@@ -30,9 +30,9 @@ impl BlockIndex {
         Self(namespace)
     }
 
-    /// Makes records of the index visible.
-    pub fn apply(&self, batch: Vec<RecordChange>) -> Result<(), StoreError> {
-        self.0.apply(batch)
+    /// Notes touches that are kept for `label`. A deletion changes no record of the index meanwhile.
+    pub fn add(&self, label: SnapshotId, touches: &[(FileChunk, Touch)]) -> Result<(), StoreError> {
+        self.0.put_kept(|| self.note(label, touches))
     }
 
     /// The place before which every group is in the index, as the last checkpoint has noted it.
@@ -150,7 +150,7 @@ impl BlockIndex {
     }
 
     /// The records that note these touches, kept for `label`. A touch that a record has already is left out: a pack may be read again.
-    pub fn note(
+    fn note(
         &self,
         label: SnapshotId,
         touches: &[(FileChunk, Touch)],
@@ -182,15 +182,21 @@ impl BlockIndex {
         Ok(batch)
     }
 
-    /// The records that put these touches behind those that are kept for `label`: where both have a block, the earlier one counts.
+    /// The records that put these touches behind those that are kept for `label`: where both have a block, the earlier one counts. `batch`: the changes that come
+    /// before.
     pub fn append(
         &self,
-        label: SnapshotId,
-        chunk: FileChunk,
+        (label, chunk): (SnapshotId, FileChunk),
         touches: Vec<Touch>,
+        batch: &[RecordChange],
     ) -> Result<Vec<RecordChange>, StoreError> {
         let key = keys::kept_blocks(chunk.ino, chunk.number, label);
-        let mut noted: Touches = match self.0.get(&key)? {
+        let before = batch.iter().rev().find(|(of, _)| *of == key);
+        let stored = match before {
+            Some((_, value)) => value.clone(),
+            None => self.0.get(&key)?,
+        };
+        let mut noted: Touches = match stored {
             Some(value) => record::decode(&value).ok_or_else(|| StoreError::unreadable(&key))?,
             None => Vec::new(),
         };

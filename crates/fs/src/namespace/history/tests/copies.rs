@@ -165,7 +165,7 @@ impl Run {
         for deletion in &mut self.deletions {
             let before = kept(&self.namespace);
             self.namespace
-                .delete_step(deletion, max, &mut |_, _| Ok(Vec::new()))
+                .delete_step(deletion, max, &mut |_, _, _| Ok(Vec::new()))
                 .unwrap();
             let after = kept(&self.namespace);
             let has_local = before.iter().any(is_local);

@@ -36,7 +36,7 @@ fn labels(namespace: &Namespace, range: &KeyRange) -> Vec<SnapshotId> {
 
 fn step(namespace: &Namespace, id: SnapshotId) {
     let mut deletion = namespace.delete_snapshot(id).unwrap();
-    let is_over = namespace.delete_step(&mut deletion, 100, &mut |_, _| Ok(Vec::new()));
+    let is_over = namespace.delete_step(&mut deletion, 100, &mut |_, _, _| Ok(Vec::new()));
     assert!(is_over.unwrap() && namespace.end_deletion(&deletion));
 }
 
@@ -128,7 +128,7 @@ fn a_record_is_kept_again_once_its_kept_value_is_gone() {
     let mut deletion = namespace.delete_snapshot(id(11, 0)).unwrap();
     change(&namespace, &key, Some(&entry(52, 10)));
     namespace
-        .delete_step(&mut deletion, 100, &mut |_, _| Ok(Vec::new()))
+        .delete_step(&mut deletion, 100, &mut |_, _, _| Ok(Vec::new()))
         .unwrap();
     assert_eq!(labels_of_key(&namespace), []);
     change(&namespace, &key, Some(&entry(53, 5)));
@@ -147,7 +147,7 @@ fn kept_blocks_are_judged_by_their_owner() {
     }
     let mut deletion = namespace.delete_snapshot(id(11, 0)).unwrap();
     let mut asked = Vec::new();
-    let is_over = namespace.delete_step(&mut deletion, 100, &mut |key, older| {
+    let is_over = namespace.delete_step(&mut deletion, 100, &mut |key, older, _| {
         asked.push((key.to_vec(), older));
         let goes = key == blocks[0];
         let index = keys::kept_index(id(11, 0), key);

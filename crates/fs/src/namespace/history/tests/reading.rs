@@ -149,7 +149,7 @@ fn the_list_is_read_at_the_opening() {
     assert!(!reopened.end_deletion(&begun), "nothing was judged");
     assert!(
         reopened
-            .delete_step(&mut begun, 9, &mut |_, _| Ok(Vec::new()))
+            .delete_step(&mut begun, 9, &mut |_, _, _| Ok(Vec::new()))
             .unwrap()
     );
     assert!(reopened.end_deletion(&begun));
