@@ -398,7 +398,7 @@ fn a_snapshot_of_the_schedule_goes_before_a_program_finds_no_room() {
     assert!(
         pair.primary
             .logged()
-            .contains("the oldest snapshot of the schedule is deleted")
+            .contains("a disk is nearly full: the snapshot is deleted")
     );
     drop(changed);
     pair.stop();

@@ -186,6 +186,7 @@ impl Maintenance {
         if is_due {
             let state = primary.replication.state();
             self.schedule.look(engine, pipeline, space, state);
+            primary.jobs.look_at_arrivals(pipeline, space);
         }
     }
 

@@ -63,7 +63,7 @@ fn own_snapshots(store: &Store) -> Vec<OwnSnapshotStatus> {
                 is_exact,
                 generation,
             } => (is_exact, Some(generation)),
-            SnapshotKind::User | SnapshotKind::Scheduled => return None,
+            SnapshotKind::User | SnapshotKind::Scheduled | SnapshotKind::Arrival => return None,
         };
         Some(OwnSnapshotStatus {
             name: record.name.clone(),

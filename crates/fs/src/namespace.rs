@@ -213,6 +213,38 @@ impl Namespace {
         deletion.is_over()
     }
 
+    /// Makes changes of the index of kept blocks visible, which `make` gives: no deletion changes the index in between.
+    pub fn put_kept(
+        &self,
+        make: impl FnOnce() -> Result<Vec<RecordChange>, StoreError>,
+    ) -> Result<(), StoreError> {
+        self.history.put_kept(&self.records, make)
+    }
+
+    /// Puts values of records as a snapshot sees them, of which this node lacks the bytes.
+    pub fn put_arrived(&self, id: SnapshotId, values: Vec<RecordChange>) -> Result<(), StoreError> {
+        self.history.put_arrived(&self.records, id, values)
+    }
+
+    /// The first kept value of a record with a label from `id` on, and that label.
+    pub fn first_kept(
+        &self,
+        key: &[u8],
+        id: SnapshotId,
+    ) -> Result<Option<(SnapshotId, Option<Vec<u8>>)>, StoreError> {
+        self.history.first_kept(&self.records, key, id)
+    }
+
+    /// Changes the record of a snapshot if `is_right` for the list of the moment, which no other thread changes in between. Returns whether it was.
+    pub fn change_snapshot_if(
+        &self,
+        id: SnapshotId,
+        is_right: impl FnOnce(&SnapshotList) -> bool,
+        change: impl FnOnce(&mut SnapshotRecord),
+    ) -> bool {
+        self.history.change_if(&self.records, id, is_right, change)
+    }
+
     /// Runs `body`, which reads kept values by [`Self::get`] and [`Self::scan`]: none of them goes or moves meanwhile.
     pub fn without_removals<T>(&self, body: impl FnOnce() -> T) -> T {
         self.history.without_removals(body)

@@ -4,6 +4,7 @@
 //! ([`keeper`]). The history of records is in the namespace. A file as a snapshot sees it is the present content under the kept
 //! blocks ([`content_at`]). The index of what is kept gives the difference between two snapshots ([`diff`]).
 
+pub mod arrival;
 pub mod bodies;
 pub mod content_at;
 pub mod deletion;

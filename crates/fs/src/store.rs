@@ -10,7 +10,8 @@
 //! bytes by `content` (`content/before_change.rs`): the store has no rule for them. [`Tree`] is namespace and content
 //! together, and the [view](crate::view) of the present. Each kind of caller besides clients has functions of its own,
 //! over the parts that it needs: [`ReplicaAccess`], [`ImageAccess`], [`Intents`], [`Capacity`], [`FallbackAccess`],
-//! [`DeltaAccess`], [`BarrierAccess`], [`SumsAccess`], [`ChangeAccess`], [`SnapshotAccess`], [`DiffReader`].
+//! [`DeltaAccess`], [`BarrierAccess`], [`SumsAccess`], [`ChangeAccess`], [`SnapshotAccess`], [`DiffReader`],
+//! [`ArrivalAccess`].
 //!
 //! Invariants:
 //! - The namespace in memory is the last checkpoint plus the log since; a checkpoint is atomic.
@@ -20,6 +21,7 @@
 pub(crate) mod adoption;
 #[cfg(test)]
 mod announced;
+mod arrival_access;
 mod barrier_access;
 mod capacity;
 mod change_access;
@@ -46,15 +48,18 @@ pub use crate::delta::{
 };
 pub use crate::metadata_log::{Applied, ChangeFeed, ImageChange, Intent, Intents};
 pub use crate::namespace::RecordsAt;
+pub use crate::snapshots::arrival::{ArrivalItem, ArrivalPage, ArrivalPlace, ArrivalWindow};
 pub use crate::snapshots::diff::{
     DiffAttribute, DiffChange, DiffCursor, DiffEntry, DiffPage, DiffPlace, DiffRange, DiffStage,
     DiffWish, NotACursor, SnapshotMark,
 };
+pub use crate::snapshots::packs::touch::NewTouch;
 pub use crate::snapshots::view::SnapshotView;
 pub use crate::sums::{KeptSum, SumTotals};
 pub use crate::tree::Tree;
 pub use crate::view::{Census, FileTimes, WholeContent};
 pub use adoption::AdoptWay;
+pub use arrival_access::ArrivalAccess;
 pub use barrier_access::BarrierAccess;
 pub use capacity::Capacity;
 pub use change_access::ChangeAccess;

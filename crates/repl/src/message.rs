@@ -12,8 +12,8 @@ use lockstep_roles::RoleOffer;
 use lockstep_sums::SumSecret;
 use lockstep_types::backing::Room;
 use lockstep_types::{
-    DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, ResyncStatus, StoreId, SyncId,
-    SyncStanding, Timestamp, WriteVerifier,
+    DatastoreUuid, Errno, Generation, Hash128, Ino, MetaOp, Osn, ResyncStatus, SnapshotId, StoreId,
+    SyncId, SyncStanding, Timestamp, WriteVerifier,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -23,7 +23,7 @@ pub use crate::comparison::{ComparePurpose, ContentSource};
 pub use crate::resync_scope::ResyncScope;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 19;
+pub const PROTOCOL_VERSION: u32 = 20;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -455,6 +455,22 @@ pub enum Request {
         /// Number of blocks.
         blocks: u32,
     },
+    /// Asks for the snapshots of the datastore that the secondary has whole (rule P37).
+    Snapshots,
+    /// Get ready for the values of a snapshot that the secondary lacks, or has torn.
+    BeginArrival {
+        /// The snapshot.
+        of: SnapshotId,
+    },
+    /// Asks for values of a snapshot that the primary lacks; the payload is the encoded window, with the place in it.
+    ReadArrival,
+    /// Put values of a snapshot that the secondary lacks; the payload is an encoded list.
+    PutArrival {
+        /// The snapshot.
+        of: SnapshotId,
+    },
+    /// All values of a snapshot have come; the payload is the encoded window.
+    EndArrival,
 }
 
 impl Request {
@@ -549,6 +565,10 @@ pub enum Response {
     /// Blocks were healed, or their sums made anew, or they were kept aside. Says whether the versions of all blocks are
     /// kept aside: the folder may be full.
     SetAside(bool),
+    /// Snapshots, the oldest first.
+    Snapshots(Vec<SnapshotId>),
+    /// Whether a step of an arrival was done: not if the secondary's list of snapshots has changed.
+    Arrived(bool),
 }
 
 /// The reason why the secondary did not carry out a request: a text for the primary's operator.

@@ -6,7 +6,9 @@
 //! No code of this crate may change the primary's store.
 
 pub mod api;
+pub mod arrival;
 pub mod bits;
+mod checked_records;
 pub mod content;
 mod described;
 mod file_times;

@@ -5,9 +5,8 @@
 //! Every request is checked before use: no content of a request causes a panic here, or takes more memory than one
 //! write.
 
-use lockstep_fs::record::{self, Body, Inode};
 use lockstep_fs::store::{FallbackAccess, ImageChange, ImageChunk};
-use lockstep_fs::{OpError, Store, StoreError, StoreView, keys};
+use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_repl::message::{
     ComparePurpose, ContentSource, Request, Response, WireContent, WireFileTimes,
 };
@@ -17,6 +16,7 @@ use lockstep_types::{Errno, Hash128, Ino};
 
 use crate::api::AnswerError;
 use crate::bits;
+use crate::checked_records::{check_after, check_change, check_chunk, check_table};
 use crate::described::{DescribedFile, FileAnswers};
 use crate::file_times::from_wire;
 use crate::limits::{BLOCKS_MAX, FILES_MAX, HASHED_FILE_BYTES_MAX, RANGES_MAX, RECORD_RUN_BYTES};
@@ -147,13 +147,6 @@ fn compare_records(
     Ok(Response::Differing(bits::pack([!is_equal])))
 }
 
-fn check_after(table: u8, after: &[u8]) -> Result<(), AnswerError> {
-    if after.is_empty() || after.first() == Some(&table) {
-        return Ok(());
-    }
-    Err(AnswerError::AfterOtherTable)
-}
-
 fn load_changes(store: &Store, payload: &[u8]) -> Result<Response, AnswerError> {
     let changes: Vec<ImageChange> = postcard::from_bytes(payload)?;
     for change in &changes {
@@ -163,57 +156,6 @@ fn load_changes(store: &Store, payload: &[u8]) -> Result<Response, AnswerError> 
         return Err(AnswerError::ChangesOutOfOrder);
     }
     done(store.image().load_changes(&changes))
-}
-
-fn check_table(table: u8) -> Result<(), AnswerError> {
-    if keys::REPLICATED.contains(&table) {
-        return Ok(());
-    }
-    Err(AnswerError::OtherTable { table })
-}
-
-/// Refuses a change of a record that does not belong to the namespace.
-fn check_change(change: &ImageChange) -> Result<(), AnswerError> {
-    let table = *change.key.first().ok_or(AnswerError::NoKey)?;
-    check_table(table)?;
-    if keys::ino_of(&change.key).is_none() {
-        return Err(AnswerError::NoInode);
-    }
-    match &change.value {
-        Some(value) if table == keys::INODES => check_inode(value),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses a chunk that could change a record outside its table, or leave a gap in the table.
-fn check_chunk(chunk: &ImageChunk) -> Result<(), AnswerError> {
-    check_table(chunk.table)?;
-    check_after(chunk.table, &chunk.after)?;
-    if chunk.records.is_empty() && !chunk.last {
-        return Err(AnswerError::EmptyChunk);
-    }
-    let mut before = chunk.after.as_slice();
-    for record in &chunk.records {
-        let ours = record.key.first() == Some(&chunk.table) && keys::ino_of(&record.key).is_some();
-        if !ours || record.key.as_slice() <= before {
-            return Err(AnswerError::ChunkOutOfOrder);
-        }
-        if chunk.table == keys::INODES {
-            check_inode(&record.value)?;
-        }
-        before = &record.key;
-    }
-    Ok(())
-}
-
-fn check_inode(value: &[u8]) -> Result<(), AnswerError> {
-    let inode: Inode = record::decode(value).ok_or(AnswerError::BadInode)?;
-    match inode.body {
-        Body::File { size } if size > FILE_BYTES_MAX => {
-            Err(AnswerError::FileTooLong { bytes: size })
-        }
-        _ => Ok(()),
-    }
 }
 
 fn check_count(count: usize, max: usize, what: &'static str) -> Result<(), AnswerError> {

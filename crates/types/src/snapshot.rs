@@ -104,6 +104,8 @@ pub enum SnapshotKind {
         /// The generation in which this node was deposed as the primary.
         generation: Generation,
     },
+    /// By the primary, of the datastore, for as long as the values of older snapshots arrive on a node that lacks them (rule P37).
+    Arrival,
 }
 
 /// The name of a snapshot of the datastore, or of a hold on one: 1 to [`Self::BYTES_MAX`] bytes of UTF-8 without a slash, a control character or a space at

@@ -5,6 +5,7 @@
 //! Invariant: a job runs over the connection that it was decided for. A job that begins after the loss of its
 //! connection does nothing.
 
+mod arrivals;
 mod before_failover;
 mod byte_budget;
 mod client_pause;
@@ -52,6 +53,7 @@ use crate::peer::requests::PendingRequests;
 use crate::replication::Replication;
 use crate::replication::remote::RemotePeer;
 use crate::report::{CommandFailure, ResyncStatus, VerifyMode, VerifyProgress};
+use arrivals::ArrivalTurn;
 use counted_peer::CountedPeer;
 use daily_turn::DailyCheck;
 use pace::{PacedJob, ResyncPace};
@@ -170,6 +172,7 @@ pub(crate) struct ResyncJobs {
     unproved: UnprovedPlaces,
     pace: ResyncPace,
     own_checks: OwnChecks,
+    arrivals: ArrivalTurn,
 }
 
 impl ResyncJobs {
@@ -199,6 +202,7 @@ impl ResyncJobs {
                 scrub: Scrub::default(),
                 daily,
             },
+            arrivals: ArrivalTurn::default(),
         }
     }
 

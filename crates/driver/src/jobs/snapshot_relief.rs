@@ -32,7 +32,7 @@ impl SnapshotRelief {
             space.note_relief();
             return;
         }
-        let Some((id, snapshot)) = snapshots.oldest_scheduled() else {
+        let Some((id, snapshot)) = snapshots.first_to_give_way() else {
             return;
         };
         if !space.waits_for_relief() && !space.is_low() {
@@ -52,10 +52,10 @@ impl SnapshotRelief {
                 Ok(()) => tracing::warn!(
                     datastore,
                     snapshot,
-                    "a disk is nearly full: the oldest snapshot of the schedule is deleted, and programs get the space",
+                    "a disk is nearly full: the snapshot is deleted, and programs get the space",
                 ),
                 Err(errno) => {
-                    tracing::debug!(datastore, snapshot, %errno, "a snapshot of the schedule stays");
+                    tracing::debug!(datastore, snapshot, %errno, "a snapshot that is to give way stays");
                 }
             }
             space.note_relief();

@@ -18,6 +18,9 @@ use crate::host::single_job::SingleJob;
 use crate::ops::meta_pipeline::MetaPipeline;
 use crate::report::{CommandFailure, SnapshotCommand, SnapshotStatus};
 
+/// The name of a snapshot that is made for an arrival (rule P37).
+pub(super) const ARRIVAL: &str = "arrival";
+
 /// The snapshots of a running datastore.
 #[derive(Clone, Copy)]
 pub(crate) struct SnapshotService<'a> {
@@ -133,13 +136,13 @@ impl<'a> SnapshotService<'a> {
         Ok(checked)
     }
 
-    /// The snapshot of the datastore with a name.
     fn find(self, name: &str) -> Result<SnapshotId, CommandFailure> {
         let found = self.named(name).map(|(id, _)| id);
         found.ok_or_else(|| self.unknown(name))
     }
 
-    fn named(self, name: &str) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
+    /// The snapshot of the datastore with a name.
+    pub fn named(self, name: &str) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
         let all = self.snapshots.all();
         let mut taken = all.iter().filter(|(id, record)| record.is_taken(**id));
         let found = taken.find(|(_, record)| record.name == name);
@@ -282,6 +285,14 @@ fn checked(name: &str) -> Result<SnapshotName, CommandFailure> {
             "choose a name other than `fallback`, and one that does not begin with `lost-`",
         ));
     }
+    if name == ARRIVAL {
+        return Err(CommandFailure::new(
+            format!(
+                "{name:?} is the name of the snapshot that a node makes while it brings snapshots to the other one"
+            ),
+            "choose another name",
+        ));
+    }
     SnapshotName::new(name).map_err(|error| {
         CommandFailure::new(
             format!("{name:?} is no name of a snapshot: {error}"),
@@ -313,6 +324,7 @@ fn status(id: SnapshotId, record: &SnapshotRecord) -> SnapshotStatus {
         SnapshotKind::Scheduled => "schedule",
         SnapshotKind::Fallback { .. } => "fallback",
         SnapshotKind::Lost { .. } => "lost",
+        SnapshotKind::Arrival => "arrival",
     };
     let state = match record.bytes {
         _ if record.is_deleted => "deleting",

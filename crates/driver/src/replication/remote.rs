@@ -76,6 +76,7 @@ impl RemotePeer {
             Request::BeginResync { .. }
             | Request::FlushImage
             | Request::EndImage { .. }
+            | Request::BeginArrival { .. }
             | Request::InSync { .. } => limit.saturating_mul(WHOLE_STORE_FACTOR),
             _ => limit,
         }
@@ -198,6 +199,11 @@ const fn describe(request: &Request) -> &'static str {
         Request::HealBlocks { .. } => "heal blocks",
         Request::RemakeSums { .. } => "make sums anew",
         Request::KeepBlocks { .. } => "keep blocks aside",
+        Request::Snapshots => "tell its snapshots",
+        Request::BeginArrival { .. }
+        | Request::ReadArrival
+        | Request::PutArrival { .. }
+        | Request::EndArrival => "let a snapshot arrive",
         Request::InSync { .. } => "mark itself in sync",
         Request::Room => "tell the room on its disk",
     }

@@ -9,7 +9,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotRecord};
+use lockstep_fs::snapshot_list::{SnapshotKind, SnapshotRecord};
 use lockstep_fs::store::{SeekFor, SnapshotAccess, SnapshotView};
 use lockstep_fs::{OpError, StoreView};
 use lockstep_types::{
@@ -328,13 +328,10 @@ impl SnapshotFiles<'_> {
     }
 }
 
-/// Whether a snapshot is one of the datastore, of which this node has all bytes.
+/// Whether a snapshot is one of the datastore, of which this node has all bytes, and not made for a while only.
 fn is_shown(id: SnapshotId, record: &SnapshotRecord) -> bool {
-    let is_whole = matches!(
-        record.bytes,
-        SnapshotBytes::Unsettled | SnapshotBytes::Settled
-    );
-    record.is_taken(id) && is_whole
+    let is_made_for_arrival = record.kind == SnapshotKind::Arrival;
+    record.is_taken(id) && record.is_whole() && !is_made_for_arrival
 }
 
 /// The root of a snapshot.

@@ -173,6 +173,9 @@ impl Responder {
             | Request::Digests { .. }
             | Request::Inspect { .. }
             | Request::Records { .. } => Ok(lockstep_verify::answer(&store.tree(), request)?),
+            request if lockstep_resync::arrival::is_of_arrival(request) => {
+                Ok(lockstep_resync::arrival::answer(store, request, payload)?)
+            }
             Request::Room => {
                 engine.make_room(Room::NONE);
                 Ok(Response::Room(store.capacity().room()?))

@@ -16,6 +16,7 @@
 //! - `removing` is held exclusively while a batch is applied that takes kept values away, and shared by a reader from the present
 //!   value to the kept ones.
 
+mod arrived;
 mod births;
 mod deletion;
 mod first_touch;
@@ -202,6 +203,66 @@ impl History {
         memory.clear();
     }
 
+    /// Makes records visible that have no history themselves, which `make` gives. No deletion takes or moves kept values in between.
+    pub fn put_kept(
+        &self,
+        records: &Memtable<RedbKv>,
+        make: impl FnOnce() -> Result<Vec<RecordChange>, StoreError>,
+    ) -> Result<(), StoreError> {
+        let _alone = self.changing.lock();
+        records.apply(make()?);
+        Ok(())
+    }
+
+    /// Puts values of records as a snapshot sees them, of which this node lacks the bytes ([`arrived`]).
+    ///
+    /// # Errors A record cannot be read: nothing has changed.
+    pub fn put_arrived(
+        &self,
+        records: &Memtable<RedbKv>,
+        id: SnapshotId,
+        values: Vec<RecordChange>,
+    ) -> Result<(), StoreError> {
+        let mut memory = self.changing.lock();
+        let older = self.snapshots.older(id).map(|(id, _)| id);
+        let changes = arrived::changes(records, (id, older), values)?;
+        records.apply(changes);
+        memory.clear();
+        Ok(())
+    }
+
+    /// The first kept value of a record with a label from `id` on, and that label.
+    pub fn first_kept(
+        &self,
+        records: &Memtable<RedbKv>,
+        key: &[u8],
+        id: SnapshotId,
+    ) -> Result<Option<(SnapshotId, Option<Vec<u8>>)>, StoreError> {
+        let _nothing_is_removed = self.removing.read();
+        let first = kept::find(records, key, id, 1)?.pop();
+        Ok(first.map(|kept| (kept.id, kept.value)))
+    }
+
+    /// Changes the record of a snapshot if `is_right` for the list of the moment. Returns whether it was.
+    pub fn change_if(
+        &self,
+        records: &Memtable<RedbKv>,
+        id: SnapshotId,
+        is_right: impl FnOnce(&SnapshotList) -> bool,
+        change: impl FnOnce(&mut SnapshotRecord),
+    ) -> bool {
+        let mut memory = self.changing.lock();
+        let Some(mut new) = self.snapshots.all().get(&id).map(|it| (**it).clone()) else {
+            return false;
+        };
+        if !is_right(&self.snapshots) {
+            return false;
+        }
+        change(&mut new);
+        self.put(records, &mut memory, id, new);
+        true
+    }
+
     /// Judges the next kept values of a snapshot that is being deleted, at most `max` of them.
     pub fn delete_step(
         &self,
@@ -244,7 +305,8 @@ impl History {
     ) -> Result<Vec<RecordChange>, StoreError> {
         let older = self.snapshots.older(deletion.id());
         let older = older.map(|(id, _)| (id, self.snapshots.inos_below(id)));
-        let newer = self.snapshots.newer(deletion.id()).map(|(id, _)| id);
+        // What has arrived for a snapshot that this node lacks is not judged: the snapshot needs it once all is there.
+        let newer = self.snapshots.next_listed(deletion.id());
         Judge::new(records, older, newer).judge(deletion, max, blocks)
     }
 

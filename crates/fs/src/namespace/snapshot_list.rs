@@ -26,7 +26,7 @@ pub enum SnapshotBytes {
     Settled,
     /// This node has lost its power before they were settled: some of them may be of an earlier moment, or zeros.
     Torn,
-    /// None: the snapshot was made on the other node alone.
+    /// None, or not all of them yet: the snapshot was made on the other node alone, or the bytes of this node were torn.
     Missing,
 }
 
@@ -92,6 +92,11 @@ impl SnapshotRecord {
     pub const fn is_alive(&self) -> bool {
         !self.is_deleted && !matches!(self.bytes, SnapshotBytes::Missing)
     }
+
+    /// Whether the snapshot is alive, and has the bytes of its moment.
+    pub const fn is_whole(&self) -> bool {
+        self.is_alive() && !matches!(self.bytes, SnapshotBytes::Torn)
+    }
 }
 
 /// Snapshots by the moment that they show.
@@ -104,6 +109,8 @@ pub struct SnapshotList {
     keeps: AtomicBool,
     /// See [`Self::has_shared`].
     has_shared: AtomicBool,
+    /// See [`Self::is_arriving`].
+    is_arriving: AtomicBool,
     /// Counts the changes of the list.
     changes: AtomicU64,
     /// See [`Self::all_inos_below`].
@@ -140,6 +147,11 @@ impl SnapshotList {
         self.has_shared.load(Ordering::Acquire)
     }
 
+    /// Whether the values of a snapshot may be arriving (rule P37): a node does not know the sizes of files as of that snapshot then. Costs one load.
+    pub fn is_arriving(&self) -> bool {
+        self.is_arriving.load(Ordering::Acquire)
+    }
+
     /// The newest snapshot that is alive, for which the old value of a change is kept.
     pub fn newest(&self) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
         if !self.keeps() {
@@ -159,10 +171,21 @@ impl SnapshotList {
         self.all().range(..id).rev().find_map(alive)
     }
 
-    /// The oldest snapshot alive that is newer than `id`.
-    pub fn newer(&self, id: SnapshotId) -> Option<(SnapshotId, Arc<SnapshotRecord>)> {
+    /// The oldest snapshot newer than `id` that is not deleted, also one of which this node has no bytes.
+    pub fn next_listed(&self, id: SnapshotId) -> Option<SnapshotId> {
         let from = (std::ops::Bound::Excluded(id), std::ops::Bound::Unbounded);
-        self.all().range(from).find_map(alive)
+        let all = self.all();
+        let mut newer = all.range(from);
+        newer
+            .find(|(_, record)| !record.is_deleted)
+            .map(|(id, _)| *id)
+    }
+
+    /// Whether a snapshot up to `id` needs what is kept, or will need what has arrived for it.
+    pub fn is_needed_up_to(&self, id: SnapshotId) -> bool {
+        let all = self.all();
+        let mut older = all.range(..=id);
+        older.any(|(_, record)| !record.is_deleted)
     }
 
     /// Every inode of a snapshot up to `id` that is alive has a number below this.
@@ -202,6 +225,8 @@ impl SnapshotList {
         let keeps = records.iter().any(|record| alive(record).is_some());
         let mut shared = records.iter().filter(|(id, _)| !id.is_local());
         let has_shared = shared.any(|record| alive(record).is_some());
+        let mut all_alive = records.iter().filter_map(alive);
+        let is_arriving = all_alive.any(|(_, record)| record.kind == SnapshotKind::Arrival);
         let numbers = records.iter().filter_map(alive);
         let highest = numbers.map(|(_, record)| record.inos_below).max();
         self.all_inos_below
@@ -209,6 +234,7 @@ impl SnapshotList {
         *self.records.write() = Arc::new(records);
         self.changes.fetch_add(1, Ordering::AcqRel);
         self.has_shared.store(has_shared, Ordering::Release);
+        self.is_arriving.store(is_arriving, Ordering::Release);
         self.keeps.store(keeps, Ordering::Release);
     }
 }
@@ -255,10 +281,10 @@ mod tests {
         let ids = |found: Option<(SnapshotId, Arc<SnapshotRecord>)>| found.map(|(id, _)| id);
         assert_eq!(ids(list.newest()), Some(id(9)));
         assert_eq!(ids(list.older(id(9))), Some(id(5)));
-        assert_eq!(ids(list.newer(id(3))), Some(id(5)));
+        assert_eq!(list.next_listed(id(3)), Some(id(5)));
         list.set(id(5), Some(record("b", true)));
         assert_eq!(ids(list.older(id(9))), Some(id(3)));
-        assert_eq!(ids(list.newer(id(3))), Some(id(9)));
+        assert_eq!(list.next_listed(id(3)), Some(id(9)));
         assert!(list.get(id(5)).is_none() && list.all().contains_key(&id(5)));
         for sequence in [3, 9] {
             list.set(id(sequence), None);
@@ -277,6 +303,9 @@ mod tests {
         };
         list.set(id(5), Some(missing));
         assert!(list.keeps() && !list.has_shared());
+        assert_eq!(list.next_listed(id(3)), Some(local));
+        assert_eq!(list.next_listed(local), Some(id(5)), "its values may come");
+        assert!(list.is_needed_up_to(id(5)) && !list.is_needed_up_to(id(2)));
         list.set(id(6), Some(record("b", false)));
         assert!(list.has_shared());
         list.set(id(6), Some(record("b", true)));

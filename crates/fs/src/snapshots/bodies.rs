@@ -148,6 +148,10 @@ impl Bodies {
     /// before them.
     fn note(&self, ino: Ino, last: SnapshotId, file: SnapshotId) -> Result<(), StoreError> {
         let label = last.max(self.newest_label()?);
+        self.put_record(ino, label, file)
+    }
+
+    fn put_record(&self, ino: Ino, label: SnapshotId, file: SnapshotId) -> Result<(), StoreError> {
         let key = keys::body(ino, label);
         self.0.apply([
             (keys::kept_index(label, &key), Some(Vec::new())),
@@ -199,6 +203,29 @@ impl Bodies {
         let content = backing.open(&path);
         let content = content.map_err(StoreError::disk("open", path))?;
         Ok(Some(BodyAt { last, content }))
+    }
+
+    /// The label of the body that snapshot `id` sees as the content of an inode; `None` if that is the present content.
+    pub fn label_since(&self, ino: Ino, id: SnapshotId) -> Result<Option<SnapshotId>, StoreError> {
+        Ok(self.body_since(ino, id)?.map(|body| body.last))
+    }
+
+    /// The content under the blocks that arrive for snapshot `id`, of an inode that is freed on both nodes: the body that this node has, or a new one without bytes. So no
+    /// later content of this number shows through.
+    pub fn of_arrival(
+        &self,
+        backing: &dyn Backing,
+        ino: Ino,
+        id: SnapshotId,
+    ) -> Result<Arc<dyn BackingFile>, StoreError> {
+        if let Some(body) = self.body_at(backing, ino, id)? {
+            return Ok(body.content);
+        }
+        let path = body_path(ino, id);
+        let made = backing.open_or_create(&path);
+        let content = made.map_err(StoreError::disk("create", path))?;
+        self.put_record(ino, id, id)?;
+        Ok(content)
     }
 
     /// The record of the body that snapshot `id` sees.

@@ -96,17 +96,28 @@ impl BlockKeeper {
         if let Some(end) = self.cache.blocks_end(newest, ino) {
             return Ok(end);
         }
-        let size = if self.kept.bodies.has_since(ino, newest.0)? {
-            // The content is that of another inode of this number, which no snapshot sees yet.
-            0
-        } else if is_active(Mutant::KeepForNewestOnly) {
-            self.kept.namespace.size_at(newest.0, ino)?.unwrap_or(0)
-        } else {
-            self.kept.namespace.largest_size_kept(newest.0, ino)?
+        let is_arriving = self.kept.snapshots.is_arriving();
+        let end = match self.seen_size(newest.0, ino)? {
+            // A snapshot whose values arrive may see zeros behind each size that is known here.
+            Some(_) if is_arriving && !is_active(Mutant::ArrivalKeepsNoZeros) => u64::MAX / BLOCK,
+            size => size.unwrap_or(0).div_ceil(BLOCK),
         };
-        let end = size.div_ceil(BLOCK);
         self.cache.set_blocks_end(newest, ino, end);
         Ok(end)
+    }
+
+    /// The largest size of a file that a snapshot sees of which this node has the bytes; `None` if no snapshot sees the content.
+    fn seen_size(&self, newest: SnapshotId, ino: Ino) -> Result<Option<u64>, StoreError> {
+        if self.kept.bodies.has_since(ino, newest)? {
+            // The content is that of another inode of this number, which no snapshot sees yet.
+            return Ok(None);
+        }
+        let size = if is_active(Mutant::KeepForNewestOnly) {
+            self.kept.namespace.size_at(newest, ino)?.unwrap_or(0)
+        } else {
+            self.kept.namespace.largest_size_kept(newest, ino)?
+        };
+        Ok(Some(size))
     }
 
     fn kept(&self, newest: Newest, chunk: FileChunk) -> Result<Blocks, StoreError> {
@@ -280,7 +291,14 @@ impl BlockKeeper {
         else {
             return Ok(0);
         };
-        let blocks = blocks_of(bytes, self.blocks_end(newest, ino)?);
+        let blocks_end = if self.kept.snapshots.is_arriving() {
+            // Behind this end only zeros are kept, which take little.
+            let seen = self.seen_size(newest.0, ino)?;
+            seen.unwrap_or(0).div_ceil(BLOCK)
+        } else {
+            self.blocks_end(newest, ino)?
+        };
+        let blocks = blocks_of(bytes, blocks_end);
         let chunks = chunks_of(&blocks);
         let count = chunks.end.saturating_sub(chunks.start);
         let is_kept = |number: u64| {
@@ -309,8 +327,14 @@ impl BlockKeeper {
                 continue;
             };
             let blocks_end = self.blocks_end(of, *ino)?;
-            let blocks = blocks_of(bytes, blocks_end);
             if let Some(content) = old(*ino)? {
+                // Each write keeps the zeros behind the content itself.
+                let length = content
+                    .stat()
+                    .map_err(StoreError::content("stat", *ino))?
+                    .length;
+                let content_end = length.div_ceil(BLOCK);
+                let blocks = blocks_of(bytes, blocks_end.min(content_end));
                 newest = Some(of);
                 ahead.push(AheadWrite {
                     ino: *ino,
@@ -466,23 +490,11 @@ fn read_touch(
     let offset = chunk.number * CHUNK_BYTES + at(first) as u64;
     let read = old.read_at(offset, wanted_bytes);
     read.map_err(StoreError::content("read", chunk.ino))?;
-    let (mut dense, mut kept_bytes) = (Blocks::NONE, Vec::new());
-    for block in wanted.numbers() {
-        let block_bytes = bytes.get(at(block)..at(block + 1)).unwrap_or_default();
-        if block_bytes.iter().any(|byte| *byte != 0) {
-            dense = dense.with(Blocks::range(block, block + 1));
-            kept_bytes.extend_from_slice(block_bytes);
-        }
+    let block_bytes = |block| bytes.get(at(block)..at(block + 1)).unwrap_or_default();
+    let blocks = wanted.numbers().map(|block| (block, block_bytes(block)));
+    let mut touch = NewTouch::of(chunk, blocks);
+    if is_active(Mutant::KeepNoHole) {
+        touch.kept = touch.dense;
     }
-    let kept = if is_active(Mutant::KeepNoHole) {
-        dense
-    } else {
-        wanted
-    };
-    Ok(NewTouch {
-        chunk,
-        kept,
-        dense,
-        bytes: kept_bytes,
-    })
+    Ok(touch)
 }

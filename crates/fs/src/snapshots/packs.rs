@@ -7,6 +7,8 @@
 //! - Blocks are durable in a pack, and in the index, before [`Packs::keep`] returns.
 //! - A pack has blocks for one newest snapshot, its label. Once no snapshot up to the label is alive, no reader needs the pack.
 //! - Each opening of the store begins a pack of its own: nothing is appended behind a group that a crash may have torn.
+//! - What has arrived from the other node is in packs that no opening reads: a snapshot that lacks something on this node is not alive, and a checkpoint
+//!   that has it alive has the whole index.
 //! - A checkpoint with touches of a group notes the place behind that group. A later opening would bring the touches back otherwise, for a snapshot that is
 //!   deleted and for the next one of the same number.
 
@@ -25,7 +27,7 @@ use lockstep_types::limits::BLOCK_BYTES;
 use self::files::{PackFile, PackFiles, offset_of};
 use self::group::{Group, header_bytes};
 use self::index::BlockIndex;
-use self::touch::{NewTouch, PackPlace};
+use self::touch::{ARRIVED_FROM, NewTouch, PackPlace};
 use self::writer::{GroupWriter, PackDisk};
 use crate::error::StoreError;
 use crate::namespace::keys;
@@ -40,6 +42,8 @@ pub struct Packs {
     /// The place behind the groups that the opening has read; `None` if there was no pack to read.
     read_to: Option<PackPlace>,
     writer: GroupWriter,
+    /// Writes what arrives from the other node.
+    arrivals: GroupWriter,
 }
 
 impl Packs {
@@ -53,6 +57,7 @@ impl Packs {
             files,
             read_to,
             writer: GroupWriter::default(),
+            arrivals: GroupWriter::default(),
         })
     }
 
@@ -67,12 +72,26 @@ impl Packs {
     /// # Errors
     /// The blocks must not change.
     pub fn keep(&self, label: SnapshotId, touches: Vec<NewTouch>) -> Result<(), StoreError> {
-        let on = PackDisk {
+        self.writer.keep(self.on_disk(1), label, touches)
+    }
+
+    /// Keeps blocks that have arrived from the other node, for any snapshot: as [`Self::keep`], but the index has them durably with the next checkpoint only.
+    pub fn keep_arrived(
+        &self,
+        label: SnapshotId,
+        touches: Vec<NewTouch>,
+    ) -> Result<(), StoreError> {
+        let on = self.on_disk(ARRIVED_FROM);
+        self.arrivals.keep_alone(on, label, touches)
+    }
+
+    fn on_disk(&self, numbers_from: u64) -> PackDisk<'_> {
+        PackDisk {
             disk: &self.disk,
             files: &self.files,
             index: &self.index,
-        };
-        self.writer.keep(on, label, touches)
+            numbers_from,
+        }
     }
 
     /// Reads a kept block of [`BLOCK_BYTES`], and checks its sum.
@@ -104,7 +123,8 @@ impl Packs {
 
     /// Removes the packs that no snapshot needs whose label `is_needless`.
     pub fn remove(&self, is_needless: impl Fn(SnapshotId) -> bool) -> Result<(), StoreError> {
-        self.files.remove(self.writer.current(), is_needless)
+        let current = [self.writer.current(), self.arrivals.current()];
+        self.files.remove(current, is_needless)
     }
 }
 
@@ -112,7 +132,8 @@ impl Packs {
 fn replay(index: &BlockIndex, files: &PackFiles) -> Result<Option<PackPlace>, StoreError> {
     let from = index.covers_to()?;
     let mut read_to = None;
-    for (pack, _) in files.from(from.pack) {
+    let kept_here = files.from(from.pack).into_iter();
+    for (pack, _) in kept_here.take_while(|(pack, _)| *pack < ARRIVED_FROM) {
         let block = if pack == from.pack { from.block } else { 1 };
         let mut at = PackPlace { pack, block };
         if let Some(file) = files.get(pack)? {
@@ -131,7 +152,7 @@ fn replay_pack(
 ) -> Result<PackPlace, StoreError> {
     let mut at = from;
     while let Some(group) = read_group(file, at)? {
-        index.apply(index.note(file.label, &group.touches)?)?;
+        index.add(file.label, &group.touches)?;
         at.block = at.block.saturating_add(group.blocks());
     }
     Ok(at)

@@ -136,15 +136,16 @@ impl SnapshotAccess<'_> {
         self.all().values().any(|record| record.is_deleted)
     }
 
-    /// The oldest snapshot of the schedule that no hold keeps, with its name.
-    pub fn oldest_scheduled(self) -> Option<(SnapshotId, String)> {
+    /// The snapshot that is the first to give way to programs on a full disk, with its name: one that was made for an arrival, then the oldest one of the
+    /// schedule that no hold keeps.
+    pub fn first_to_give_way(self) -> Option<(SnapshotId, String)> {
         let all = self.all();
-        let gives_way = |(id, record): &(&SnapshotId, &Arc<SnapshotRecord>)| {
-            let is_scheduled = record.kind == SnapshotKind::Scheduled;
-            record.is_taken(**id) && is_scheduled && record.holds.is_empty()
+        let oldest = |kind: SnapshotKind| {
+            let mut of_kind = all.iter().filter(|(_, record)| record.kind == kind);
+            of_kind.find(|(id, record)| record.is_taken(**id) && record.holds.is_empty())
         };
-        let oldest = all.iter().find(gives_way);
-        oldest.map(|(id, record)| (*id, record.name.clone()))
+        let first = oldest(SnapshotKind::Arrival).or_else(|| oldest(SnapshotKind::Scheduled));
+        first.map(|(id, record)| (*id, record.name.clone()))
     }
 
     fn unsettled(self) -> Vec<SnapshotId> {

@@ -96,30 +96,31 @@ impl<'a> BusyLocks<'a> {
     fn mirror_next(&self) {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         if let Some(step) = self.steps.get(next) {
-            self.mirror(step);
+            mirror(self.primary, self.secondary, step);
         }
     }
+}
 
-    fn mirror(&self, step: &Step) {
-        let (osn, time) = self.primary.stamp();
-        let both = [self.secondary, self.primary];
-        match resolve(self.primary, step) {
-            Change::Meta(request) => {
-                let op = MetaOp { osn, time, request };
-                if self.primary.store().validate(&op).is_ok() {
-                    for node in both {
-                        node.store().commit(&op).unwrap();
-                    }
-                }
-            }
-            Change::Write(ino, offset, data) if ino != Ino::ROOT => {
+/// Carries a step out on both nodes.
+pub fn mirror(primary: &Node, secondary: &Node, step: &Step) {
+    let (osn, time) = primary.stamp();
+    let both = [secondary, primary];
+    match resolve(primary, step) {
+        Change::Meta(request) => {
+            let op = MetaOp { osn, time, request };
+            if primary.store().validate(&op).is_ok() {
                 for node in both {
-                    let store = node.store();
-                    store.write(ino, offset, &data, osn, time).unwrap();
+                    node.store().commit(&op).unwrap();
                 }
             }
-            _ => both[0].store().checkpoint().unwrap(),
         }
+        Change::Write(ino, offset, data) if ino != Ino::ROOT => {
+            for node in both {
+                let store = node.store();
+                store.write(ino, offset, &data, osn, time).unwrap();
+            }
+        }
+        _ => both[0].store().checkpoint().unwrap(),
     }
 }
 

@@ -20,13 +20,13 @@ const BLOCK: usize = 4096;
 
 /// A whole state of a datastore: the records, and the blocks that are not zeros.
 #[derive(Debug, PartialEq)]
-struct State {
+pub struct State {
     records: Vec<ImageChunk>,
     blocks: BTreeMap<(Ino, u64), Vec<u8>>,
 }
 
 impl State {
-    fn of(view: &dyn StoreView) -> Self {
+    pub fn of(view: &dyn StoreView) -> Self {
         let read = |table: &u8| ImageChunk::read(view, *table, &[], usize::MAX).unwrap();
         let mut blocks = BTreeMap::new();
         for (ino, kind) in view.inodes(1, u64::MAX, usize::MAX).unwrap() {
@@ -40,8 +40,32 @@ impl State {
         }
     }
 
+    /// The first difference between two states.
+    pub fn difference(&self, shown: &Self) -> Option<String> {
+        for (was, is) in self.records.iter().zip(&shown.records) {
+            let other = was.records.iter().find(|it| !is.records.contains(it));
+            let other = other.or(is.records.iter().find(|it| !was.records.contains(it)));
+            if let Some(record) = other {
+                return Some(format!("record {:?}", record.key));
+            }
+        }
+        let places: std::collections::BTreeSet<_> =
+            self.blocks.keys().chain(shown.blocks.keys()).collect();
+        let other = places
+            .into_iter()
+            .find(|at| self.blocks.get(at) != shown.blocks.get(at));
+        other.map(|at| {
+            let first = |of: &Self| {
+                of.blocks
+                    .get(at)
+                    .map(|block| (block[0], block[block.len() - 1]))
+            };
+            format!("block {at:?}: {:?}, {:?}", first(self), first(shown))
+        })
+    }
+
     /// The present state. The records have sizes and times of files after a checkpoint.
-    fn present(store: &Store) -> Self {
+    pub fn present(store: &Store) -> Self {
         store.checkpoint().unwrap();
         Self::of(&store.tree())
     }

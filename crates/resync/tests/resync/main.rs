@@ -3,6 +3,8 @@
 #![allow(clippy::disallowed_methods)] // tests have threads of their own
 
 #[cfg(test)]
+mod arrival;
+#[cfg(test)]
 mod converge;
 #[cfg(test)]
 mod delta;

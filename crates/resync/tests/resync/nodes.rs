@@ -211,6 +211,9 @@ impl Peer for LocalPeer<'_> {
             | Request::Digests { .. }
             | Request::Inspect { .. }
             | Request::Records { .. } => lockstep_verify::answer(&self.store.tree(), &request),
+            request if lockstep_resync::arrival::is_of_arrival(&request) => {
+                lockstep_resync::arrival::answer(self.store, &request, payload)
+            }
             _ => lockstep_resync::answer(self.store, &request, payload),
         };
         let response = answered.map_err(|error| PeerError::Failed {

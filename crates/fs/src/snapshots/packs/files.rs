@@ -15,7 +15,7 @@ use lockstep_types::limits::BLOCK_BYTES;
 use parking_lot::Mutex;
 
 use super::group::PackKey;
-use super::touch::PackPlace;
+use super::touch::{ARRIVED_FROM, PackPlace};
 use crate::error::StoreError;
 use crate::paths::{PACKS_DIR, pack_owner, pack_path};
 
@@ -73,13 +73,11 @@ impl PackFiles {
         packs.map(|(number, label)| (*number, *label)).collect()
     }
 
-    /// A number that no pack has had.
-    pub fn next_number(&self) -> u64 {
+    /// A number that no pack has had, of those from `first` on up to the next half of all numbers.
+    pub fn next_number(&self, first: u64) -> u64 {
         let listed = self.listed.lock();
-        listed
-            .labels
-            .last_key_value()
-            .map_or(1, |(last, _)| last + 1)
+        let last = last_of(&listed.labels, first);
+        last.map_or(first, |last| last + 1)
     }
 
     /// Makes a pack, whose header is not durable yet. Its name is. After an error the number belongs to this pack all the same: the disk may have the name,
@@ -154,21 +152,24 @@ impl PackFiles {
         Ok(())
     }
 
-    /// Removes the packs whose label `is_needless`, but for the one with the number `except`. The last pack stays, empty: its number
+    /// Removes the packs whose label `is_needless`, but for those with the numbers `except`. The last pack of each kind stays, empty: its number
     /// must not be given out again.
     pub fn remove(
         &self,
-        except: Option<u64>,
+        except: [Option<u64>; 2],
         is_needless: impl Fn(SnapshotId) -> bool,
     ) -> Result<(), StoreError> {
         let all = self.from(0);
-        let last = all.last().map(|(number, _)| *number);
+        let last = {
+            let labels = &self.listed.lock().labels;
+            [last_of(labels, 1), last_of(labels, ARRIVED_FROM)]
+        };
         for (number, label) in all {
-            if Some(number) == except || !is_needless(label) {
+            if except.contains(&Some(number)) || !is_needless(label) {
                 continue;
             }
             let path = pack_path(number, label);
-            let removed = if Some(number) == last {
+            let removed = if last.contains(&Some(number)) {
                 self.empty(&path)
             } else {
                 self.backing.remove(&path)
@@ -181,7 +182,7 @@ impl PackFiles {
             }
             let mut listed = self.listed.lock();
             listed.open.remove(&number);
-            if Some(number) != last {
+            if !last.contains(&Some(number)) {
                 listed.labels.remove(&number);
             }
         }
@@ -194,4 +195,15 @@ impl PackFiles {
         let length = file.stat()?.length;
         file.set_len(length.min(offset_of(1)))
     }
+}
+
+/// The last number of a kind of packs, which have numbers from `first` on.
+fn last_of(labels: &BTreeMap<u64, SnapshotId>, first: u64) -> Option<u64> {
+    let end = if first < ARRIVED_FROM {
+        ARRIVED_FROM - 1
+    } else {
+        u64::MAX
+    };
+    let last = labels.range(first..=end).next_back();
+    last.map(|(number, _)| *number)
 }

@@ -11,6 +11,9 @@ pub const CHUNK_BLOCKS: u32 = u16::BITS;
 /// Bytes of a chunk.
 pub const CHUNK_BYTES: u64 = CHUNK_BLOCKS as u64 * BLOCK_BYTES as u64;
 
+/// The first number of the packs with what has arrived from the other node.
+pub const ARRIVED_FROM: u64 = 1 << 63;
+
 /// Some blocks of one chunk, a bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocks(u16);
@@ -154,7 +157,7 @@ impl FileChunk {
 }
 
 /// Blocks that are to be kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewTouch {
     /// The chunk.
     pub chunk: FileChunk,
@@ -163,7 +166,52 @@ pub struct NewTouch {
     /// Those that have other bytes than zeros.
     pub dense: Blocks,
     /// The bytes of these, one block behind the other.
+    #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
+}
+
+impl NewTouch {
+    /// The touch of these blocks of a chunk, in order, each of [`BLOCK_BYTES`]. Blocks of zeros have no bytes in the touch.
+    pub fn of<'a>(chunk: FileChunk, blocks: impl IntoIterator<Item = (u32, &'a [u8])>) -> Self {
+        let (mut kept, mut dense, mut bytes) = (Blocks::NONE, Blocks::NONE, Vec::new());
+        for (block, content) in blocks {
+            let this = Blocks::range(block, block + 1);
+            kept = kept.with(this);
+            if content.iter().any(|byte| *byte != 0) {
+                dense = dense.with(this);
+                bytes.extend_from_slice(content);
+            }
+        }
+        Self {
+            chunk,
+            kept,
+            dense,
+            bytes,
+        }
+    }
+
+    /// Whether the bytes are those of the dense blocks, and these are kept ones.
+    pub fn is_sound(&self) -> bool {
+        self.kept.covers(self.dense)
+            && self.bytes.len() == self.dense.count() as usize * BLOCK_BYTES
+    }
+
+    /// The bytes of a dense block; none of any other block.
+    pub fn bytes_of(&self, block: u32) -> Option<&[u8]> {
+        let (blocks, _) = self.bytes.as_chunks::<BLOCK_BYTES>();
+        blocks
+            .get(self.dense.index_of(block)?)
+            .map(<[u8; _]>::as_slice)
+    }
+
+    /// The part of the touch without some blocks.
+    #[must_use]
+    pub fn without(&self, blocks: Blocks) -> Self {
+        let left = self.kept.without(blocks).numbers();
+        let zeros = [0; BLOCK_BYTES];
+        let left = left.map(|block| (block, self.bytes_of(block).unwrap_or(&zeros)));
+        Self::of(self.chunk, left)
+    }
 }
 
 #[cfg(test)]

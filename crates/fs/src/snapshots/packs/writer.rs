@@ -8,6 +8,9 @@
 //! - The next group begins after the last one is durable. So only the last group of a pack may be torn.
 //! - After a failure each thread that waited tries once more by itself, and gets its own error.
 //!
+//! What arrives for a snapshot that this node lacks ([`GroupWriter::keep_alone`]) has packs of its own, with numbers from [`ARRIVED_FROM`](super::touch::ARRIVED_FROM) on, and another
+//! writer: the label is not that of the newest snapshot, and an opening reads none of these packs again.
+//!
 //! Locks: that of the queue, then that of an outcome; held for no call of the disk or of the namespace.
 
 use std::sync::Arc;
@@ -86,6 +89,8 @@ pub struct PackDisk<'a> {
     pub files: &'a PackFiles,
     /// The index.
     pub index: &'a BlockIndex,
+    /// The packs have numbers from this one on.
+    pub numbers_from: u64,
 }
 
 impl GroupWriter {
@@ -106,7 +111,21 @@ impl GroupWriter {
         if self.keep_with_others(on, label, &mine)? == GroupOutcome::Durable {
             return Ok(());
         }
-        self.keep_alone(on, label, &mine)
+        self.keep_submission(on, label, &mine)
+    }
+
+    /// Keeps blocks for a snapshot in a group of their own.
+    ///
+    /// # Errors
+    /// Nothing is kept, as far as the caller may know.
+    pub fn keep_alone(
+        &self,
+        on: PackDisk<'_>,
+        label: SnapshotId,
+        touches: Vec<NewTouch>,
+    ) -> Result<(), StoreError> {
+        let outcome = Mutex::new(None);
+        self.keep_submission(on, label, &Arc::new(Submission { touches, outcome }))
     }
 
     /// Waits for a group of another thread, or leads one.
@@ -130,7 +149,7 @@ impl GroupWriter {
         Ok(GroupOutcome::Durable)
     }
 
-    fn keep_alone(
+    fn keep_submission(
         &self,
         on: PackDisk<'_>,
         label: SnapshotId,
@@ -212,13 +231,13 @@ fn write_group<'a>(
         on.disk
             .poison_on_error(synced.map_err(StoreError::disk("sync", path())))?;
     }
-    on.index.apply(on.index.note(label, &group.touches)?)?;
+    on.index.add(label, &group.touches)?;
     let block = at.block.saturating_add(group.blocks());
     Ok(Tail { block, ..tail })
 }
 
 fn new_pack(on: PackDisk<'_>, label: SnapshotId) -> Result<Tail, StoreError> {
-    let number = on.files.next_number();
+    let number = on.files.next_number(on.numbers_from);
     let file = on.files.create(number, label)?;
     Ok(Tail {
         number,
