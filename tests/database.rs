@@ -5,7 +5,8 @@
 //! requests of the database wait while their node is away. After each failover the database recovers, all acknowledged rows
 //! are there, table and index fit together (amcheck), and the checksums of all pages are right. `LOCKSTEP_DATABASE_FAILOVERS`
 //! sets the number of failovers of each kind. In a third test a crashed database is rolled back to a snapshot
-//! (`LOCKSTEP_DATABASE_ROLLBACKS` times). A test of its own damages a database, and sees that these checks fail. Needs root,
+//! (`LOCKSTEP_DATABASE_ROLLBACKS` times), and in a fourth one the commands of the manual run around snapshots
+//! (`LOCKSTEP_DATABASE_SNAPSHOTS` of them, a second apart). A test of its own damages a database, and sees that these checks fail. Needs root,
 //! /dev/fuse and `PostgreSQL` (`scripts/setup test`).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)] // tests may panic
@@ -14,6 +15,8 @@
 mod cause;
 #[path = "database/damage.rs"]
 mod damage;
+#[path = "database/hooks.rs"]
+mod hooks;
 #[path = "database/postgres.rs"]
 mod postgres;
 
@@ -212,6 +215,14 @@ fn a_crashed_database_is_rolled_back_to_a_snapshot() {
     site.await_in_sync();
     assert_identical(site.pair.node(site.primary));
     site.pair.end();
+}
+
+/// The commands of the page run around each snapshot of a database that writes, and the database recovers from each of them.
+#[test]
+fn the_commands_around_a_snapshot_of_a_database_are_those_of_the_page() {
+    if let Some(in_a_row) = repetitions("LOCKSTEP_DATABASE_SNAPSHOTS", hooks::IN_A_ROW) {
+        hooks::are_those_of_the_page(in_a_row);
+    }
 }
 
 #[test]

@@ -6,6 +6,8 @@
 mod backup;
 #[path = "snapshots/hooks.rs"]
 mod hooks;
+#[path = "snapshots/libvirt.rs"]
+mod libvirt;
 #[path = "snapshots/mount.rs"]
 mod mount;
 #[path = "snapshots/rollback.rs"]

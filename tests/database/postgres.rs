@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use lockstep_testbed::await_that;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
 /// The account of the server.
@@ -45,7 +45,7 @@ fn try_run(mut command: Command) -> Result<String, String> {
 }
 
 /// Gives the account of the server the way to a path.
-fn open_way_to(path: &Path) {
+pub fn open_way_to(path: &Path) {
     for above in path.ancestors().skip(1) {
         if above.starts_with(std::env::temp_dir()) && above != std::env::temp_dir() {
             run_chmod("o+x", above);
@@ -144,6 +144,25 @@ impl Cluster {
         server
     }
 
+    /// Copies the files of a cluster from one directory to another, which is made.
+    pub fn copy(from: &Path, to: &Path) {
+        fs::create_dir(to).unwrap();
+        let mut copy = Command::new("cp");
+        copy.arg("-a").arg(from.join(DIRECTORY)).arg(to);
+        run(copy);
+    }
+
+    /// The place in the log from which a cluster would recover that is not running: that of its last checkpoint. Changes no file.
+    pub fn recovers_from(&self, mount: &Path) -> LogPlace {
+        let mut command = Command::new(self.programs.join("pg_controldata"));
+        command.arg(mount.join(DIRECTORY));
+        let told = run(command);
+        let line = told
+            .lines()
+            .find_map(|line| line.strip_prefix("Latest checkpoint's REDO location:"));
+        LogPlace::read(line.unwrap())
+    }
+
     /// Checks all pages of a cluster that is not running. Returns what is wrong.
     pub fn check_sums(&self, mount: &Path) -> Result<(), String> {
         self.checksums(mount, "--check").map(drop)
@@ -168,6 +187,18 @@ impl Cluster {
     }
 }
 
+/// A place in the write-ahead log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogPlace(u64);
+
+impl LogPlace {
+    fn read(text: &str) -> Self {
+        let half = |text: &str| u64::from_str_radix(text.trim(), 16).unwrap();
+        let (upper, lower) = text.split_once('/').unwrap();
+        Self(half(upper) << 32 | half(lower))
+    }
+}
+
 /// The processes of a server.
 pub struct Server {
     child: Child,
@@ -184,6 +215,28 @@ impl Server {
         let options = ["-d", "postgres", "-qtAX", "-v", "ON_ERROR_STOP=1", "-h"];
         command.args(options).arg(&self.sockets);
         command
+    }
+
+    /// The directory of the socket.
+    pub fn sockets(&self) -> &Path {
+        &self.sockets
+    }
+
+    /// The end of the write-ahead log.
+    pub fn log_end(&self) -> LogPlace {
+        LogPlace::read(&self.ask("SELECT pg_current_wal_insert_lsn()"))
+    }
+
+    /// Suspends the process that accepts sessions. Sessions that have begun go on.
+    pub fn suspend(&self) {
+        let pid = self.ask("SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)");
+        let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+    }
+
+    /// Lets the process go on, and `runuser`, which stops with its child.
+    pub fn resume(&self) {
+        kill_process_group(group_of(&self.child), Signal::CONT).unwrap();
     }
 
     /// The answer to a statement.
@@ -284,6 +337,11 @@ impl Client {
             assert!(!self.thread.is_finished(), "the session has ended");
             self.rows.load(Ordering::SeqCst) >= self.before + count
         });
+    }
+
+    /// Waits until so many rows more are acknowledged.
+    pub fn await_more_rows(&self, count: u64) {
+        self.await_rows(self.acknowledged() - self.before + count);
     }
 
     /// The number of the last row that is acknowledged.

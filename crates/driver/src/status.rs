@@ -5,7 +5,6 @@ pub(crate) mod usage;
 use std::time::Duration;
 
 use lockstep_fs::Store;
-use lockstep_fs::poison::utc;
 use lockstep_fs::snapshot_list::SnapshotKind;
 use lockstep_fs::store::{FallbackAccess, SnapshotAccess};
 use lockstep_repl::state::{ServiceMode, State};
@@ -67,7 +66,7 @@ fn own_snapshots(store: &Store) -> Vec<OwnSnapshotStatus> {
         };
         Some(OwnSnapshotStatus {
             name: record.name.clone(),
-            time: utc(record.time),
+            time: record.time.utc(),
             osn: id.osn.to_string(),
             exact,
             lost_generation: lost.map(Generation::get),

@@ -11,21 +11,15 @@ mod measured;
 
 use std::error::Error;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use lockstep_fs::Store;
-use lockstep_fs::os_backing::OsBacking;
 use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
-use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions, SnapshotAccess};
-use lockstep_intentlog::LogOptions;
-use lockstep_types::backing::Backing;
-use lockstep_types::{
-    BootId, DatastoreUuid, FileName, Ino, MetaOp, MetaRequest, NodeKind, SnapshotId, Timestamp,
-};
+use lockstep_fs::store::SnapshotAccess;
+use lockstep_types::{FileName, Ino, MetaOp, MetaRequest, NodeKind, SnapshotId, Timestamp};
 
-use self::measured::{median, stamp};
+use self::measured::{median, new_store, stamp, temporary_directory};
 
 const ROUNDS: u8 = 9;
 const FILE_BYTES: u64 = 256 << 20;
@@ -37,11 +31,7 @@ const CHUNKS: u32 = 2_000;
 const SNAPSHOTS: usize = 1_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let place = std::env::args().skip(1).find(|it| !it.starts_with("--"));
-    let dir = match &place {
-        Some(place) => tempfile::tempdir_in(place)?,
-        None => tempfile::tempdir()?,
-    };
+    let dir = temporary_directory()?;
     let site = Site::new(dir.path())?;
     println!("{THREADS} threads, 8 KiB overwrites, median of {ROUNDS} rounds");
     println!("{:40} {:>10} {:>10}", "", "writes/s", "p50 µs");
@@ -98,17 +88,7 @@ struct Site {
 
 impl Site {
     fn new(place: &Path) -> Result<Self, Box<dyn Error>> {
-        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(place)?);
-        let uuid = DatastoreUuid::from_bytes([7; 16]);
-        Store::create(&backing, uuid, &LogOptions::default())?;
-        let options = OpenOptions {
-            datastore: None,
-            boot: BootId::from_bytes([1; 16]),
-            access: Access::Write,
-            log: LogOptions::default(),
-            marks: MarkTableSizes::default(),
-        };
-        let store = Store::open(backing, &options)?.store;
+        let store = new_store(place)?;
         let ino = store.next_ino()?;
         let (osn, time) = stamp(1);
         let name = FileName::new(b"file").map_err(|errno| format!("{errno:?}"))?;

@@ -1,5 +1,5 @@
 //! The cost of a region mark for each write of 8 KiB: of a node that is alone, and of a primary that mirrors.
-//! `cargo bench -p lockstep-fs --bench region_marks`.
+//! `cargo bench -p lockstep-fs --bench region_marks [DIRECTORY]`: in the given directory, or that of temporary files.
 //!
 //! Rounds of each kind take turns in one run: without a delta; alone, in parts that are marked; alone, in parts without a mark,
 //! each written once; and the same two in sync, after a barrier. Then come the mark of a mirrored write alone, and
@@ -12,22 +12,16 @@
 mod measured;
 
 use std::error::Error;
-use std::sync::Arc;
 use std::time::Instant;
 
 use lockstep_delta::announced::ENTRIES_MAX;
 use lockstep_delta::{AnnouncedRegions, BarrierEffect, BarrierEvent, BarrierMessage, FileRegions};
 use lockstep_fs::Store;
-use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions, TraceAccess};
-use lockstep_intentlog::LogOptions;
-use lockstep_types::backing::Backing;
-use lockstep_types::{
-    BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind,
-};
+use lockstep_fs::store::TraceAccess;
+use lockstep_types::{FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind};
 use parking_lot::Mutex;
 
-use self::measured::{median, stamp};
+use self::measured::{median, new_store, stamp, temporary_directory};
 
 const WRITE_BYTES: u64 = 8 << 10;
 /// One write in each part.
@@ -39,18 +33,8 @@ const REGIONS: u64 = 1024;
 const REGION_BYTES: u64 = 1 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let dir = tempfile::tempdir()?;
-    let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(dir.path())?);
-    let uuid = DatastoreUuid::from_bytes([7; 16]);
-    Store::create(&backing, uuid, &LogOptions::default())?;
-    let options = OpenOptions {
-        datastore: None,
-        boot: BootId::from_bytes([1; 16]),
-        access: Access::Write,
-        log: LogOptions::default(),
-        marks: MarkTableSizes::default(),
-    };
-    let store = Store::open(backing, &options)?.store;
+    let dir = temporary_directory()?;
+    let store = new_store(dir.path())?;
     let ino = store.next_ino()?;
     let (osn, time) = stamp(1);
     let name = FileName::new(b"file").map_err(|errno| format!("{errno:?}"))?;

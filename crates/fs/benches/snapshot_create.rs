@@ -11,19 +11,12 @@ mod measured;
 
 use std::error::Error;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
-use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
 use lockstep_fs::{OpError, Store};
-use lockstep_intentlog::LogOptions;
-use lockstep_types::backing::Backing;
-use lockstep_types::{
-    BootId, DatastoreUuid, FileName, Ino, MetaOp, MetaRequest, NodeKind, SnapshotKind, SnapshotName,
-};
+use lockstep_types::{FileName, Ino, MetaOp, MetaRequest, NodeKind, SnapshotKind, SnapshotName};
 
-use self::measured::{median, stamp};
+use self::measured::{median, new_store, stamp, temporary_directory};
 
 const ROUNDS: usize = 9;
 /// Numbers of all files.
@@ -32,11 +25,7 @@ const FILES: [u64; 2] = [20_000, 1_000_000];
 const WRITTEN: [u64; 4] = [0, 100, 1_000, 10_000];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let place = std::env::args().skip(1).find(|it| !it.starts_with("--"));
-    let dir = match &place {
-        Some(place) => tempfile::tempdir_in(place)?,
-        None => tempfile::tempdir()?,
-    };
+    let dir = temporary_directory()?;
     let mut site = Site::new(dir.path())?;
     println!("ms of a snapshot with a sync of the log, median and most of {ROUNDS}");
     for files in FILES {
@@ -63,18 +52,8 @@ struct Site {
 
 impl Site {
     fn new(place: &Path) -> Result<Self, Box<dyn Error>> {
-        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(place)?);
-        let uuid = DatastoreUuid::from_bytes([7; 16]);
-        Store::create(&backing, uuid, &LogOptions::default())?;
-        let options = OpenOptions {
-            datastore: None,
-            boot: BootId::from_bytes([1; 16]),
-            access: Access::Write,
-            log: LogOptions::default(),
-            marks: MarkTableSizes::default(),
-        };
         Ok(Self {
-            store: Store::open(backing, &options)?.store,
+            store: new_store(place)?,
             inos: Vec::new(),
             count: 0,
         })

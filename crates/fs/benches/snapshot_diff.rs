@@ -10,22 +10,16 @@ mod measured;
 
 use std::error::Error;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
-use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{
-    Access, DiffPlace, DiffReader, DiffWish, MarkTableSizes, OpenOptions, SnapshotAccess,
-};
+use lockstep_fs::store::{DiffPlace, DiffReader, DiffWish, SnapshotAccess};
 use lockstep_fs::{OpError, Store};
-use lockstep_intentlog::LogOptions;
-use lockstep_types::backing::Backing;
 use lockstep_types::{
-    BootId, DatastoreUuid, FileName, Ino, MetaOp, MetaRequest, NodeKind, RenameMode, SnapshotId,
-    SnapshotKind, SnapshotName,
+    FileName, Ino, MetaOp, MetaRequest, NodeKind, RenameMode, SnapshotId, SnapshotKind,
+    SnapshotName,
 };
 
-use self::measured::{median, stamp};
+use self::measured::{median, new_store, stamp, temporary_directory};
 
 const ROUNDS: usize = 9;
 /// Numbers of all files.
@@ -38,11 +32,7 @@ const PER_DIRECTORY: u64 = 1_000;
 const PAGE_WORK: usize = 2048;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let place = std::env::args().skip(1).find(|it| !it.starts_with("--"));
-    let dir = match &place {
-        Some(place) => tempfile::tempdir_in(place)?,
-        None => tempfile::tempdir()?,
-    };
+    let dir = temporary_directory()?;
     let mut site = Site::new(dir.path())?;
     println!("ms of reading a difference, median and most of {ROUNDS}, and the entries");
     for files in FILES {
@@ -99,18 +89,8 @@ struct Site {
 
 impl Site {
     fn new(place: &Path) -> Result<Self, Box<dyn Error>> {
-        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(place)?);
-        let uuid = DatastoreUuid::from_bytes([7; 16]);
-        Store::create(&backing, uuid, &LogOptions::default())?;
-        let options = OpenOptions {
-            datastore: None,
-            boot: BootId::from_bytes([1; 16]),
-            access: Access::Write,
-            log: LogOptions::default(),
-            marks: MarkTableSizes::default(),
-        };
         Ok(Self {
-            store: Store::open(backing, &options)?.store,
+            store: new_store(place)?,
             files: Vec::new(),
             directory: Ino::ROOT,
             count: 0,

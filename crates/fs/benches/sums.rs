@@ -1,4 +1,5 @@
-//! The cost of the sums for each write of a node. `cargo bench -p lockstep-fs --bench sums`.
+//! The cost of the sums for each write of a node. `cargo bench -p lockstep-fs --bench sums [DIRECTORY]`: in the given directory, or that of
+//! temporary files.
 //!
 //! Two stores on one disk, with and without a secret, take turns in one run. The one with a secret hashes the bytes, or gets them with
 //! their sums, which the frame of a mirrored write needs anyway: 8 KiB at random places of a file of 256 MiB, 8 KiB over
@@ -10,24 +11,19 @@
 mod measured;
 
 use std::error::Error;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockstep_fs::Store;
-use lockstep_fs::os_backing::OsBacking;
-use lockstep_fs::store::{Access, MarkTableSizes, OpenOptions};
-use lockstep_intentlog::LogOptions;
 use lockstep_sums::{BlockOffset, PieceSums, SumSecret, SummedBytes};
-use lockstep_types::backing::Backing;
-use lockstep_types::{BootId, DatastoreUuid, FileName, Ino, MetaOp, MetaRequest, NodeKind};
+use lockstep_types::{FileName, Ino, MetaOp, MetaRequest, NodeKind};
 
-use self::measured::{median, stamp};
+use self::measured::{median, new_store, stamp, temporary_directory};
 
 const ROUNDS: usize = 41;
 const FILE_BYTES: u64 = 256 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let dirs = [tempfile::tempdir()?, tempfile::tempdir()?];
+    let dirs = [temporary_directory()?, temporary_directory()?];
     let mut without = Writer::new(dirs[0].path(), false)?;
     let mut with = Writer::new(dirs[1].path(), true)?;
     for writer in [&mut without, &mut with] {
@@ -113,17 +109,7 @@ struct Writer {
 
 impl Writer {
     fn new(place: &std::path::Path, sums: bool) -> Result<Self, Box<dyn Error>> {
-        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(place)?);
-        let uuid = DatastoreUuid::from_bytes([7; 16]);
-        Store::create(&backing, uuid, &LogOptions::default())?;
-        let options = OpenOptions {
-            datastore: None,
-            boot: BootId::from_bytes([1; 16]),
-            access: Access::Write,
-            log: LogOptions::default(),
-            marks: MarkTableSizes::default(),
-        };
-        let store = Store::open(backing, &options)?.store;
+        let store = new_store(place)?;
         if sums {
             store.sums().take_secret(&SumSecret::new([3; 32]))?;
         }

@@ -38,6 +38,7 @@ mod replica_access;
 mod snapshot_access;
 mod sums_access;
 mod trace_access;
+mod whole_sync;
 
 pub use crate::content::{SeekFor, SyncPoint, WriteTicket};
 pub use crate::delta::{

@@ -1,14 +1,16 @@
 //! `lockstep demo`: shows the main promise on this machine in about a minute.
 //!
-//! The demo writes real data into a mirrored directory, deletes a part, and brings that back from a snapshot (`snapshot`). While programs and a client write, it kills the secondary with
-//! SIGKILL, then the server of the primary, and then the process of the new primary alone (`failover`). At the end a bit of the
-//! secondary's disk flips (`rot`), and its server loses power (`power`). The demo checks each statement before it prints the
-//! statement, and fails if a check fails.
+//! The demo writes real data into a mirrored directory, deletes a part, and brings that back from a snapshot (`snapshot`). While
+//! programs and a client write, it kills the secondary with SIGKILL, then the server of the primary, and then the process of the new
+//! primary alone (`failover`). At the end a bit of the secondary's disk flips (`rot`), its server loses power (`power`), and the
+//! primary dies in the middle of a resync (`resync`). The demo checks each statement before it prints the statement, and fails if a
+//! check fails.
 
 mod database;
 mod failover;
 mod files;
 mod power;
+mod resync;
 mod rot;
 mod show;
 mod snapshot;
@@ -47,7 +49,7 @@ const INTERRUPTED: u8 = 130;
 /// Runs a primary, a secondary and a witness, and writes files, a database and a large file into the mirrored
 /// directory. It deletes a part, and brings that back from a snapshot. While a client writes, the demo kills the secondary, then the primary, and then a process alone. It shows
 /// how long the client waited, brings each of them back, and checks that nothing is lost. Then it flips a bit on the disk of
-/// the secondary, and cuts the power of its server.
+/// the secondary, cuts the power of its server, and kills the primary in the middle of a resync.
 /// Needs root, /dev/fuse and 1 GiB of space, and leaves nothing behind.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -149,6 +151,7 @@ impl<'s> Demo<'s> {
         self.show.step("Is everything there that was acknowledged?");
         check_all(self.show, &self.cluster.mount()?, &files, records, &ledger)?;
         let last = self.lose_the_power_of_the_secondary()?;
+        self.lose_the_primary_in_a_resync(&files, records, &ledger)?;
         self.read_secondary_alone(&files, records, &ledger, last.as_ref())
     }
 

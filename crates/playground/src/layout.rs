@@ -483,6 +483,17 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_of_resyncs_is_in_the_configuration_from_then_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = PlaygroundLayout::prepare(&options(dir.path())).unwrap();
+        assert_eq!(load(&layout, 0).policies.resync.bytes_per_second, None);
+        let limit = 1 << 20;
+        config::limit_resync(&layout.nodes[0].config, limit).unwrap();
+        let limited = load(&layout, 0).policies.resync.bytes_per_second;
+        assert_eq!(limited.map(std::num::NonZeroU64::get), Some(limit));
+    }
+
+    #[test]
     fn there_is_one_playground_in_a_directory_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let _first = PlaygroundLayout::prepare(&options(dir.path())).unwrap();

@@ -6,6 +6,7 @@
 //! Invariants: at its end, every process that it started and every mount is gone, unless the playground itself is killed
 //! by SIGKILL. A directory with foreign files is never changed.
 
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -131,6 +132,14 @@ impl Playground {
         plan.with_context(|| format!("this playground has no node {}", name.word()))
     }
 
+    /// The mount of a running node, as the node sees it. The processes of a server that has lost its power have a mount namespace of their own.
+    pub(crate) fn seen_mount(&mut self, name: ServerName) -> Result<PathBuf> {
+        let node = self.node(name)?;
+        let mut seen = OsString::from(format!("/proc/{}/root", node.pid()));
+        seen.push(&node.plan.mount);
+        Ok(seen.into())
+    }
+
     /// The number of the witness's process, if there is a witness.
     pub(crate) fn witness_pid(&self) -> Option<u32> {
         self.witness.as_ref().map(BackgroundProcess::pid)
@@ -158,6 +167,21 @@ impl Playground {
     /// The state of the datastore, as this node reports it.
     pub(crate) fn status(&self, name: ServerName) -> Result<StatusAnswer> {
         self.program.status(&self.plan(name)?.control)
+    }
+
+    /// The text of a row of `lockstep status` on a node.
+    pub(crate) fn status_row(&self, name: ServerName, row: &str) -> Result<String> {
+        self.program.status_row(row, &self.plan(name)?.control)
+    }
+
+    /// Has a node serve its copy, whatever that lacks.
+    pub(crate) fn promote_by_force(&self, name: ServerName) -> Result<()> {
+        self.program.promote_by_force(&self.plan(name)?.control)
+    }
+
+    /// Has a node give up its role.
+    pub(crate) fn demote(&self, name: ServerName) -> Result<()> {
+        self.program.demote(&self.plan(name)?.control)
     }
 
     /// Compares both nodes, by the node that is the primary.

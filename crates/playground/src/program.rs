@@ -37,9 +37,17 @@ pub(crate) struct StatusAnswer {
     pub(crate) generation: u64,
     /// The witness; `None` without one.
     pub(crate) witness: Option<ProtectionAnswer>,
+    /// Whether a resync has begun to change the copy, and has not ended.
+    pub(crate) mixed: bool,
+    resync: Option<ResyncAnswer>,
 }
 
 impl StatusAnswer {
+    /// Bytes that the resync under way has sent; zero without one.
+    pub(crate) fn resynced_bytes(&self) -> u64 {
+        self.resync.as_ref().map_or(0, |resync| resync.bytes_sent)
+    }
+
     /// Whether the other node takes over if this one dies.
     pub(crate) fn is_protected(&self) -> bool {
         self.witness
@@ -52,6 +60,12 @@ impl StatusAnswer {
 #[derive(Debug, Deserialize)]
 pub(crate) struct ProtectionAnswer {
     protects: bool,
+}
+
+/// The progress of a resync.
+#[derive(Debug, Deserialize)]
+struct ResyncAnswer {
+    bytes_sent: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -121,6 +135,28 @@ impl Program {
             serde_json::from_slice(&output).context("cannot read the output of status")?;
         let mut datastores = answer.datastores.into_iter();
         datastores.next().context("the node has no datastore")
+    }
+
+    /// The text of the row of this name in the output of `lockstep status` for people.
+    pub(crate) fn status_row(&self, row: &str, control: &Path) -> Result<String> {
+        let output = self.run(&["status", DATASTORE, "--control"], control, &ANSWERS)?;
+        let text = String::from_utf8_lossy(&output);
+        let mut rows = text.lines().map(str::trim_start);
+        let found = rows.find_map(|line| line.strip_prefix(row));
+        let found = found.with_context(|| format!("the status has no row {row}:\n{text}"))?;
+        Ok(found.trim().to_owned())
+    }
+
+    /// Has the node at this control socket serve its copy, whatever that lacks.
+    pub(crate) fn promote_by_force(&self, control: &Path) -> Result<()> {
+        let arguments = ["promote", DATASTORE, "--force-data-loss", "--control"];
+        self.run(&arguments, control, &[0]).map(drop)
+    }
+
+    /// Has the node at this control socket give up its role.
+    pub(crate) fn demote(&self, control: &Path) -> Result<()> {
+        let arguments = ["demote", DATASTORE, "--control"];
+        self.run(&arguments, control, &[0]).map(drop)
     }
 
     /// Compares both nodes.

@@ -118,41 +118,46 @@ fn read_whole(read: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> io::Resu
 /// Copies the data of a file into an empty one.
 pub(crate) fn copy_into_empty(from: &File, to: &File, size: u64) -> io::Result<u64> {
     let (mut at, mut copied) = (0, 0);
-    while at < size {
-        let Some(data) = next(from, SeekFrom::Data(at))?.filter(|data| *data < size) else {
-            break;
-        };
-        let hole = next(from, SeekFrom::Hole(data))?.unwrap_or(size);
-        copied += copy_data(from, to, data..hole.min(size))?;
-        at = hole;
+    while let Some(data) = next_data(from, at..size)? {
+        at = data.end;
+        copied += copy_data(from, to, data)?;
     }
     Ok(copied)
 }
 
 /// Copies bytes of a file, and its holes as holes. Returns the number of copied bytes.
 pub(crate) fn copy_range(from: &File, to: &File, range: &Range<u64>) -> io::Result<u64> {
-    let mut at = range.start;
-    let mut copied = 0;
-    while at < range.end {
-        let data = next(from, SeekFrom::Data(at))?.unwrap_or(range.end);
-        let data = data.min(range.end);
-        if data > at {
+    let (mut at, mut copied) = (range.start, 0);
+    loop {
+        let data = next_data(from, at..range.end)?;
+        let hole_end = data.as_ref().map_or(range.end, |data| data.start);
+        if hole_end > at {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(to, flags, at, data - at)?;
+            rustix::fs::fallocate(to, flags, at, hole_end - at)?;
         }
-        if data == range.end {
-            break;
-        }
-        let hole = next(from, SeekFrom::Hole(data))?.unwrap_or(range.end);
-        let end = hole.min(range.end);
-        copied += copy_data(from, to, data..end)?;
-        at = end;
+        let Some(data) = data else {
+            return Ok(copied);
+        };
+        at = data.end;
+        copied += copy_data(from, to, data)?;
     }
-    Ok(copied)
+}
+
+/// The first data of a file within a range, up to the next hole; `None` if the rest of the range is a hole.
+fn next_data(file: &File, within: Range<u64>) -> io::Result<Option<Range<u64>>> {
+    if within.is_empty() {
+        return Ok(None);
+    }
+    let data = sought(file, SeekFrom::Data(within.start))?;
+    let Some(data) = data.filter(|data| *data < within.end) else {
+        return Ok(None);
+    };
+    let hole = sought(file, SeekFrom::Hole(data))?.unwrap_or(within.end);
+    Ok(Some(data..hole.min(within.end)))
 }
 
 /// The place that a seek finds; `None` behind the last data.
-fn next(file: &File, what: SeekFrom) -> io::Result<Option<u64>> {
+fn sought(file: &File, what: SeekFrom) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, what) {
         Ok(found) => Ok(Some(found)),
         Err(Errno::NXIO) => Ok(None),

@@ -8,6 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::fs::OFlags;
 
+/// The flags by which an inode is opened for nothing but its place.
+pub(crate) const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 /// The type of a FUSE handle: the inode number and the generation.
 const FUSE_HANDLE: i32 = 0x81;
 

@@ -28,8 +28,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use serde::Serialize;
 
 use attributes::{copy_attributes, copy_range, copy_times, is_directory};
-use inodes::InodeTable;
-use inodes::ROOT;
+use inodes::{InodeTable, PLACE, ROOT};
 use names::{RollbackMoments, RollbackNames};
 use past_paths::PastPaths;
 use restrictions::Restrictions;
@@ -38,7 +37,6 @@ use staging::Staging;
 pub use difference::{FileChange, FileDifference};
 pub use error::RollbackError;
 
-const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::CLOEXEC);

@@ -17,13 +17,11 @@ use rustix::io::Errno;
 
 use crate::difference::FileDifference;
 use crate::error::RollbackError;
-use crate::inodes::InodeTable;
+use crate::inodes::{InodeTable, PLACE};
 use crate::past_paths::{PastPaths, split};
 use crate::remake::Remade;
 use crate::restrictions::{Restrictions, is};
 use crate::staging::Staging;
-
-const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 
 /// The moments of a rollback.
 #[derive(Clone, Copy)]

@@ -7,12 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::inodes::InodeTable;
-
-const PLACE: OFlags = OFlags::PATH
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::CLOEXEC);
+use crate::inodes::{InodeTable, PLACE};
 
 /// The paths of one snapshot.
 pub(crate) struct PastPaths<'a> {
@@ -58,7 +53,8 @@ impl<'a> PastPaths<'a> {
 
 fn below(above: &OwnedFd, name: &[u8]) -> rustix::io::Result<OwnedFd> {
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    rustix::fs::openat2(above, name, PLACE, Mode::empty(), within)
+    let flags = PLACE | OFlags::DIRECTORY;
+    rustix::fs::openat2(above, name, flags, Mode::empty(), within)
 }
 
 /// The directory and the last name of a path.

@@ -9,11 +9,10 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 
 use crate::attributes::{copy_attributes, copy_into_empty, copy_times, is_directory};
-use crate::inodes::InodeTable;
-use crate::restrictions::{flags_of, set};
+use crate::inodes::{InodeTable, PLACE};
+use crate::restrictions::bring_flags_back;
 
 const PRIVATE: Mode = Mode::from_raw_mode(0o600);
-const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 
 /// The inodes that were made anew: their numbers, by those in the snapshot.
 #[derive(Default)]
@@ -80,7 +79,7 @@ impl MadeInode {
             }
             kind => rustix::fs::mknodat(staging, name, kind, PRIVATE, stat.st_rdev)?,
         }
-        let made = rustix::fs::openat(staging, name, PLACE | OFlags::CLOEXEC, Mode::empty())?;
+        let made = rustix::fs::openat(staging, name, PLACE, Mode::empty())?;
         copy_attributes(&source, &made, &stat, true)?;
         if !is_directory(&stat) {
             copy_times(&made, &stat)?;
@@ -120,9 +119,5 @@ fn finish(present: &InodeTable, number: u64, past: &InodeTable, ino: u64) -> io:
         let made = present.open(number, PLACE)?;
         copy_times(&made.ok_or(io::ErrorKind::NotFound)?, &stat)?;
     }
-    let (now, then) = (flags_of(present, number)?, flags_of(past, ino)?);
-    if let (Some((file, now)), Some((_, then))) = (now, then) {
-        set(&file, now, then)?;
-    }
-    Ok(())
+    bring_flags_back((present, number), (past, ino))
 }

@@ -8,9 +8,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{FileType, IFlags, OFlags};
 use rustix::io::Errno;
 
-use crate::inodes::InodeTable;
-
-const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
+use crate::inodes::{InodeTable, PLACE};
 
 /// Flags that forbid changes.
 const RESTRICTING: IFlags = IFlags::IMMUTABLE.union(IFlags::APPEND);
@@ -64,10 +62,7 @@ impl<'a> Restrictions<'a> {
     /// Gives each noted inode that the snapshot has its flags of then.
     pub fn finish(&self) -> io::Result<()> {
         for ino in self.touched.borrow().iter() {
-            let (now, then) = (flags_of(self.present, *ino)?, flags_of(self.past, *ino)?);
-            if let (Some((file, now)), Some((_, then))) = (now, then) {
-                set(&file, now, then)?;
-            }
+            bring_flags_back((self.present, *ino), (self.past, *ino))?;
         }
         Ok(())
     }
@@ -78,8 +73,20 @@ pub(crate) fn is(error: &io::Error, errno: Errno) -> bool {
     Errno::from_io_error(error) == Some(errno)
 }
 
+/// Gives an inode of the present the flags of one of the snapshot, if both are there and have flags.
+pub(crate) fn bring_flags_back(
+    (present, number): (&InodeTable, u64),
+    (past, ino): (&InodeTable, u64),
+) -> io::Result<()> {
+    let (now, then) = (flags_of(present, number)?, flags_of(past, ino)?);
+    if let (Some((file, now)), Some((_, then))) = (now, then) {
+        set(&file, now, then)?;
+    }
+    Ok(())
+}
+
 /// The flags of an inode, which is open; `None` if there is none, or one that has no flags.
-pub(crate) fn flags_of(table: &InodeTable, ino: u64) -> io::Result<Option<(OwnedFd, IFlags)>> {
+fn flags_of(table: &InodeTable, ino: u64) -> io::Result<Option<(OwnedFd, IFlags)>> {
     let Some(place) = table.open(ino, PLACE)? else {
         return Ok(None);
     };
@@ -95,7 +102,7 @@ pub(crate) fn flags_of(table: &InodeTable, ino: u64) -> io::Result<Option<(Owned
 }
 
 /// Gives an inode other flags, if they differ.
-pub(crate) fn set(file: &OwnedFd, now: IFlags, wanted: IFlags) -> io::Result<()> {
+fn set(file: &OwnedFd, now: IFlags, wanted: IFlags) -> io::Result<()> {
     if now != wanted {
         rustix::fs::ioctl_setflags(file, wanted)?;
     }

@@ -139,6 +139,18 @@ impl Node {
         fs::write(self.config(), text + lines).unwrap();
     }
 
+    /// Adds lines to the section of the datastore, before those of its peer.
+    pub fn add_to_datastore(&self, lines: &str) {
+        let text = fs::read_to_string(self.config()).unwrap();
+        let peer = text.find("\n[datastore.peer]").unwrap_or(text.len());
+        let (datastore, rest) = text.split_at(peer);
+        fs::write(
+            self.config(),
+            format!("{datastore}{}\n{rest}", lines.trim()),
+        )
+        .unwrap();
+    }
+
     /// The name of the node.
     pub fn name(&self) -> &str {
         &self.name

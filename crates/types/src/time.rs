@@ -6,6 +6,8 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ::time::OffsetDateTime;
+use ::time::format_description::well_known::Rfc3339;
 use serde::{Deserialize, Serialize};
 
 /// A length of time in whole milliseconds, at most [`u64::MAX`].
@@ -47,6 +49,14 @@ impl From<SystemTime> for Timestamp {
 }
 
 impl Timestamp {
+    /// The time in UTC for people, in whole seconds, such as `2025-11-20T21:46:00Z`. A time that has no such form, before the year 0 or
+    /// after 9999, is shown as a number of seconds.
+    pub fn utc(self) -> String {
+        let moment = OffsetDateTime::from_unix_timestamp(self.secs).ok();
+        let text = moment.and_then(|moment| moment.format(&Rfc3339).ok());
+        text.unwrap_or_else(|| format!("{} s after 1970", self.secs))
+    }
+
     fn before_epoch(before: Duration) -> Self {
         let secs = i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
         match before.subsec_nanos() {
@@ -84,6 +94,14 @@ mod tests {
         let shown = |secs, nanos| Timestamp { secs, nanos }.to_string();
         assert_eq!(shown(1_700_000_000, 5), "1700000000.000000005");
         assert_eq!(shown(-3, 999_999_999), "-3.999999999");
+    }
+
+    #[test]
+    fn is_shown_in_utc_as_far_as_the_form_goes() {
+        let shown = |secs| Timestamp { secs, nanos: 7 }.utc();
+        assert_eq!(shown(1_763_675_160), "2025-11-20T21:46:00Z");
+        assert_eq!(shown(0), "1970-01-01T00:00:00Z");
+        assert_eq!(shown(i64::MAX), "9223372036854775807 s after 1970");
     }
 
     #[test]

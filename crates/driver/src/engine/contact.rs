@@ -8,7 +8,6 @@
 use std::io;
 use std::sync::Arc;
 
-use lockstep_fs::poison::utc;
 use lockstep_types::Timestamp;
 use lockstep_types::backing::Backing;
 use parking_lot::Mutex;
@@ -48,7 +47,7 @@ impl Contact {
     /// # Errors
     /// If the file cannot be written. The moment is remembered in memory nevertheless.
     pub fn note(&self, time: Timestamp) -> io::Result<()> {
-        let text = utc(time);
+        let text = time.utc();
         {
             let mut moments = self.moments.lock();
             moments.last = Some(text.clone());

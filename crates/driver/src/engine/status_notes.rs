@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lockstep_fs::poison::utc;
 use lockstep_repl::state::State;
 use lockstep_types::Timestamp;
 use lockstep_types::time::millis;
@@ -205,7 +204,7 @@ impl StatusNotes {
     pub fn begin_proved(&self, through: String, time: Timestamp) {
         let mut notes = self.notes.lock();
         if notes.proved.is_none() && notes.verified.is_none() {
-            let time = utc(time);
+            let time = time.utc();
             notes.proved = Some(ProvedStatus { through, time });
         }
     }
@@ -213,7 +212,7 @@ impl StatusNotes {
     /// Remembers that both copies were found to be the same, and all operations before `through` in them, by a comparison that
     /// ended at `time`.
     pub fn note_proved(&self, through: String, time: Timestamp) {
-        let time = utc(time);
+        let time = time.utc();
         self.notes.lock().proved = Some(ProvedStatus { through, time });
     }
 
@@ -304,7 +303,7 @@ fn verified(
     };
     let first = report.differences.iter().take(DIFFERENCES_KEPT);
     VerifiedStatus {
-        time: utc(time),
+        time: time.utc(),
         identical: report.is_identical(),
         differences_total: report.total,
         differences: first.map(in_words).collect(),

@@ -7,7 +7,6 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use lockstep_fs::poison::utc;
 use lockstep_fs::store::{
     ChangeAccess, ChangePoint, ChangeQuestion, ChangedEntry, EntryChange, LostMarks,
     READER_KEPT_DAYS, READER_NAME_MAX, READERS_MAX, ReaderError, ReaderRecord, WholeAnswer,
@@ -167,7 +166,7 @@ fn status(record: ReaderRecord, now: Timestamp) -> ChangeReaderStatus {
     let seconds = now.secs.saturating_sub(record.heard.secs);
     ChangeReaderStatus {
         since: record.since.map(|point| point.to_string()),
-        registered: utc(record.registered),
+        registered: record.registered.utc(),
         heard_ms: u64::try_from(seconds).unwrap_or(0).saturating_mul(1000),
         marks_lost: record.lost.is_some(),
         name: record.name,

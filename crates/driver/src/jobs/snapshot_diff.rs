@@ -6,7 +6,6 @@
 use std::str::FromStr;
 
 use lockstep_fs::OpError;
-use lockstep_fs::poison::utc;
 use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotRecord};
 use lockstep_fs::store::{
     DiffAttribute, DiffChange, DiffCursor, DiffEntry, DiffPage, DiffPlace, DiffReader, DiffWish,
@@ -265,7 +264,7 @@ fn moment(id: SnapshotId, record: &SnapshotRecord) -> DiffMoment {
     DiffMoment {
         name: record.name.clone(),
         osn: id.to_string(),
-        time: utc(record.time),
+        time: record.time.utc(),
     }
 }
 

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use lockstep_fs::StoreError;
-use lockstep_fs::poison::utc;
 use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotRecord};
 use lockstep_fs::store::{FallbackAccess, SnapshotAccess};
 use lockstep_repl::state::State;
@@ -336,7 +335,7 @@ fn status(id: SnapshotId, record: &SnapshotRecord) -> SnapshotStatus {
     SnapshotStatus {
         name: record.name.clone(),
         osn: id.to_string(),
-        time: utc(record.time),
+        time: record.time.utc(),
         kind: kind.to_owned(),
         state: state.to_owned(),
         local: id.is_local(),

@@ -24,8 +24,6 @@ use lockstep_types::backing::{
 use lockstep_types::{BootId, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use crate::backing::os_backing::{BackingFailure, os_code};
 
@@ -261,7 +259,7 @@ impl Poison {
         }
         let failure = DiskFailure {
             reason: reason.to_owned(),
-            time: utc((self.clock)()),
+            time: (self.clock)().utc(),
             boot: Some(self.boot),
         };
         *self.failure.lock() = Some(failure.clone());
@@ -337,13 +335,6 @@ fn describe(what: &str, path: &str, error: &io::Error) -> String {
         return error.to_string();
     }
     format!("cannot {what} {path}: {error}")
-}
-
-/// A time in UTC for people, such as `2025-11-20T21:46:00Z`.
-pub fn utc(time: Timestamp) -> String {
-    let moment = OffsetDateTime::from_unix_timestamp(time.secs).ok();
-    let text = moment.and_then(|moment| moment.format(&Rfc3339).ok());
-    text.unwrap_or_else(|| format!("{} s after 1970", time.secs))
 }
 
 /// A disk that its first failure poisons.

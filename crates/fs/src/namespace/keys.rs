@@ -2,7 +2,7 @@
 //! the order of keys is the order of scans. `docs/on-disk.md` lists them.
 //!
 //! Tables `i d c x o` are the namespace, the same on both nodes. Tables `g m` are this node's own. So are, for now, those of
-//! snapshots, `b e h p v`: the key of the kept value of a record begins with the key of the record, so both are in one order. (A
+//! snapshots, `b e h p v` ([`OF_SNAPSHOTS`]): the key of the kept value of a record begins with the key of the record, so both are in one order. (A
 //! name has no zero byte, and the bytes of a [`SnapshotId`] begin with zeros.)
 
 use std::ops::Bound;
@@ -36,6 +36,9 @@ pub const LOCAL: u8 = b'm';
 
 /// The tables that are the same on both nodes, in the order they are sent in a resync.
 pub const REPLICATED: [u8; 5] = [COOKIES, ENTRIES, INODES, ORPHANS, XATTRS];
+
+/// The tables of snapshots, and of the values that they see: this node's own. All are empty once every snapshot is deleted.
+pub const OF_SNAPSHOTS: [u8; 5] = [BODIES, KEPT_INDEX, HISTORY, SNAPSHOTS, KEPT_BLOCKS];
 
 /// Number of the checkpoint record under [`LOCAL`].
 pub const CHECKPOINT: &[u8] = b"mcheckpoint";

@@ -10,6 +10,7 @@ use lockstep_sums::SummedBytes;
 use lockstep_types::backing::Backing;
 use lockstep_types::{DatastoreUuid, Ino, MetaOp, Osn, StateVersion, Timestamp};
 
+use super::whole_sync::sync_everything;
 use crate::content::{ContentStore, SeekFor, SyncPoint, WriteTicket};
 use crate::delta::{ChangeReaders, DeltaTracker};
 use crate::error::{OpError, StoreError};
@@ -275,8 +276,7 @@ impl Store {
 
     /// Makes everything that the store holds durable.
     pub fn sync_everything(&self) -> Result<(), StoreError> {
-        self.content.sync().sync_disk(self.content.disk())?;
-        self.checkpoint()
+        sync_everything(self.tree(), &self.metadata_log)
     }
 
     /// Makes everything durable that was changed so far, but no content of other programs on the same disk: content, its names and

@@ -12,6 +12,7 @@ use lockstep_types::{Ino, SnapshotId};
 use super::facade::Store;
 use super::image::{ImageAccess, ImageChunk};
 use super::replica_access::ReplicaAccess;
+use super::whole_sync::sync_everything;
 use crate::error::{OpError, StoreError};
 use crate::metadata_log::MetadataLog;
 use crate::namespace::keys;
@@ -48,9 +49,7 @@ impl<'a> CopyAccess<'a> {
 
     /// Makes everything durable.
     pub fn sync(self) -> Result<(), StoreError> {
-        let content = self.tree.content;
-        content.sync().sync_disk(content.disk())?;
-        self.log.checkpoint(self.tree)
+        sync_everything(self.tree, self.log)
     }
 }
 

@@ -76,7 +76,7 @@ fn delete_all(store: &Store) {
     for id in SnapshotAccess::of(store).all().keys() {
         SnapshotAccess::of(store).delete(*id).unwrap();
     }
-    for table in [keys::HISTORY, keys::KEPT_INDEX, keys::SNAPSHOTS] {
+    for table in keys::OF_SNAPSHOTS {
         let left = keys_in(store, table);
         assert!(left.is_empty(), "{left:?}");
     }

@@ -221,13 +221,7 @@ impl PastWorld {
             self.release_and_delete(id);
         }
         SnapshotAccess::of(self.store()).resume_deletions().unwrap();
-        for table in [
-            keys::SNAPSHOTS,
-            keys::HISTORY,
-            keys::KEPT_BLOCKS,
-            keys::KEPT_INDEX,
-            keys::BODIES,
-        ] {
+        for table in keys::OF_SNAPSHOTS {
             let left = SnapshotAccess::of(self.store()).kept_keys(table).unwrap();
             assert_eq!(left, Vec::<Vec<u8>>::new(), "table {}", char::from(table));
         }

@@ -146,6 +146,59 @@ impl LastFile {
     }
 }
 
+/// A file that the primary overwrites alone: its content before and after that.
+pub(super) struct ChangedFile {
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+impl ChangedFile {
+    /// Bytes of the file.
+    pub(super) const BYTES: usize = 32 << 20;
+    const NAME: &str = "changed-alone";
+    const SEEDS: [u64; 2] = [78, 79];
+
+    /// Writes the file.
+    pub(super) fn write(root: &Path) -> Result<Self> {
+        let [before, after] = Self::SEEDS.map(Self::content);
+        write_durably(&root.join(Self::NAME), &before)?;
+        Ok(Self { before, after })
+    }
+
+    /// Overwrites the whole file.
+    pub(super) fn change(&self, root: &Path) -> Result<()> {
+        write_durably(&root.join(Self::NAME), &self.after)
+    }
+
+    /// Compares the file under `root` with the content before.
+    pub(super) fn check(&self, root: &Path) -> Result<()> {
+        let found = fs::read(root.join(Self::NAME)).context("cannot read the changed file")?;
+        ensure!(
+            found == self.before,
+            "{} is not that of before the resync",
+            Self::NAME
+        );
+        Ok(())
+    }
+
+    fn content(seed: u64) -> Vec<u8> {
+        let mut content = vec![0; Self::BYTES];
+        fill(seed, &mut content);
+        content
+    }
+}
+
+/// Writes a file of this content over one that may be there, without an empty file in between.
+fn write_durably(path: &Path, content: &[u8]) -> Result<()> {
+    let mut options = File::options();
+    let options = options.write(true).create(true).truncate(false);
+    let opened = options.open(path);
+    let mut file = opened.with_context(|| format!("cannot open {}", path.display()))?;
+    file.write_all(content)
+        .and_then(|()| file.sync_all())
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
 fn small_content(number: u64) -> Vec<u8> {
     let length = number.wrapping_mul(7919) % (SMALL_BYTES_MAX + 1);
     let mut content = vec![0; usize::try_from(length).unwrap_or(0)];
@@ -173,6 +226,15 @@ mod tests {
     #[test]
     fn files_are_found_as_written() {
         FEW.check(written().path()).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_overwritten_is_not_that_of_before() {
+        let root = tempfile::tempdir().unwrap();
+        let file = ChangedFile::write(root.path()).unwrap();
+        file.check(root.path()).unwrap();
+        file.change(root.path()).unwrap();
+        assert!(file.check(root.path()).is_err());
     }
 
     #[test]

@@ -135,13 +135,7 @@ impl Peer for ShownPeer<'_> {
 
 fn assert_nothing_kept(store: &Store) {
     SnapshotAccess::of(store).resume_deletions().unwrap();
-    for table in [
-        keys::SNAPSHOTS,
-        keys::HISTORY,
-        keys::KEPT_BLOCKS,
-        keys::KEPT_INDEX,
-        keys::BODIES,
-    ] {
+    for table in keys::OF_SNAPSHOTS {
         let left = SnapshotAccess::of(store).kept_keys(table).unwrap();
         assert!(left.is_empty(), "table {}: {left:?}", char::from(table));
     }

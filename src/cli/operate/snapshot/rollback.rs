@@ -14,6 +14,7 @@ use lockstep_driver::report::{DiffBegin, DiffItem, DiffPart, DiffQuestion, Snaps
 use lockstep_rollback::{
     FileChange, FileDifference, RollbackPlaces, RollbackSummary, check, roll_back,
 };
+use lockstep_types::Timestamp;
 use lockstepfs::control::{ControlClient, ControlError};
 
 use crate::cli::arguments::RunningNodeArgs;
@@ -263,7 +264,7 @@ fn relative(directory: Option<&Path>, mount: &Path) -> Result<PathBuf> {
 
 /// The name of the snapshot that is made before a rollback: none of those that are taken.
 fn safety_name(now: SystemTime, taken: &[String]) -> String {
-    let mut name = format!("before-rollback-{}", lockstep_fs::poison::utc(now.into()));
+    let mut name = format!("before-rollback-{}", Timestamp::from(now).utc());
     while taken.contains(&name) {
         name.push('+');
     }

@@ -65,7 +65,7 @@ impl ScrubRecord {
     }
 
     pub fn status(&self) -> ScrubStatus {
-        let utc = |secs| lockstep_fs::poison::utc(Timestamp { secs, nanos: 0 });
+        let utc = |secs| Timestamp { secs, nanos: 0 }.utc();
         let shown = self.pass.as_ref().map(|(pass, _)| pass);
         let last = self.last.as_ref();
         ScrubStatus {

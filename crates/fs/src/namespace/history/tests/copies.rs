@@ -199,7 +199,7 @@ impl Run {
         while !self.deletions.is_empty() {
             self.judge(4);
         }
-        for table in [keys::HISTORY, keys::KEPT_INDEX, keys::SNAPSHOTS] {
+        for table in keys::OF_SNAPSHOTS {
             let left = keys_of(&self.namespace, table);
             assert!(left.is_empty(), "{left:?}");
         }
