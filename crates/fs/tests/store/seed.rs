@@ -1,0 +1,660 @@
+//! Seeds: what is written of a snapshot is what an import makes a store of, and a seed with other bytes is refused.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lockstep_fs::adopt::SyncAfter;
+use lockstep_fs::export::ExportError;
+use lockstep_fs::os_backing::OsBacking;
+use lockstep_fs::paths::content_path;
+use lockstep_fs::seed::{
+    ImportOptions, ImportPhase, ImportPlaces, ImportProgress, ImportSummary, MANIFEST_FILE,
+    SeedError, SeedLineage, SeedManifest, SeedOrder, SeedOrigin, export_seed, import, write_seed,
+};
+use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
+use lockstep_fs::store::{Access, AdoptWay, SnapshotAccess};
+use lockstep_fs::{Store, StoreView};
+use lockstep_lossy::disk::{CallClass, Disk, DiskOptions};
+use lockstep_model::Model;
+use lockstep_types::backing::{Backing, replace};
+use lockstep_types::{
+    DatastoreUuid, Errno, FileName, Ino, MetaRequest, NodeKind, Osn, SnapshotId, StoreId, SyncId,
+    Timestamp,
+};
+use proptest::prelude::*;
+
+use crate::durability::Client;
+use crate::harness::{
+    Node, SURVIVORS, UUID, log_options, open, open_options, osn_and_time, read_view, try_open_in,
+};
+use crate::snapshots::{PastWorld, past_step, take_local};
+
+fn origin() -> SeedOrigin {
+    SeedOrigin {
+        datastore: UUID,
+        name: "data".to_owned(),
+        lineage: SeedLineage {
+            store: StoreId::from_bytes([8; 16]),
+            sync: Some(SyncId::next(None, [9; 16])),
+        },
+    }
+}
+
+fn options(way: Option<AdoptWay>) -> ImportOptions {
+    ImportOptions {
+        seed: "/seed".to_owned(),
+        way,
+        datastore: UUID,
+        log: log_options(),
+        sync_after: SyncAfter {
+            bytes: 1 << 20,
+            files: 2,
+        },
+    }
+}
+
+/// Writes a seed of a snapshot to a disk.
+fn write(store: &Store, id: SnapshotId, disk: &Disk) -> Result<SeedManifest, ExportError> {
+    let view = SnapshotAccess::of(store).view(id).unwrap();
+    let mut watch = |_| ControlFlow::Continue(());
+    write_seed(&view, origin(), &disk.mount(), &mut watch)
+}
+
+/// The lineage stands in for the role file of a node.
+const LINEAGE: &str = "role.json";
+
+fn import_with(
+    places: &mut ImportPlaces,
+    store: &dyn Backing,
+    options: &ImportOptions,
+    watch: &mut dyn FnMut(&ImportProgress) -> ControlFlow<()>,
+) -> Result<ImportSummary, SeedError> {
+    let mut settle = |manifest: &SeedManifest| {
+        assert_eq!(manifest.origin, origin());
+        assert!(!store.exists("format.json")?, "the lineage comes first");
+        replace(store, LINEAGE, manifest.sum.as_bytes())
+    };
+    import(places, options, watch, &mut settle)
+}
+
+/// Imports a seed from one disk into another one, by copies.
+fn copy(seed: &Disk, store: &Disk) -> Result<ImportSummary, SeedError> {
+    copy_until(seed, store, usize::MAX)
+}
+
+/// The same, up to a number of steps.
+fn copy_until(seed: &Disk, store: &Disk, steps: usize) -> Result<ImportSummary, SeedError> {
+    let store = store.mount();
+    let mut places = ImportPlaces::of_disks(Arc::clone(&store), seed.mount());
+    let mut left = steps;
+    let mut watch = |_: &ImportProgress| {
+        left = left.saturating_sub(1);
+        if left == 0 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    };
+    import_with(&mut places, &*store, &options(None), &mut watch)
+}
+
+/// A store with files of several kinds, and a snapshot of it that later changes have left.
+struct Source {
+    node: Node,
+    id: SnapshotId,
+    /// The files, with their bytes at the snapshot.
+    files: Vec<(Ino, Vec<u8>)>,
+}
+
+const SPARSE: u64 = 3 << 20;
+
+impl Source {
+    fn new() -> Self {
+        let (node, mut client) = (Node::new(), Client::new());
+        let mut files = Vec::new();
+        for number in 0..7_u8 {
+            let ino = client.create(&node, &format!("f{number}"));
+            let bytes = vec![number + 1; usize::from(number) * 1500];
+            if !bytes.is_empty() {
+                client.write(&node, ino, &bytes);
+            }
+            files.push((ino, bytes));
+        }
+        let sparse = client.create(&node, "sparse");
+        let (osn, time) = osn_and_time(100);
+        node.store
+            .write(sparse, SPARSE - 3, b"end", osn, time)
+            .unwrap();
+        let mut bytes = vec![0; usize::try_from(SPARSE).unwrap() - 3];
+        bytes.extend(b"end");
+        files.push((sparse, bytes));
+        let unlinked = client.create(&node, "unlinked");
+        client.write(&node, unlinked, b"still open");
+        client.unlink(&node, "unlinked");
+        files.push((unlinked, b"still open".to_vec()));
+        let link = MetaRequest::Link {
+            ino: files[3].0,
+            parent: Ino::ROOT,
+            name: FileName::new(b"link").unwrap(),
+        };
+        node.store.commit(&client.op(link)).unwrap();
+        let id = snapshot(&node, 200);
+        let (osn, time) = osn_and_time(201);
+        for (ino, _) in &files {
+            node.store.write(*ino, 0, b"later", osn, time).unwrap();
+        }
+        Self { node, id, files }
+    }
+
+    fn seed(&self) -> Disk {
+        let disk = Disk::default();
+        write(&self.node.store, self.id, &disk).unwrap();
+        disk
+    }
+
+    fn compare(&self, store: &Store) {
+        for (ino, bytes) in &self.files {
+            let found = read_view(&store.tree(), *ino);
+            let at = found
+                .iter()
+                .zip(bytes)
+                .position(|(found, byte)| found != byte);
+            assert!(
+                found == *bytes,
+                "{ino}: {} {} {at:?}",
+                found.len(),
+                bytes.len()
+            );
+        }
+        let tree = store.tree();
+        let lookup = |name: &[u8]| tree.lookup(Ino::ROOT, &FileName::new(name).unwrap());
+        assert_eq!(lookup(b"link").unwrap().ino, self.files[3].0);
+        assert_eq!(lookup(b"link").unwrap().nlink, 2);
+        assert!(lookup(b"unlinked").is_err());
+        assert_eq!(tree.orphans().unwrap(), [self.files[8].0]);
+        let sparse = lookup(b"sparse").unwrap();
+        assert!(sparse.blocks <= 8, "holes stay holes: {}", sparse.blocks);
+        assert_eq!(store.applied(), self.id.osn, "the moment of the snapshot");
+        assert_eq!(store.snapshots_for_test(), 0);
+    }
+}
+
+trait ForTest {
+    fn snapshots_for_test(&self) -> usize;
+}
+
+impl ForTest for Store {
+    fn snapshots_for_test(&self) -> usize {
+        SnapshotAccess::of(self).all().len()
+    }
+}
+
+fn record_of(store: &Store, bytes: SnapshotBytes) -> SnapshotRecord {
+    SnapshotRecord {
+        name: "before".to_owned(),
+        time: Timestamp {
+            secs: 1_000_000_000,
+            nanos: 0,
+        },
+        kind: SnapshotKind::User,
+        inos_below: store.image().inos_below(),
+        is_deleted: false,
+        bytes,
+        serial: 3,
+        holds: Vec::new(),
+    }
+}
+
+fn snapshot(node: &Node, sequence: u64) -> SnapshotId {
+    let id = SnapshotId::of_operation(osn_and_time(sequence).0);
+    let record = record_of(&node.store, SnapshotBytes::Settled);
+    SnapshotAccess::of(&node.store).create(id, record).unwrap();
+    id
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 100,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// A store that is made of a seed is the datastore at the moment of the snapshot, whatever has happened before and since.
+    #[test]
+    fn a_seed_shows_the_moment_of_its_snapshot(steps in prop::collection::vec(past_step(4), 1..40)) {
+        let mut world = PastWorld::new();
+        for step in &steps {
+            world.step(step);
+        }
+        let made: Vec<(SnapshotId, &Model)> = world.moments().into_iter().filter(|(id, _)| !id.is_local()).collect();
+        for (id, model) in made {
+            let (seed, disk) = (Disk::default(), Disk::default());
+            let manifest = write(world.store(), id, &seed).unwrap();
+            assert_eq!(manifest.snapshot.osn, id.osn);
+            let summary = copy(&seed, &disk).unwrap();
+            assert_eq!(summary.totals, manifest.totals);
+            let store = open(&disk);
+            world.compare_view(&store.tree(), model);
+            assert_eq!(store.applied(), id.osn);
+            assert_eq!(store.image().inos_below(), manifest.snapshot.inos_below);
+        }
+    }
+}
+
+#[test]
+fn an_import_that_stops_at_any_step_goes_on_also_after_a_loss_of_power() {
+    let source = Source::new();
+    let seed = source.seed();
+    let mut survivors = SURVIVORS.into_iter().cycle();
+    for steps in 1.. {
+        let mut disk = Disk::default();
+        if steps % 3 == 0 {
+            // A store that was just made takes a seed, too.
+            Store::create(&disk.mount(), UUID, &log_options()).unwrap();
+        }
+        match copy_until(&seed, &disk, steps) {
+            Ok(summary) => {
+                assert!(steps > 20 && !summary.went_on, "{steps} steps");
+                break;
+            }
+            Err(error) => assert!(matches!(error, SeedError::Stopped), "{error}"),
+        }
+        if steps % 2 == 0 {
+            disk = disk.after_power_loss(survivors.next().unwrap(), steps as u64);
+        }
+        let is_vacant = Store::check_vacant(&disk.mount()).is_ok();
+        let has_store = disk.files().contains(&"format.json".to_owned());
+        let has_note = disk.files().contains(&"import.json".to_owned());
+        if has_note {
+            assert!(!is_vacant, "step {steps}");
+            let refused = try_open_in(&disk.fork(), crate::harness::BOOT).err();
+            let refused = refused.map(|error| error.to_string()).unwrap_or_default();
+            assert!(refused.contains("has not ended"), "step {steps}: {refused}");
+        } else {
+            let was_made = steps % 3 == 0;
+            assert!(is_vacant || was_made && has_store, "step {steps}");
+        }
+        // A second stop, and then to the end.
+        let _stopped = copy_until(&seed, &disk, steps / 2 + 1);
+        let is_done = disk.files().contains(&LINEAGE.to_owned())
+            && !disk.files().contains(&"import.json".to_owned());
+        if !is_done {
+            copy(&seed, &disk).unwrap();
+        }
+        let disk = crate::harness::after_power_loss(&disk);
+        assert!(disk.read_all(LINEAGE).is_some());
+        source.compare(&open(&disk));
+        let refused = copy(&seed, &disk).unwrap_err();
+        assert!(matches!(refused, SeedError::Used), "{refused}");
+    }
+}
+
+/// Each damage of a seed is found, and leaves no store.
+#[test]
+fn a_damaged_seed_is_refused() {
+    let source = Source::new();
+    let seed = source.seed();
+    let refused = |seed: &Disk, what: &str| {
+        let disk = Disk::default();
+        let error = copy(seed, &disk).unwrap_err().to_string();
+        assert!(error.contains("cure:"), "{what}: {error}");
+        assert!(!disk.files().contains(&"format.json".to_owned()), "{what}");
+        error
+    };
+    let content = |number: usize| content_path(source.files[number].0);
+    // No manifest: the export was cut off.
+    let cut_off = seed.fork();
+    cut_off.mount().remove(MANIFEST_FILE).unwrap();
+    assert!(refused(&cut_off, "no manifest").contains("no complete seed"));
+    for (number, what) in [(3, "file"), (7, "sparse file")] {
+        let missing = seed.fork();
+        missing.mount().remove(&content(number)).unwrap();
+        assert!(refused(&missing, what).contains("it is missing"));
+        for (length, what) in [(-1, "cut"), (1, "too long")] {
+            let other = seed.fork();
+            let edit = |bytes: &mut Vec<u8>| {
+                let length = i64::try_from(bytes.len()).unwrap() + length;
+                bytes.resize(usize::try_from(length).unwrap(), 0);
+            };
+            other.edit(&content(number), edit).unwrap();
+            assert!(refused(&other, what).contains("bytes long"), "{what}");
+        }
+    }
+    let files: Vec<String> = seed.files();
+    for path in &files {
+        let length = seed.read_all(path).unwrap().len();
+        let stride = (length / 40).max(1);
+        for at in (0..length)
+            .step_by(stride)
+            .chain([length.saturating_sub(1)])
+        {
+            if length == 0 {
+                continue;
+            }
+            let other = seed.fork();
+            other
+                .edit(path, |bytes| bytes[at] ^= 1 << (at % 8))
+                .unwrap();
+            refused(&other, &format!("{path} at {at}"));
+        }
+        for cut in [0, length / 2, length.saturating_sub(1)] {
+            if cut < length {
+                let other = seed.fork();
+                other.edit(path, |bytes| bytes.truncate(cut)).unwrap();
+                refused(&other, &format!("{path} cut at {cut}"));
+            }
+        }
+    }
+    let is_of_seed = |path: &String| {
+        path == "records"
+            || path == "contents"
+            || path == MANIFEST_FILE
+            || path.starts_with("content/")
+    };
+    assert!(files.iter().all(is_of_seed), "{files:?}");
+    assert_eq!(files.len(), 3 + 8);
+    // A sound seed is taken after all of this.
+    let disk = Disk::default();
+    copy(&seed, &disk).unwrap();
+    source.compare(&open(&disk));
+}
+
+/// The parts of two seeds of one datastore do not fit each other.
+#[test]
+fn a_seed_with_a_file_of_another_snapshot_is_refused() {
+    let source = Source::new();
+    let first = source.seed();
+    let id = snapshot(&source.node, 202);
+    let second = Disk::default();
+    write(&source.node.store, id, &second).unwrap();
+    let (ino, _) = source.files[6];
+    for path in ["records", "contents", MANIFEST_FILE, &content_path(ino)] {
+        let mixed = first.fork();
+        mixed.put(path, &second.read_all(path).unwrap()).unwrap();
+        assert_ne!(mixed.read_all(path), first.read_all(path), "{path}");
+        let refused = copy(&mixed, &Disk::default()).unwrap_err();
+        assert!(
+            matches!(refused, SeedError::Damaged { .. }),
+            "{path}: {refused}"
+        );
+    }
+}
+
+#[test]
+fn a_full_or_failing_disk_ends_an_export_without_a_manifest_and_an_import_without_a_store() {
+    let source = Source::new();
+    let small = Disk::new(DiskOptions {
+        capacity_bytes: 8 << 10,
+        capacity_files: 1 << 10,
+    });
+    let refused = write(&source.node.store, source.id, &small).unwrap_err();
+    assert!(refused.to_string().contains("more room"), "{refused}");
+    assert!(!small.files().contains(&MANIFEST_FILE.to_owned()));
+    let seed = source.seed();
+    let small = Disk::new(DiskOptions {
+        capacity_bytes: 1 << 20,
+        capacity_files: 1 << 10,
+    });
+    let refused = copy(&seed, &small).unwrap_err();
+    assert!(matches!(refused, SeedError::NoRoom { .. }), "{refused}");
+    assert_eq!(small.files(), Vec::<String>::new());
+    // Room that other programs take meanwhile.
+    for class in [CallClass::Write, CallClass::Sync, CallClass::Name] {
+        for nth in 0..12 {
+            let disk = Disk::default();
+            disk.fail_call(class, nth, Errno::NoSpace);
+            if copy(&seed, &disk).is_ok() {
+                continue;
+            }
+            disk.stop_failing();
+            copy(&seed, &disk).unwrap();
+            source.compare(&open(&disk));
+        }
+    }
+}
+
+/// A seed in a real directory, and a store beside it.
+struct RealPlace {
+    _directory: tempfile::TempDir,
+    seed: PathBuf,
+    store: PathBuf,
+}
+
+impl RealPlace {
+    fn of(source: &Source) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let place = |name: &str| directory.path().join(name);
+        let (seed, store) = (place("seed"), place("store"));
+        let order = SeedOrder {
+            at: "before",
+            dest: &seed,
+            origin: origin(),
+        };
+        let beside = place("none");
+        let of = (beside.as_path(), &source.node.store);
+        export_seed(of, order, &mut |_| ControlFlow::Continue(())).unwrap();
+        fs::create_dir(&store).unwrap();
+        Self {
+            seed,
+            store,
+            _directory: directory,
+        }
+    }
+
+    fn import(
+        &self,
+        way: Option<AdoptWay>,
+        watch: &mut dyn FnMut(&ImportProgress) -> ControlFlow<()>,
+    ) -> Result<ImportSummary, SeedError> {
+        let open = |path: &Path| Arc::new(OsBacking::open(path).unwrap());
+        let (store, seed) = (open(&self.store), open(&self.seed));
+        let mut places = ImportPlaces::of_directories(Arc::clone(&store), seed).unwrap();
+        import_with(&mut places, &*store, &options(way), watch)
+    }
+
+    fn open(&self) -> Store {
+        let backing: Arc<dyn Backing> = Arc::new(OsBacking::open(&self.store).unwrap());
+        Store::open(backing, &open_options(Access::Write))
+            .unwrap()
+            .store
+    }
+}
+
+#[test]
+fn a_seed_in_a_directory_is_moved_or_shared_or_copied() {
+    let source = Source::new();
+    for way in [AdoptWay::Move, AdoptWay::Copy, AdoptWay::Reflink] {
+        let place = RealPlace::of(&source);
+        let mode = fs::metadata(place.seed.join(content_path(source.files[1].0)));
+        assert_eq!(mode.unwrap().mode() & 0o777, 0o600);
+        let first = fs::read(place.seed.join(MANIFEST_FILE)).unwrap();
+        let imported = place.import(Some(way), &mut |_| ControlFlow::Continue(()));
+        match imported {
+            Err(SeedError::CannotReflink) if way == AdoptWay::Reflink => continue,
+            imported => assert_eq!(imported.unwrap().way, way),
+        }
+        source.compare(&place.open());
+        if way == AdoptWay::Move {
+            assert_eq!(fs::read_dir(&place.seed).unwrap().count(), 0);
+        } else {
+            assert_eq!(fs::read(place.seed.join(MANIFEST_FILE)).unwrap(), first);
+        }
+    }
+}
+
+#[test]
+fn a_move_that_stops_at_any_step_goes_on() {
+    let source = Source::new();
+    let mut phases = Vec::new();
+    for steps in 1.. {
+        let place = RealPlace::of(&source);
+        let mut left = steps;
+        let stopped = place.import(Some(AdoptWay::Move), &mut |progress| {
+            if !phases.contains(&progress.phase) {
+                phases.push(progress.phase);
+            }
+            left -= 1;
+            if left == 0 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        if stopped.is_ok() {
+            assert!(steps > 20, "{steps} steps");
+            break;
+        }
+        let again = place.import(None, &mut |_| ControlFlow::Continue(()));
+        let has_begun = again.as_ref().is_ok_and(|summary| summary.went_on);
+        let way = again.unwrap().way;
+        assert!(way == AdoptWay::Move || !has_begun, "step {steps}");
+        source.compare(&place.open());
+    }
+    let all = [
+        ImportPhase::Names,
+        ImportPhase::Checking,
+        ImportPhase::Taking,
+        ImportPhase::Finishing,
+        ImportPhase::Emptying,
+    ];
+    assert_eq!(phases, all);
+}
+
+/// A move takes nothing of a seed that is damaged, and nothing that programs reach by another name.
+#[test]
+fn a_move_of_a_seed_that_is_not_whole_or_not_alone_takes_nothing() {
+    let source = Source::new();
+    let place = RealPlace::of(&source);
+    let mut go_on = |_: &ImportProgress| ControlFlow::Continue(());
+    let path = place.seed.join(content_path(source.files[6].0));
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, vec![0xee; bytes.len()]).unwrap();
+    let refused = place.import(Some(AdoptWay::Move), &mut go_on).unwrap_err();
+    assert!(matches!(refused, SeedError::Damaged { .. }), "{refused}");
+    assert_eq!(fs::read_dir(&place.store).unwrap().count(), 0);
+    fs::write(&path, bytes).unwrap();
+    let elsewhere = place.seed.with_file_name("elsewhere");
+    fs::hard_link(&path, &elsewhere).unwrap();
+    let refused = place.import(Some(AdoptWay::Move), &mut go_on).unwrap_err();
+    assert!(
+        matches!(refused, SeedError::NamesOutside { .. }),
+        "{refused}"
+    );
+    fs::remove_file(&elsewhere).unwrap();
+    place.import(Some(AdoptWay::Move), &mut go_on).unwrap();
+    source.compare(&place.open());
+}
+
+#[test]
+fn a_store_in_use_another_datastore_and_another_seed_are_refused() {
+    let source = Source::new();
+    let seed = source.seed();
+    let used = Node::new();
+    used.store.checkpoint().unwrap();
+    let refused = copy(&seed, &used.disk).unwrap_err();
+    assert!(matches!(refused, SeedError::Used), "{refused}");
+    let disk = Disk::default();
+    let mut places = ImportPlaces::of_disks(disk.mount(), seed.mount());
+    let other = ImportOptions {
+        datastore: DatastoreUuid::from_bytes([6; 16]),
+        ..options(None)
+    };
+    let mut go_on = |_: &ImportProgress| ControlFlow::Continue(());
+    let refused = import_with(&mut places, &*disk.mount(), &other, &mut go_on).unwrap_err();
+    assert!(
+        matches!(refused, SeedError::OtherDatastore { .. }),
+        "{refused}"
+    );
+    assert_eq!(disk.files(), Vec::<String>::new());
+    // An import of one seed does not go on with another one.
+    for steps in 1.. {
+        let stopped = copy_until(&seed, &disk, steps);
+        assert!(matches!(stopped, Err(SeedError::Stopped)), "{stopped:?}");
+        if disk.files().contains(&"import.json".to_owned()) {
+            break;
+        }
+    }
+    let id = snapshot(&source.node, 202);
+    let second = Disk::default();
+    write(&source.node.store, id, &second).unwrap();
+    let refused = copy(&second, &disk).unwrap_err();
+    assert!(matches!(refused, SeedError::Other { .. }), "{refused}");
+    copy(&seed, &disk).unwrap();
+}
+
+#[test]
+fn an_export_writes_only_whole_snapshots_of_the_datastore_and_overwrites_nothing() {
+    let source = Source::new();
+    let directory = tempfile::tempdir().unwrap();
+    let beside = directory.path().join("none");
+    let export = |at: &str, dest: &Path, stop: bool| {
+        let order = SeedOrder {
+            at,
+            dest,
+            origin: origin(),
+        };
+        export_seed((&beside, &source.node.store), order, &mut |_| {
+            if stop {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })
+    };
+    let dest = directory.path().join("seed");
+    let refused = export("none", &dest, false).unwrap_err();
+    assert!(
+        matches!(refused, ExportError::NoSnapshot { .. }),
+        "{refused}"
+    );
+    take_local(&source.node.store);
+    let refused = export("s", &dest, false).unwrap_err();
+    assert!(
+        matches!(refused, ExportError::NotOfDatastore { .. }),
+        "{refused}"
+    );
+    for (sequence, name, bytes) in [
+        (210, "torn", SnapshotBytes::Torn),
+        (211, "missing", SnapshotBytes::Missing),
+    ] {
+        let id = SnapshotId::of_operation(Osn {
+            sequence,
+            ..source.id.osn
+        });
+        let record = SnapshotRecord {
+            name: name.to_owned(),
+            ..record_of(&source.node.store, bytes)
+        };
+        SnapshotAccess::of(&source.node.store)
+            .create(id, record)
+            .unwrap();
+        let refused = export(name, &dest, false).unwrap_err().to_string();
+        assert!(
+            refused.contains(name) && refused.contains("cure:"),
+            "{refused}"
+        );
+    }
+    assert!(!dest.exists());
+    // A stopped export leaves a part, which the next one does not touch.
+    let stopped = export("before", &dest, true).unwrap_err().to_string();
+    assert!(stopped.contains("INCOMPLETE"), "{stopped}");
+    let part = directory.path().join("seed.partial");
+    assert!(part.exists() && !part.join(MANIFEST_FILE).exists());
+    let refused = export("before", &dest, false).unwrap_err();
+    assert!(
+        matches!(refused, ExportError::PartExists { .. }),
+        "{refused}"
+    );
+    fs::remove_dir_all(&part).unwrap();
+    export("before", &dest, false).unwrap();
+    assert!(dest.join(MANIFEST_FILE).exists() && !part.exists());
+    let refused = export("before", &dest, false).unwrap_err();
+    assert!(matches!(refused, ExportError::NotEmpty { .. }), "{refused}");
+    assert_eq!(
+        source.node.store.tree().getattr(Ino::ROOT).unwrap().kind,
+        NodeKind::Directory
+    );
+}
