@@ -49,6 +49,8 @@ mod recovery;
 mod resync_rest;
 #[path = "store/seed.rs"]
 mod seed;
+#[path = "store/seed_place.rs"]
+mod seed_place;
 #[path = "store/snapshots.rs"]
 mod snapshots;
 #[path = "store/steps.rs"]

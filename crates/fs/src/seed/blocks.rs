@@ -12,6 +12,9 @@ use lockstep_types::limits::BLOCK_BYTES;
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
+/// Gets the offset and the bytes of a piece of data.
+pub(super) type EachPiece<'a, E> = dyn FnMut(u64, &[u8]) -> Result<(), E> + 'a;
+
 /// Why the reading has stopped.
 #[derive(Debug)]
 pub(super) enum BlocksEnd<E> {
@@ -26,7 +29,7 @@ pub(super) fn read_blocks<E>(
     content: &dyn BackingFile,
     size: u64,
     buffer: &mut Vec<u8>,
-    each: &mut dyn FnMut(u64, &[u8]) -> Result<(), E>,
+    each: &mut EachPiece<'_, E>,
 ) -> Result<Hash, BlocksEnd<E>> {
     let mut hasher = Hasher::new();
     let mut at = 0;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lockstep_types::Ino;
 use lockstep_types::backing::{Backing, BackingFile, FileIdentity};
 
-use super::blocks::{BlocksEnd, read_blocks, runs};
+use super::blocks::{BlocksEnd, EachPiece, read_blocks, runs};
 use super::contents::ContentEntry;
 use super::error::SeedError;
 use super::names::RECORDS_FILE;
@@ -186,7 +186,7 @@ impl ImportPlaces {
         &mut self,
         entry: &ContentEntry,
         (file, path): (&dyn BackingFile, &str),
-        each: &mut dyn FnMut(u64, &[u8]) -> Result<(), SeedError>,
+        each: &mut EachPiece<'_, SeedError>,
     ) -> Result<(), SeedError> {
         let sum = read_blocks(file, entry.size, &mut self.buffer, each);
         let sum = sum.map_err(|end| match end {

@@ -82,7 +82,7 @@ pub struct SeedSnapshot {
 
 /// The one field that every format has.
 #[derive(Deserialize)]
-struct FormatNumber {
+struct SeedFormat {
     lockstep_seed: u32,
 }
 
@@ -145,7 +145,7 @@ impl SeedManifest {
 
     fn parse(text: &[u8]) -> Result<Self, SeedError> {
         let damaged = || SeedError::damaged(MANIFEST_FILE, "it does not fit its sum");
-        let number: FormatNumber = serde_json::from_slice(text).map_err(|_| damaged())?;
+        let number: SeedFormat = serde_json::from_slice(text).map_err(|_| damaged())?;
         if number.lockstep_seed != FORMAT {
             return Err(SeedError::OtherFormat {
                 found: number.lockstep_seed,

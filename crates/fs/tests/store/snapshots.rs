@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotKind, SnapshotRecord};
 use lockstep_fs::store::SnapshotAccess;
-use lockstep_fs::{Store, StoreView, keys};
+use lockstep_fs::{Store, keys};
 use lockstep_lossy::disk::{CallKind, Verdict};
 use lockstep_model::Model;
 use lockstep_types::limits::SNAPSHOT_HOLDS_MAX;
@@ -66,7 +66,7 @@ pub fn take_local(store: &Store) -> SnapshotId {
 
 /// A store with a model of the present, and one of each snapshot.
 pub struct PastWorld {
-    present: World,
+    pub present: World,
     taken: BTreeMap<SnapshotId, Model>,
 }
 
@@ -92,11 +92,6 @@ impl PastWorld {
         let local = self.taken.iter().map(|(id, model)| (*id, model));
         let made = self.present.model.snapshots().iter();
         local.chain(made.map(|(id, it)| (*id, &*it.copy))).collect()
-    }
-
-    /// Compares a view of a copy with the model of a moment.
-    pub fn compare_view(&self, view: &dyn StoreView, model: &Model) {
-        self.present.compare_past(view, model);
     }
 
     /// See [`World::begin_behind`].
