@@ -186,10 +186,11 @@ impl LocalCopy {
         is_alone && !self.is_new() && !is_active(Mutant::FollowAfterAlone)
     }
 
-    /// Whether the copy of the peer was in sync by the `record` of this node, and a new store has taken its place. The peer may
-    /// have served before, and no node has its operations.
+    /// Whether the copy of the peer was in sync by the `record` of this node, and a new store has taken its place, which is empty or was
+    /// made of a seed: such a store is of no sync. The peer may have served before, and no node has its operations.
     pub const fn has_lost_peer(&self, record: RoleRecord, theirs: &RoleOffer) -> bool {
-        record.peer_complete && self.store.is_some() && theirs.store.is_none()
+        let is_new = theirs.store.is_none() || theirs.sync.names.newest().is_none();
+        record.peer_complete && self.store.is_some() && is_new
     }
 
     /// Whether this node is the primary by its `record`, and the complete copy of the secondary has operations that this copy
