@@ -262,6 +262,28 @@ mod tests {
     }
 
     #[test]
+    fn a_store_of_no_sync_in_the_place_of_a_complete_copy_is_a_lost_peer() {
+        let own = copy();
+        let offered = |store, sync| RoleOffer {
+            store,
+            sync,
+            ..offer(&facts(PRIMARY), INCOMPLETE)
+        };
+        let empty = offered(None, SyncStanding::default());
+        // The name of the store comes with the seed, and no sync does.
+        let seeded = offered(Some(store(1)), SyncStanding::default());
+        let older = offered(Some(store(1)), standing(1));
+        for (record, theirs, expected) in [
+            (PRIMARY, &empty, true),
+            (PRIMARY, &seeded, true),
+            (PRIMARY, &older, false),
+            (ALONE, &seeded, false),
+        ] {
+            assert_eq!(own.has_lost_peer(record, theirs), expected, "{theirs:?}");
+        }
+    }
+
+    #[test]
     fn a_session_of_the_other_role_is_that_of_another_moment() {
         for (record, session, expected) in [
             (COMPLETE, SessionState::Secondary, true),
