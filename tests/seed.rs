@@ -225,7 +225,7 @@ fn only_the_changes_since_the_seed_cross_the_network() {
         },
     );
     println!("the import was killed {kills} times");
-    // What killed exports have left is no seed.
+    // The remains of killed exports are no seeds.
     for killed in 0..attempt.get() {
         let part = pair.outside(&format!("seed-{killed}.partial"));
         assert!(!part.join("seed.json").exists(), "{killed}");
@@ -398,6 +398,45 @@ fn a_primary_that_is_older_than_the_seed_does_not_overwrite_a_copy_of_it() {
         let found = status.sync.reason.as_deref().unwrap_or_default();
         found.contains("the primary's store is an older copy")
     });
+}
+
+/// The commands of the page, as they are printed there.
+#[test]
+fn the_commands_of_the_page_bring_a_copy_over() {
+    let Some(mut pair) = prepare(STEADY) else {
+        return;
+    };
+    serve_alone(&mut pair);
+    fs::write(pair.mount().join("file"), content(1, 100_000)).unwrap();
+    let page = include_str!("../docs/operations/seed.md");
+    let mut lines = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("    sudo "));
+    let disk = pair.outside("disk");
+    fs::create_dir(&disk).unwrap();
+    let mut execute = |pair: &Pair, which: Which| {
+        let line = lines.next().unwrap().strip_prefix("lockstep ").unwrap();
+        let line = line.replace("/mnt/disk", disk.to_str().unwrap());
+        let words: Vec<&str> = line.split(' ').collect();
+        done(&mut command(pair.node(which), &words))
+    };
+    execute(&pair, A);
+    assert!(execute(&pair, A).starts_with("wrote a seed of 1 files"));
+    let imported = execute(&pair, B);
+    assert!(
+        imported.contains("a copy of the seed of seed, "),
+        "{imported}"
+    );
+    assert_eq!(lines.next(), Some("systemctl start lockstep"));
+    pair.node_mut(B).start();
+    pair.await_in_sync();
+    let line = lines.next().unwrap();
+    assert_eq!(line, "lockstep snapshot delete data seed");
+    done(&mut command(
+        pair.node(A),
+        &["snapshot", "delete", "data", "seed"],
+    ));
+    assert!(lines.next().is_none(), "each command of the page was run");
 }
 
 /// A disk of a pair is replaced after a failover: the seed of the node that led before is good, and so is the role in the configuration.

@@ -16,7 +16,7 @@
 //! | `import`, `names`, `intake` | make a store of a seed, without a node |
 //! | `manifest`, `contents`, `part`, `blocks` | read and write the files |
 //!
-//! What a seed lacks: reserved space, which a resync reserves; and the snapshots of the datastore, which a resync lists.
+//! A seed has no reserved space, which a resync reserves, and no snapshots of the datastore, which a resync lists.
 
 mod blocks;
 mod contents;

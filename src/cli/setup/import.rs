@@ -24,7 +24,7 @@ use crate::cli::terminal::{LiveLines, bytes, count, duration, say, say_json};
 /// and only what differs crosses the network.
 ///
 /// Until that resync has ended, the copy lacks each change since the snapshot of the seed. It never takes over by itself. With
-/// `lockstep promote --force-data-loss` it serves what the seed has; `lockstep status` says of what moment that is.
+/// `lockstep promote --force-data-loss` it serves the moment of the seed, which `lockstep status` shows.
 ///
 /// If the command is stopped, or the machine, run it again: it goes on. A node does not start meanwhile. Without --move, the seed
 /// is only read, and its disk may be read-only. With --move, the seed is gone afterwards.

@@ -73,7 +73,7 @@ pub enum SeedImportError {
 
 /// Makes the new store of `config` of a seed, on this machine. A missing directory of the store is made.
 ///
-/// The copy is that of a secondary, whichever role the configuration gives to a new store. It is not in sync and not complete, and is
+/// The copy is that of a secondary. The role in the configuration is that of an empty store, and does not count. The copy is not in sync and not complete, and is
 /// overwritten only from the primary whose store the seed names.
 ///
 /// # Errors

@@ -49,7 +49,7 @@ pub enum ExportError {
     Unfit {
         /// The name.
         name: String,
-        /// What it lacks.
+        /// The state of its bytes.
         why: &'static str,
     },
     /// The caller has ended the export, or the node stops.

@@ -6,7 +6,7 @@
 //! (7) the names of moved files are gone from the seed; (8) the note is gone. A stop before (2) leaves the store as it was. A stop after (2)
 //! leaves a directory that no node takes for a store; the same call goes on.
 //!
-//! Invariant: the seed is only read, but for (7).
+//! Invariant: the seed is only read, but for a move, which gives its files owner and mode of the store in (3), and takes them away in (7).
 
 use std::io;
 use std::ops::ControlFlow;

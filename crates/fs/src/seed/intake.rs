@@ -103,7 +103,7 @@ impl ImportPlaces {
         match way {
             AdoptWay::Copy => self.copy(entry, &path, show),
             AdoptWay::Reflink => {
-                // The clone has the bytes that are checked, whatever becomes of the seed.
+                // The clone is checked, as the seed may still change.
                 if let Some(real) = &self.real {
                     let cloned = real.store.clone_of(&real.seed, &path);
                     cloned.map_err(unshared(&path))?;

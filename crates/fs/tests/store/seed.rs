@@ -1,4 +1,4 @@
-//! Seeds: what is written of a snapshot is what an import makes a store of, and a seed with other bytes is refused.
+//! Seeds: an import makes a store that shows the moment of the snapshot, and a seed with other bytes is refused.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -35,7 +35,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// A store that is made of a seed is the datastore at the moment of the snapshot, whatever has happened before and since.
+    /// A store that is made of a seed is the datastore at the moment of the snapshot, after any changes before and since.
     #[test]
     fn a_seed_shows_the_moment_of_its_snapshot(steps in prop::collection::vec(past_step(4), 1..40)) {
         let mut world = PastWorld::new();
