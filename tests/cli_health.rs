@@ -18,6 +18,7 @@ use lockstep_driver::report::{
     VerifyMode, VerifyProgress, VerifyReport,
 };
 use lockstep_fs::export::{ExportSummary, Lost};
+use lockstep_fs::seed::{SeedProgress, SeedSummary};
 use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::control::{ControlServer, ControlService, ExportQuestion, NodeStatus, RoleCommand};
 use tempfile::TempDir;
@@ -128,6 +129,16 @@ impl ControlService for FakePrimary {
         _: &mut dyn FnMut(&Lost),
         _: &dyn Fn() -> bool,
     ) -> Result<ExportSummary, CommandFailure> {
+        unreachable!("no look at the health exports")
+    }
+
+    fn export_seed(
+        &self,
+        _: &str,
+        _: &ExportQuestion,
+        _: &mut dyn FnMut(SeedProgress),
+        _: &dyn Fn() -> bool,
+    ) -> Result<SeedSummary, CommandFailure> {
         unreachable!("no look at the health exports")
     }
 

@@ -13,6 +13,7 @@ use lockstep_driver::report::{
     VerifyMode, VerifyProgress, VerifyReport,
 };
 use lockstep_fs::export::{ExportSummary, Lost};
+use lockstep_fs::seed::{SeedProgress, SeedSummary};
 use lockstep_testbed::status::{alpha, node_with};
 use lockstepfs::config::{Role, Standby};
 use lockstepfs::control::{ControlServer, ControlService, ExportQuestion, NodeStatus, RoleCommand};
@@ -105,6 +106,16 @@ impl ControlService for PretendedNode {
         _: &mut dyn FnMut(&Lost),
         _: &dyn Fn() -> bool,
     ) -> Result<ExportSummary, CommandFailure> {
+        unreachable!("no status exports")
+    }
+
+    fn export_seed(
+        &self,
+        _: &str,
+        _: &ExportQuestion,
+        _: &mut dyn FnMut(SeedProgress),
+        _: &dyn Fn() -> bool,
+    ) -> Result<SeedSummary, CommandFailure> {
         unreachable!("no status exports")
     }
 

@@ -13,9 +13,9 @@ use lockstep_driver::report::{
     AddressDeparture, BlocksDifference, ChangeEntry, ChangeReaderStatus, ChangedRange, ChangesHead,
     ClusterStatus, CopyStatus, DatastoreStatus, DiffBytes, DiffHead, DiffItem, DiffMoment,
     Difference, DiskStallStatus, FailoverTimesStatus, OwnSnapshotStatus, PeerStatus, PoisonStatus,
-    ProvedStatus, ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus, ServiceStatus,
-    SettingsStatus, SlowOperationStatus, SnapshotStatus, SpaceStatus, StrayStatus, SyncStatus,
-    TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
+    ProvedStatus, ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus, SeedStatus,
+    ServiceStatus, SettingsStatus, SlowOperationStatus, SnapshotStatus, SpaceStatus, StrayStatus,
+    SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
 };
 use lockstep_fs::adopt::{NotAdopted, Reason};
 use lockstep_fs::poison::DiskFailure;
@@ -55,6 +55,7 @@ fn copy() -> CopyStatus {
         }),
         readers: vec![reader()],
         mixed: false,
+        seed: Some(SeedStatus::default()),
         own_snapshots: vec![OwnSnapshotStatus {
             lost_generation: Some(1),
             ..OwnSnapshotStatus::default()
@@ -321,11 +322,13 @@ fn run_chattr(mount: &str) -> std::io::Result<std::process::Output> {
     Command::new("chattr").args(["-i", mount]).output()
 }
 
-/// The keys of each section of the page. `tests/cli_witness.rs` checks the sections about the witness.
+/// The keys of each section of the page. `tests/cli_witness.rs` checks the sections about the witness, and `tests/seed.rs` that about an import.
 fn described() -> Vec<BTreeSet<String>> {
     let sections = page::sections();
     let of_nodes = sections.filter(|section| {
-        !section.starts_with("`lockstep witness-") && !section.contains("--witness --json")
+        let is_elsewhere = ["`lockstep witness-", "`lockstep import"];
+        !is_elsewhere.iter().any(|it| section.starts_with(it))
+            && !section.contains("--witness --json")
     });
     of_nodes.map(page::described_keys).collect()
 }

@@ -2,6 +2,7 @@
 
 pub(super) mod adopt;
 pub(super) mod create_store;
+pub(super) mod import;
 pub(super) mod init;
 pub(super) mod init_ask_witness;
 pub(super) mod init_witness;

@@ -230,6 +230,22 @@ impl proto::control_server::Control for ControlHandler {
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
+    type ExportSeedStream = Pin<Box<ReceiverStream<Result<proto::ExportSeedEvent, Status>>>>;
+
+    async fn export_seed(
+        &self,
+        request: Request<proto::ExportSeedRequest>,
+    ) -> Result<Response<Self::ExportSeedStream>, Status> {
+        let service = Arc::clone(&self.service);
+        let (name, question) = export::seed_question(request.into_inner())
+            .ok_or_else(|| Status::invalid_argument("the request names no place for the seed"))?;
+        let (events, receiver) = mpsc::channel(QUEUED_EVENTS_MAX);
+        tokio::task::spawn_blocking(move || {
+            export::write_seed(&*service, &name, &question, &events);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
     type SnapshotDiffStream = Pin<Box<ReceiverStream<Result<proto::SnapshotDiffEvent, Status>>>>;
 
     async fn snapshot_diff(

@@ -9,6 +9,7 @@ use lockstep_driver::report::{
 };
 
 use lockstep_fs::export::{ExportSummary, Lost};
+use lockstep_fs::seed::{SeedProgress, SeedSummary};
 
 use super::export::ExportQuestion;
 use super::report::NodeStatus;
@@ -73,6 +74,15 @@ pub trait ControlService: Send + Sync + 'static {
         report: &mut dyn FnMut(&Lost),
         goes_on: &dyn Fn() -> bool,
     ) -> Result<ExportSummary, CommandFailure>;
+
+    /// Writes a seed of a snapshot of the datastore `name`, as long as `goes_on`. Calls `progress` often.
+    fn export_seed(
+        &self,
+        name: &str,
+        question: &ExportQuestion,
+        progress: &mut dyn FnMut(SeedProgress),
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<SeedSummary, CommandFailure>;
 
     /// Tells the difference between two snapshots of the datastore `name`, or between a snapshot and the present, part by part, until `take`
     /// returns false.

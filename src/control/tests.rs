@@ -9,12 +9,13 @@ use lockstep_driver::report::{
     ChangesPart, ChangesQuestion, ClusterStatus, CommandFailure, CopyStatus, DatastoreStatus,
     DiffPart, DiffQuestion, Difference, DiskStallStatus, FailoverTimesStatus, OwnSnapshotStatus,
     PeerStatus, PoisonStatus, ProvedStatus, ReaderCommand, ResyncPhase, ResyncStatus, ResyncWait,
-    RoleReport, ScrubStatus, ServiceStatus, SettingsStatus, SlowOperationStatus, SnapshotCommand,
-    SnapshotStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyMode,
-    VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
+    RoleReport, ScrubStatus, SeedStatus, ServiceStatus, SettingsStatus, SlowOperationStatus,
+    SnapshotCommand, SnapshotStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus,
+    VerifiedStatus, VerifyMode, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
 };
 
 use lockstep_fs::export::{ExportSummary, Lost};
+use lockstep_fs::seed::{SeedProgress, SeedSummary};
 
 use super::*;
 use crate::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
@@ -74,6 +75,10 @@ fn copy_in_sync() -> CopyStatus {
         }),
         readers: vec![fake_reader()],
         mixed: true,
+        seed: Some(SeedStatus {
+            time: "2025-11-20T02:13:03Z".to_owned(),
+            osn: "3.16".to_owned(),
+        }),
         own_snapshots: vec![OwnSnapshotStatus {
             name: "lost-3".to_owned(),
             time: "2025-11-20T02:13:04Z".to_owned(),
@@ -351,6 +356,16 @@ impl ControlService for FakeNode {
         goes_on: &dyn Fn() -> bool,
     ) -> Result<ExportSummary, CommandFailure> {
         snapshots::answer_export(name, question, report, goes_on)
+    }
+
+    fn export_seed(
+        &self,
+        name: &str,
+        question: &ExportQuestion,
+        progress: &mut dyn FnMut(SeedProgress),
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<SeedSummary, CommandFailure> {
+        snapshots::answer_export_seed(name, question, progress, goes_on)
     }
 
     fn change_role(&self, name: &str, change: RoleCommand) -> Result<RoleReport, CommandFailure> {

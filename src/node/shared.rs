@@ -1,6 +1,7 @@
 //! The state that the threads of a node share, and the answers to the commands.
 
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +12,12 @@ use lockstep_driver::report::{
     VerifyReport,
 };
 use lockstep_fs::export::{ExportSummary, ExportWatch, Lost};
+use lockstep_fs::seed::{SeedProgress, SeedSummary};
 use lockstep_link::WarningLimiter;
 
 use super::at_once::at_once;
 use super::cluster_address::LEAVE_LIMIT;
-use super::export::write_out;
+use super::export::{write_out, write_seed};
 use super::registry::DatastoreRegistry;
 use super::slot::DatastoreSlot;
 use crate::control::{ControlService, ExportQuestion, NodeStatus, RoleCommand};
@@ -215,6 +217,24 @@ impl ControlService for NodeShared {
             goes_on: &goes_on,
         };
         write_out(&datastore, question, watch)
+    }
+
+    fn export_seed(
+        &self,
+        name: &str,
+        question: &ExportQuestion,
+        progress: &mut dyn FnMut(SeedProgress),
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<SeedSummary, CommandFailure> {
+        let (_, datastore) = self.running(name)?;
+        write_seed(&datastore, question, &mut |done| {
+            progress(done);
+            if goes_on() && !self.stop.is_set() {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })
     }
 
     fn snapshot_diff(

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_fs::Store;
+use lockstep_fs::seed::{SeedLineage, SeedOrigin};
 use lockstep_repl::state::State;
 use lockstep_roles::ServicePart;
 use lockstep_types::mutants::{Mutant, is_active};
@@ -269,6 +270,40 @@ impl Datastore {
         take: &mut dyn FnMut(DiffPart) -> bool,
     ) -> Result<(), CommandFailure> {
         DiffService::of(&self.engine).tell(question, take)
+    }
+
+    /// Notes that a seed is about to be made of a snapshot of this copy, and returns where the seed comes from (rule P17). In any role.
+    ///
+    /// # Errors
+    /// If the disk of this node has failed, or nothing of the datastore was ever in this copy.
+    pub fn seed_origin(&self) -> Result<SeedOrigin, CommandFailure> {
+        let engine = &self.engine;
+        if let Some(reason) = engine.failure_reason() {
+            return Err(CommandFailure::new(
+                reason,
+                "export the seed on the other node",
+            ));
+        }
+        let source = engine.role_file.make_source().map_err(|error| {
+            CommandFailure::new(
+                format!("this node cannot note that a seed is made of its copy: {error}"),
+                "see the log of this node",
+            )
+        })?;
+        let store = source.ok_or_else(|| {
+            CommandFailure::new(
+                "nothing of the datastore was ever in this copy",
+                "export the seed on the primary",
+            )
+        })?;
+        Ok(SeedOrigin {
+            datastore: self.uuid(),
+            name: self.name().to_owned(),
+            lineage: SeedLineage {
+                store,
+                sync: engine.standing().names.last,
+            },
+        })
     }
 
     /// Ends all work: nothing new begins, the connection is closed, queued jobs are done. The threads that run this

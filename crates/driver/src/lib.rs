@@ -60,6 +60,7 @@ pub use host::{Alarm, Gate, Host, Job, OsHost, RoomLimits, SpillLimits};
 pub use host::{memory, threads};
 pub use open::adopt::{AdoptRequest, AdoptionError, adopt_on_this_machine};
 pub use open::clear_poison::{ClearError, Cleared, Repair, clear_poison};
+pub use open::import::{ImportRequest, Imported, SeedImportError, import_on_this_machine};
 pub use open::{Place, Prepared, make_store, make_store_on_this_machine, prepare};
 pub use ops::spill::SpillLoad;
 pub use peer::dial::{Dial, DialError, Dialer, Halves};

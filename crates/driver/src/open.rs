@@ -6,6 +6,7 @@
 
 pub(crate) mod adopt;
 pub(crate) mod clear_poison;
+pub(crate) mod import;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -111,7 +112,7 @@ enum Found {
     /// A store that can be used.
     Store(Box<FoundStore>),
     /// A store whose disk has failed. It is open for reading only (rule P16).
-    Poisoned(Box<Opened>, RoleState, Arc<Poison>, Arc<Reserve>),
+    Poisoned(Box<(Opened, RoleState)>, Arc<Poison>, Arc<Reserve>),
 }
 
 /// A store that can be used.
@@ -229,7 +230,7 @@ fn look_only(
     let opened = Store::open(Arc::clone(backing), &options).map_err(refused(config))?;
     let role = read_role(config, backing.as_ref(), SlotChoice::BeforeFailure)?;
     let (poison, reserve) = (Arc::clone(poison), Arc::clone(reserve));
-    Ok(Found::Poisoned(Box::new(opened), role, poison, reserve))
+    Ok(Found::Poisoned(Box::new((opened, role)), poison, reserve))
 }
 
 /// The state in the role file; for a new store the begin with the configured role.
@@ -343,9 +344,10 @@ impl Prepared {
             found,
         } = self;
         let found = match found {
-            Found::Poisoned(opened, role, poison, reserve) => {
+            Found::Poisoned(opened, poison, reserve) => {
+                let (opened, role) = *opened;
                 let poisoned = (poison, reserve);
-                return open_poisoned(config, *opened, role, poisoned, place.host);
+                return open_poisoned(config, opened, role, poisoned, place.host);
             }
             Found::Store(found) => found,
         };

@@ -22,7 +22,7 @@ pub use changes::{
     ReaderCommand,
 };
 pub use cluster::ClusterStatus;
-pub use copy::{CopyStatus, ProvedStatus, ScrubStatus};
+pub use copy::{CopyStatus, ProvedStatus, ScrubStatus, SeedStatus};
 pub use lockstep_types::{ResyncPhase, ResyncStatus, ResyncWait};
 pub use own_snapshots::OwnSnapshotStatus;
 pub use snapshot_diff::{

@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::jobs::change_readers::ReaderService;
 use crate::jobs::store_place;
 use crate::report::{
-    ChangeReaderStatus, CopyStatus, DatastoreStatus, OwnSnapshotStatus, PoisonStatus,
+    ChangeReaderStatus, CopyStatus, DatastoreStatus, OwnSnapshotStatus, PoisonStatus, SeedStatus,
     ServiceStatus, SlowOperationStatus, SpaceStatus, SyncStatus, WorkStatus,
 };
 use crate::session::Session;
@@ -46,6 +46,10 @@ fn copy(marks: RoleState, readers: Vec<ChangeReaderStatus>, store: &Store) -> Co
         complete: marks.record.complete,
         write_verifier: Some(marks.clients.verifier.get()),
         readers,
+        seed: marks.lineage.seed.map(|seed| SeedStatus {
+            time: utc(seed.time),
+            osn: seed.osn.to_string(),
+        }),
         mixed: FallbackAccess::of(store).is_mixed().unwrap_or(true),
         own_snapshots: own_snapshots(store),
         ..CopyStatus::default()

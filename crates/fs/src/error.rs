@@ -70,6 +70,15 @@ const fn give_up(is_emptying: bool) -> &'static str {
     }
 }
 
+/// How to give up an import.
+const fn give_up_import(is_emptying: bool) -> &'static str {
+    if is_emptying {
+        "; do not remove this directory, which has the files of the seed"
+    } else {
+        "; or remove this directory to give up, the seed is whole"
+    }
+}
+
 /// A failure of a store: of its disk, or of its data.
 #[derive(Debug, Error)]
 pub enum StoreError {
@@ -176,6 +185,14 @@ pub enum StoreError {
         /// The adopted directory, escaped.
         source_dir: String,
         /// Files are being moved out of that directory.
+        is_emptying: bool,
+    },
+    /// A seed was being imported, and not to its end.
+    #[error("the import of the seed {seed} has not ended: run the same `lockstep import` again, it goes on{}", give_up_import(*.is_emptying))]
+    ImportUnfinished {
+        /// The directory of the seed, escaped.
+        seed: String,
+        /// The store is whole, and the names of moved files are being removed from the seed.
         is_emptying: bool,
     },
     /// Another process has the store open.

@@ -41,7 +41,8 @@ use manifest::{Manifest, ManifestLine, no_content};
 use place::{Created, FailedCall, Loss, Losses};
 use rustix::io::Errno;
 use tree_walk::{NamedInode, TreeWalk, WalkStep};
-use unfinished::{Unfinished, check_empty};
+pub(crate) use unfinished::Unfinished;
+use unfinished::check_empty;
 
 /// Counts of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -174,7 +175,7 @@ fn write_out(
 }
 
 /// Makes the destination if it is missing.
-fn prepare(store_dir: &Path, dest: &Path) -> Result<OwnedFd, ExportError> {
+pub(crate) fn prepare(store_dir: &Path, dest: &Path) -> Result<OwnedFd, ExportError> {
     let name = || escaped(dest.as_os_str().as_encoded_bytes());
     match std::fs::create_dir(dest) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => check_empty(dest)?,

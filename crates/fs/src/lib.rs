@@ -4,7 +4,7 @@
 //!
 //! Modules, from the bottom up: [`paths`]; `backing` (the disk) and [`kv`] (records on it); [`error`]; `store_disk`, `sums`,
 //! `under_way` and `namespace`; [`view`] (reading); `content`, `snapshots`, `delta`, `tree` and `metadata_log` (the state); [`store`]
-//! (the operations); [`adopt`] and [`export`]. No module uses one further up.
+//! (the operations); [`adopt`], [`export`] and [`seed`]. No module uses one further up.
 
 // Tests have threads of their own.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
@@ -19,6 +19,7 @@ pub mod kv;
 mod metadata_log;
 mod namespace;
 pub mod paths;
+pub mod seed;
 mod snapshots;
 pub mod store;
 mod store_disk;

@@ -12,6 +12,8 @@ pub const NAMESPACE_FILE: &str = "namespace.redb";
 pub const ADOPTION_FILE: &str = "adoption.json";
 /// The namespace of a directory that is being adopted. Becomes [`NAMESPACE_FILE`].
 pub const ADOPTED_NAMES_FILE: &str = "adopted.redb";
+/// Says that a seed is being imported, and which. While the file is there, the directory holds no store.
+pub const IMPORT_FILE: &str = "import.json";
 /// The directory of the intent log.
 pub const LOG_DIR: &str = "log";
 /// The directory of the tables.

@@ -47,6 +47,10 @@ mod properties;
 mod recovery;
 #[path = "store/resync_rest.rs"]
 mod resync_rest;
+#[path = "store/seed.rs"]
+mod seed;
+#[path = "store/seed_place.rs"]
+mod seed_place;
 #[path = "store/snapshots.rs"]
 mod snapshots;
 #[path = "store/steps.rs"]

@@ -186,10 +186,11 @@ impl LocalCopy {
         is_alone && !self.is_new() && !is_active(Mutant::FollowAfterAlone)
     }
 
-    /// Whether the copy of the peer was in sync by the `record` of this node, and a new store has taken its place. The peer may
-    /// have served before, and no node has its operations.
+    /// Whether the copy of the peer was in sync by the `record` of this node, and a new store has taken its place, which is empty or was
+    /// made of a seed: such a store is of no sync. The peer may have served before, and no node has its operations.
     pub const fn has_lost_peer(&self, record: RoleRecord, theirs: &RoleOffer) -> bool {
-        record.peer_complete && self.store.is_some() && theirs.store.is_none()
+        let is_new = theirs.store.is_none() || theirs.sync.names.newest().is_none();
+        record.peer_complete && self.store.is_some() && is_new
     }
 
     /// Whether this node is the primary by its `record`, and the complete copy of the secondary has operations that this copy
@@ -257,6 +258,28 @@ mod tests {
             (new, ALONE, false),
         ] {
             assert_eq!(copy.has_served_alone(record), expected, "{copy:?}");
+        }
+    }
+
+    #[test]
+    fn a_store_of_no_sync_in_the_place_of_a_complete_copy_is_a_lost_peer() {
+        let own = copy();
+        let offered = |store, sync| RoleOffer {
+            store,
+            sync,
+            ..offer(&facts(PRIMARY), INCOMPLETE)
+        };
+        let empty = offered(None, SyncStanding::default());
+        // The name of the store comes with the seed, and no sync does.
+        let seeded = offered(Some(store(1)), SyncStanding::default());
+        let older = offered(Some(store(1)), standing(1));
+        for (record, theirs, expected) in [
+            (PRIMARY, &empty, true),
+            (PRIMARY, &seeded, true),
+            (PRIMARY, &older, false),
+            (ALONE, &seeded, false),
+        ] {
+            assert_eq!(own.has_lost_peer(record, theirs), expected, "{theirs:?}");
         }
     }
 

@@ -14,6 +14,7 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -111,11 +112,21 @@ impl Network {
         self.command("heal");
     }
 
+    /// Bytes that have passed so far, in both directions.
+    pub fn carried(&self) -> u64 {
+        self.ask("carried").parse().unwrap()
+    }
+
     /// Has the process do something, and waits until that is done.
     fn command(&self, words: &str) {
+        assert_eq!(self.ask(words), DONE, "{words}");
+    }
+
+    /// The answer of the process to a command.
+    fn ask(&self, words: &str) -> String {
         let mut commands = self.commands.lock();
         writeln!(commands.get_mut(), "{words}").unwrap();
-        assert_eq!(read_line(&mut *commands), DONE, "{words}");
+        read_line(&mut *commands)
     }
 }
 
@@ -160,9 +171,19 @@ pub fn pass_bytes_on() {
         if words.is_empty() {
             return;
         }
-        wires.obey(&words);
+        let answer = if words == "carried" {
+            wires
+                .relay
+                .gates
+                .carried
+                .load(Ordering::Relaxed)
+                .to_string()
+        } else {
+            wires.obey(&words);
+            DONE.to_owned()
+        };
         // The test may be gone.
-        let _ = writeln!(commands.get_mut(), "{DONE}");
+        let _ = writeln!(commands.get_mut(), "{answer}");
     }
 }
 
@@ -218,6 +239,8 @@ struct Relay {
 
 #[derive(Default)]
 struct Gates {
+    /// Bytes that have passed, in both directions.
+    carried: AtomicU64,
     state: Mutex<GateState>,
     changed: Condvar,
 }
@@ -314,6 +337,7 @@ fn pump(mut from: &TcpStream, mut to: &TcpStream, direction: Direction, gates: &
         if !gates.pass(direction) || to.write_all(&chunk[..bytes]).is_err() {
             break;
         }
+        gates.carried.fetch_add(bytes as u64, Ordering::Relaxed);
     }
     gates.pass(direction);
     let _ = from.shutdown(Shutdown::Read);

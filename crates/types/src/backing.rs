@@ -24,6 +24,11 @@ pub trait Backing: Send + Sync {
     /// Opens an existing file for reading and writing.
     fn open(&self, path: &str) -> io::Result<Arc<dyn BackingFile>>;
 
+    /// Opens an existing file for reading only, also on a disk that takes no change.
+    fn open_to_read(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
+        self.open(path)
+    }
+
     /// Opens a file. Creates a missing file, empty, and missing directories above it.
     fn open_or_create(&self, path: &str) -> io::Result<Arc<dyn BackingFile>>;
 

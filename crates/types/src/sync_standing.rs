@@ -29,8 +29,11 @@ impl SyncNames {
     }
 
     /// The name that a resync or a proposal must follow.
-    pub fn newest(&self) -> Option<SyncId> {
-        self.proposed.or(self.last)
+    pub const fn newest(&self) -> Option<SyncId> {
+        match self.proposed {
+            Some(proposed) => Some(proposed),
+            None => self.last,
+        }
     }
 
     /// Whether the copy has this name.

@@ -2,16 +2,18 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockstep_fs::export::{ExportError, ExportSource, ExportSummary, Lost, export, write_list};
+use lockstep_fs::seed::SeedProgress;
 use lockstepfs::control::{ControlClient, ExportPlace, ExportQuestion};
 
 use super::caveats::warn_of_caveats;
 use crate::cli::arguments::{ConfigArgs, absolute, find_datastore};
 use crate::cli::outcome::NO;
-use crate::cli::terminal::{bytes, count, say, warn};
+use crate::cli::terminal::{LiveLines, bytes, count, duration, say, warn};
 
 /// Write a node's data out as a plain directory
 ///
@@ -39,6 +41,11 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "SNAPSHOT")]
     at: Option<String>,
 
+    /// Write a seed instead of a tree: the snapshot of --at as the first copy for another server, which `lockstep import` makes a
+    /// store of there. The node must run
+    #[arg(long, requires = "at", requires = "dest", conflicts_with = "manifest")]
+    seed: bool,
+
     /// Write one line per name: path, inode, type, mode, owner, size, times, links, hash. The file
     /// must not exist; it is called FILE.partial until it is complete
     #[arg(long, value_name = "FILE")]
@@ -52,6 +59,7 @@ Examples:
   lockstep export data --manifest /tmp/data.manifest     for `lockstep verify --offline`
   lockstep export data /mnt/backup/data --at nightly     a snapshot, beside the running node
   lockstep export data /mnt/rescue/data --at fallback    the whole copy from before a resync
+  lockstep export data /mnt/disk/seed --at today --seed  a first copy for another server
 
 A copy that may be incomplete (on a secondary that was not in sync, or on a failed disk) is
 exported too, with a warning.
@@ -76,6 +84,9 @@ const PRINTED_LOSSES_MAX: u64 = 20;
 pub(crate) fn run(args: &ExportArgs) -> Result<ExitCode> {
     let config = args.config.load()?;
     let datastore = find_datastore(&config, &args.name)?;
+    if args.seed {
+        return write_seed(args, &config.control);
+    }
     let source = ExportSource {
         store: &datastore.store,
         at: args.at.as_deref(),
@@ -109,18 +120,55 @@ fn by_node(
     dest: &Path,
     report: &mut ReportLoss<'_>,
 ) -> Result<ExportSummary> {
+    let question = question(args, dest)?;
+    let mut node = ControlClient::connect(control)?;
+    Ok(node.export(&args.name, question, report)?)
+}
+
+/// The snapshot and the places, as the node has to see them.
+fn question(args: &ExportArgs, dest: &Path) -> Result<ExportQuestion> {
     let place = |path: &Path| {
         let place = ExportPlace::of(path);
         place.with_context(|| format!("cannot look at the directory above {}", path.display()))
     };
     let manifest = args.manifest.as_deref().map(absolute).transpose()?;
-    let question = ExportQuestion {
+    Ok(ExportQuestion {
         at: args.at.clone().unwrap_or_default(),
         dest: place(dest)?,
         manifest: manifest.as_deref().map(place).transpose()?,
-    };
+    })
+}
+
+/// Has the node that runs write a seed.
+fn write_seed(args: &ExportArgs, control: &Path) -> Result<ExitCode> {
+    let dest = absolute(args.dest.as_deref().context("name a directory")?)?;
+    let question = question(args, &dest)?;
     let mut node = ControlClient::connect(control)?;
-    Ok(node.export(&args.name, question, report)?)
+    let (mut lines, began) = (LiveLines::new(), Instant::now());
+    let mut progress = |done: SeedProgress| {
+        let since = duration(began.elapsed());
+        lines.show(&[format!("{}, {since}", seed_line(&done))]);
+    };
+    let written = node.export_seed(&args.name, question, &mut progress);
+    drop(lines);
+    let summary = written?;
+    say(&format!(
+        "wrote a seed of {} files, {} of content to {}\n",
+        count(summary.files),
+        bytes(summary.bytes),
+        dest.display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn seed_line(done: &SeedProgress) -> String {
+    format!(
+        "writing: {} of {} files, {} of {}, holes included",
+        count(done.files),
+        count(done.files_total),
+        bytes(done.bytes),
+        bytes(done.bytes_total)
+    )
 }
 
 fn write_manifest(source: ExportSource<'_>, manifest: &Path) -> Result<ExitCode> {

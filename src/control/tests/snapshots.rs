@@ -2,6 +2,7 @@
 
 use lockstep_driver::report::{DiffBegin, DiffBytes, DiffHead, DiffItem, DiffMoment};
 use lockstep_fs::export::{ExportSummary, Lost};
+use lockstep_fs::seed::{SeedProgress, SeedSummary};
 
 use super::*;
 
@@ -73,6 +74,54 @@ fn an_export_tells_its_losses_and_its_outcome() {
     assert_eq!((summary.names, summary.lost, summary.is_torn), (3, 1, true));
     assert_eq!(told, [fake_loss()]);
     let error = client.export("beta", fake_export(), &mut |_| {});
+    assert!(matches!(error, Err(ControlError::Export(_))), "{error:?}");
+}
+
+const SEED_PROGRESS: SeedProgress = SeedProgress {
+    files: 1,
+    bytes: 2,
+    files_total: 3,
+    bytes_total: 4,
+};
+const SEED: SeedSummary = SeedSummary {
+    inodes: 5,
+    files: 3,
+    bytes: 4096,
+};
+
+/// The answer of the fake node to the export of a seed.
+pub fn answer_export_seed(
+    name: &str,
+    question: &ExportQuestion,
+    progress: &mut dyn FnMut(SeedProgress),
+    goes_on: &dyn Fn() -> bool,
+) -> Result<SeedSummary, CommandFailure> {
+    let expected = ExportQuestion {
+        manifest: None,
+        ..fake_export()
+    };
+    assert_eq!(*question, expected);
+    // The second one comes too early to be told.
+    progress(SEED_PROGRESS);
+    progress(SEED_PROGRESS);
+    assert!(goes_on(), "the client is there");
+    if name == "alpha" {
+        Ok(SEED)
+    } else {
+        Err(no_datastore(name))
+    }
+}
+
+#[test]
+fn the_export_of_a_seed_tells_its_progress_and_its_outcome() {
+    let (_directory, path, _server) = running();
+    let mut client = ControlClient::connect(&path).unwrap();
+    let mut told = Vec::new();
+    let mut progress = |done| told.push(done);
+    let summary = client.export_seed("alpha", fake_export(), &mut progress);
+    assert_eq!(summary.unwrap(), SEED);
+    assert_eq!(told, [SEED_PROGRESS]);
+    let error = client.export_seed("beta", fake_export(), &mut |_| {});
     assert!(matches!(error, Err(ControlError::Export(_))), "{error:?}");
 }
 

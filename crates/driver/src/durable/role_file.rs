@@ -12,6 +12,7 @@
 
 pub mod marks;
 mod power;
+pub(crate) mod seeding;
 mod slots;
 mod state;
 mod sync_names;

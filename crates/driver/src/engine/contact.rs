@@ -57,15 +57,27 @@ impl Contact {
             }
             moments.noted = Some(time.secs);
         }
-        let file = self.backing.open_or_create(FILE)?;
-        file.set_len(text.len() as u64)?;
-        file.write_at(0, text.as_bytes())
+        write(&*self.backing, &text)
     }
 
     /// The last moment, in UTC.
     pub fn last(&self) -> Option<String> {
         self.moments.lock().last.clone()
     }
+}
+
+/// Notes in a new store the moment that its copy shows.
+///
+/// # Errors
+/// If the file cannot be written.
+pub(crate) fn begin(backing: &dyn Backing, time: Timestamp) -> io::Result<()> {
+    write(backing, &utc(time))
+}
+
+fn write(backing: &dyn Backing, text: &str) -> io::Result<()> {
+    let file = backing.open_or_create(FILE)?;
+    file.set_len(text.len() as u64)?;
+    file.write_at(0, text.as_bytes())
 }
 
 fn read(backing: &dyn Backing) -> io::Result<Option<String>> {

@@ -88,7 +88,7 @@ pub fn adopt_on_this_machine(
 }
 
 /// Removes the mark that an earlier store in this place was on a failed disk.
-fn forget_earlier_store(
+pub(super) fn forget_earlier_store(
     config: &DatastoreConfig,
     store: &Path,
     backing: Arc<dyn Backing>,

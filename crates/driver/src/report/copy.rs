@@ -34,6 +34,9 @@ pub struct CopyStatus {
     /// A resync has begun to change this copy, and has not ended: the copy shows no moment of the datastore.
     #[serde(default)]
     pub mixed: bool,
+    /// The seed from which this copy was made, until the copy is in sync or leads; `None` for any other copy.
+    #[serde(default)]
+    pub seed: Option<SeedStatus>,
     /// The snapshots that this node has made of its own copy, the oldest first.
     #[serde(default)]
     pub own_snapshots: Vec<OwnSnapshotStatus>,
@@ -64,4 +67,13 @@ pub struct ScrubStatus {
     pub healed_total: u64,
     /// Blocks of 4 KiB of either node of whose bytes its sums said nothing.
     pub unproved_blocks: u64,
+}
+
+/// The seed from which a copy was made, which lacks each change since.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeedStatus {
+    /// The moment of the snapshot, in UTC by the clock of the node that made it.
+    pub time: String,
+    /// The operation that made the snapshot.
+    pub osn: String,
 }

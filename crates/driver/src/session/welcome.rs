@@ -9,7 +9,7 @@ use lockstep_link::SendFrames;
 use lockstep_repl::core::{ConnectionId, Event};
 use lockstep_repl::message::{Envelope, Hello, Message, PROTOCOL_VERSION, Welcome};
 use lockstep_types::mutants::{Mutant, is_active};
-use lockstep_types::{Lineage, Osn};
+use lockstep_types::{Lineage, Osn, SyncNames};
 use thiserror::Error;
 
 use super::standby::StandbySession;
@@ -114,7 +114,9 @@ impl StandbySession {
         }
         let own = self.engine.role_file.state();
         let mine = self.engine.standing();
+        let seed = SyncNames::settled(own.lineage.seed.and_then(|seed| seed.sync));
         let is_older = mine.names.are_unknown_to(&hello.sync.names)
+            || seed.are_unknown_to(&hello.sync.names)
             || mine.names.last.is_some() && mine.lineage(&hello.sync) == Lineage::Older;
         // Clients may have written into the primary's new store since. This copy came from a primary that had noted
         // first that it carries its namespace over.

@@ -62,6 +62,8 @@ const FILE_FLAGS: OFlags = OFlags::RDWR
     .union(OFlags::CLOEXEC)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NOCTTY);
+/// A pipe in the place of a file is not waited for.
+const READ_FLAGS: OFlags = FILE_FLAGS.difference(OFlags::RDWR).union(OFlags::NONBLOCK);
 
 /// A store's directory.
 pub struct OsBacking {
@@ -322,6 +324,10 @@ impl OsBacking {
 impl Backing for OsBacking {
     fn open(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
         Ok(Arc::new(self.open_file(path, FILE_FLAGS)?))
+    }
+
+    fn open_to_read(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {
+        Ok(Arc::new(self.open_file(path, READ_FLAGS)?))
     }
 
     fn open_or_create(&self, path: &str) -> io::Result<Arc<dyn BackingFile>> {

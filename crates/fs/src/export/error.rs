@@ -32,6 +32,26 @@ pub enum ExportError {
         /// The name.
         name: String,
     },
+    /// Only a snapshot of the datastore makes a seed.
+    #[error(
+        "{name} is a snapshot of this node's own copy, and a seed is made of one of the datastore\n  cure: make one with `lockstep \
+         snapshot create`"
+    )]
+    NotOfDatastore {
+        /// The name.
+        name: String,
+    },
+    /// No seed is made of a snapshot that lacks bytes.
+    #[error(
+        "the snapshot {name} is {why}\n  cure: export the seed on the other node, if `lockstep snapshot list` calls the snapshot settled \
+         there, or export a newer snapshot"
+    )]
+    Unfit {
+        /// The name.
+        name: String,
+        /// The state of its bytes.
+        why: &'static str,
+    },
     /// The caller has ended the export, or the node stops.
     #[error("the export was stopped")]
     Stopped,
@@ -105,7 +125,7 @@ fn known(names: &[String]) -> String {
 }
 
 impl ExportError {
-    pub(super) fn write<E: Into<io::Error>>(
+    pub(crate) fn write<E: Into<io::Error>>(
         operation: &'static str,
         name: impl Into<String>,
     ) -> impl FnOnce(E) -> Self {
@@ -118,7 +138,7 @@ impl ExportError {
     }
 
     /// The same error, with the name of the destination that the caller gave.
-    pub(super) fn about(self, dest: &Path) -> Self {
+    pub(crate) fn about(self, dest: &Path) -> Self {
         match self {
             Self::InsideStore { .. } => Self::InsideStore { path: dest.into() },
             other => other,
@@ -126,11 +146,11 @@ impl ExportError {
     }
 
     /// Whether a file of the datastore could not be read.
-    pub(super) const fn is_of_reading(&self) -> bool {
+    pub(crate) const fn is_of_reading(&self) -> bool {
         matches!(self, Self::Read { .. })
     }
 
-    pub(super) fn store(path: &Path) -> impl FnOnce(StoreError) -> Self {
+    pub(crate) fn store(path: &Path) -> impl FnOnce(StoreError) -> Self {
         let path = path.to_owned();
         move |source| Self::Store { path, source }
     }

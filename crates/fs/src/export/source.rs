@@ -50,7 +50,7 @@ impl ExportSource<'_> {
         Ok(OpenedSource { store, snapshot })
     }
 
-    pub(super) fn find(self, store: &Store, name: &str) -> Result<SnapshotId, ExportError> {
+    pub(crate) fn find(self, store: &Store, name: &str) -> Result<SnapshotId, ExportError> {
         let snapshots = SnapshotAccess::of(store).list();
         let found = snapshots.iter().find(|(_, record)| record.name == name);
         let no_snapshot = || ExportError::NoSnapshot {

@@ -12,16 +12,16 @@ use super::place;
 use crate::text::escaped;
 
 /// A file or directory with a temporary name.
-pub(super) struct Unfinished {
+pub(crate) struct Unfinished {
     /// The temporary path.
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The final path; `None` if it is written in place.
     complete: Option<PathBuf>,
 }
 
 impl Unfinished {
     /// A file that does not exist yet.
-    pub(super) fn file(path: &Path) -> Result<Self, ExportError> {
+    pub(crate) fn file(path: &Path) -> Result<Self, ExportError> {
         if path.symlink_metadata().is_ok() {
             return Err(ExportError::ManifestExists { path: path.into() });
         }
@@ -29,7 +29,7 @@ impl Unfinished {
     }
 
     /// A missing or empty directory. The root of a file system cannot be replaced.
-    pub(super) fn directory(dest: &Path) -> Result<Self, ExportError> {
+    pub(crate) fn directory(dest: &Path) -> Result<Self, ExportError> {
         match std::fs::symlink_metadata(dest) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Self::beside(dest),
             _ => {
@@ -56,19 +56,19 @@ impl Unfinished {
     }
 
     /// Removes the new directory, while it is empty.
-    pub(super) fn forget(&self) {
+    pub(crate) fn forget(&self) {
         if self.complete.is_some() {
             let _ = std::fs::remove_dir(&self.path);
         }
     }
 
     /// Removes the new file: the part of a list tells nothing that the next list does not tell.
-    pub(super) fn forget_file(&self) {
+    pub(crate) fn forget_file(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
 
     /// Adds the place of the partial copy to an error.
-    pub(super) fn incomplete(&self, source: ExportError) -> ExportError {
+    pub(crate) fn incomplete(&self, source: ExportError) -> ExportError {
         ExportError::Incomplete {
             path: self.path.clone(),
             source: Box::new(source),
@@ -76,7 +76,7 @@ impl Unfinished {
     }
 
     /// Gives it its final name, unless that name exists by now.
-    pub(super) fn finish(self) -> Result<(), ExportError> {
+    pub(crate) fn finish(self) -> Result<(), ExportError> {
         let Some(complete) = &self.complete else {
             return Ok(());
         };
@@ -88,7 +88,7 @@ impl Unfinished {
 }
 
 /// Fails unless the directory is empty.
-pub(super) fn check_empty(dest: &Path) -> Result<(), ExportError> {
+pub(crate) fn check_empty(dest: &Path) -> Result<(), ExportError> {
     match std::fs::read_dir(dest).map(|mut entries| entries.next().is_none()) {
         Ok(true) => Ok(()),
         _ => Err(ExportError::NotEmpty { path: dest.into() }),

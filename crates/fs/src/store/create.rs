@@ -13,6 +13,7 @@ use lockstep_types::{DatastoreUuid, Ino, Osn, Timestamp};
 use super::adoption::AdoptionNote;
 use super::facade::Store;
 use super::format::{read_format, write_format};
+use super::import_note::ImportNote;
 use crate::backing::os_backing::LOCK_FILE;
 use crate::backing::overlay::Overlay;
 use crate::error::StoreError;
@@ -21,7 +22,9 @@ use crate::kv::memtable::Memtable;
 use crate::kv::redb::{RedbKv, RedbOptions};
 use crate::namespace::keys;
 use crate::namespace::record::{self, Body, Checkpoint, FIRST_COOKIE, Inode, ModeAndFlags};
-use crate::paths::{ADOPTED_NAMES_FILE, ADOPTION_FILE, FORMAT_FILE, LOG_DIR, NAMESPACE_FILE};
+use crate::paths::{
+    ADOPTED_NAMES_FILE, ADOPTION_FILE, FORMAT_FILE, IMPORT_FILE, LOG_DIR, NAMESPACE_FILE,
+};
 
 impl Store {
     /// Makes a new, empty store, whose root directory belongs to root. Removes the files of an interrupted creation
@@ -97,6 +100,7 @@ fn clear_leftovers(backing: &Arc<dyn Backing>) -> Result<(), StoreError> {
 /// hold no data.
 fn find_leftovers(backing: &Arc<dyn Backing>) -> Result<Vec<String>, StoreError> {
     AdoptionNote::check_none(backing.as_ref())?;
+    ImportNote::check_none(backing.as_ref())?;
     let found = paths_in(backing)?;
     for path in &found {
         let unused = path != NAMESPACE_FILE || is_unused(backing);
@@ -153,6 +157,7 @@ fn is_of_creation(path: &str) -> bool {
     let file = path.strip_suffix(".new").unwrap_or(path);
     path == draft_of(FORMAT_FILE)
         || path == draft_of(ADOPTION_FILE)
+        || path == draft_of(IMPORT_FILE)
         || file == NAMESPACE_FILE
         || file == ADOPTED_NAMES_FILE
         || file

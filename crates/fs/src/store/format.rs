@@ -5,6 +5,7 @@ use lockstep_types::backing::{Backing, replace};
 use serde::{Deserialize, Serialize};
 
 use super::adoption::AdoptionNote;
+use super::import_note::ImportNote;
 use crate::error::StoreError;
 use crate::paths::FORMAT_FILE;
 
@@ -25,6 +26,7 @@ pub(super) struct Format {
 /// Reads `format.json`. A format that this program does not open is an error.
 pub(super) fn read_format(backing: &dyn Backing) -> Result<Format, StoreError> {
     let not_a_store = |why: String| StoreError::NotAStore { why };
+    ImportNote::check_none(backing)?;
     let file = match backing.open(FORMAT_FILE) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             AdoptionNote::check_none(backing)?;

@@ -66,7 +66,7 @@ pub fn take_local(store: &Store) -> SnapshotId {
 
 /// A store with a model of the present, and one of each snapshot.
 pub struct PastWorld {
-    present: World,
+    pub present: World,
     taken: BTreeMap<SnapshotId, Model>,
 }
 

@@ -1,13 +1,14 @@
-//! The rows about the snapshots that a node has made of its own copy.
+//! The rows about the seed from which a copy was made, and about the snapshots that a node has made of its own copy.
 
-use lockstep_driver::report::{CopyStatus, OwnSnapshotStatus};
+use lockstep_driver::report::{CopyStatus, OwnSnapshotStatus, SeedStatus};
 
-/// One row for each snapshot, and one for a copy that has no fallback although a resync is changing the copy.
+/// One row for the seed, one for each snapshot, and one for a copy that has no fallback although a resync is changing the copy.
 pub(super) fn rows(copy: &CopyStatus) -> Vec<(&'static str, String)> {
     let snapshots = copy.own_snapshots.iter();
     let is_lost = |snapshot: &&OwnSnapshotStatus| snapshot.name != FALLBACK;
     let fallback = snapshots.clone().find(|snapshot| !is_lost(snapshot));
     let mut rows = Vec::new();
+    rows.extend(copy.seed.as_ref().map(|seed| ("seed", seed_text(seed))));
     match fallback {
         Some(fallback) => rows.push((FALLBACK, fallback_text(fallback))),
         None if copy.mixed => rows.push((FALLBACK, NONE.to_owned())),
@@ -23,6 +24,13 @@ pub(super) fn rows(copy: &CopyStatus) -> Vec<(&'static str, String)> {
 
 const FALLBACK: &str = "fallback";
 const NONE: &str = "none: the disk had no room for one, and this copy shows no moment of the datastore until the resync has ended";
+
+fn seed_text(seed: &SeedStatus) -> String {
+    format!(
+        "this copy was made of a seed of {}, with the operations up to {}, and lacks each later change until a resync has ended",
+        seed.time, seed.osn
+    )
+}
 
 fn fallback_text(fallback: &OwnSnapshotStatus) -> String {
     let exact = if fallback.exact {

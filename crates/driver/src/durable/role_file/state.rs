@@ -3,7 +3,9 @@
 use lockstep_roles::{RoleChange, RoleRecord, UnrecordedPromotion};
 use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::settings::Role;
-use lockstep_types::{BootId, Generation, Hash128, StoreId, SyncNames, WriteVerifier};
+use lockstep_types::{
+    BootId, Generation, Hash128, Osn, StoreId, SyncId, SyncNames, Timestamp, WriteVerifier,
+};
 use serde::{Deserialize, Serialize};
 
 /// The state in the file.
@@ -44,8 +46,23 @@ pub(crate) struct CopyLineage {
     /// the delta of the primary. So its resync goes on where it was (rule P24).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resync_base: Option<Generation>,
+    /// The seed from which this copy was made, until the copy is in sync or leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<SeededCopy>,
     /// The effect of a loss of power (rule P12).
     pub power: PowerMarks,
+}
+
+/// The seed from which a copy was made (rule P17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SeededCopy {
+    /// The newest sync of the copy from which the seed was made. A primary that does not know this sync is older than the seed.
+    pub sync: Option<SyncId>,
+    /// The operation that made the snapshot of the seed.
+    pub osn: Osn,
+    /// When the snapshot was made, by the clock of the node that made it.
+    pub time: Timestamp,
 }
 
 /// The marks of a copy for a loss of power.
@@ -83,6 +100,7 @@ impl RoleState {
                 deposed: None,
                 deposed_base: None,
                 resync_base: None,
+                seed: None,
                 power: PowerMarks {
                     all_synced: false,
                     has_lost_power: false,
@@ -139,6 +157,7 @@ impl RoleState {
                 deposed: self.lineage.deposed.filter(|_| !in_sync),
                 deposed_base: self.lineage.deposed_base.filter(|_| !in_sync),
                 resync_base: self.lineage.resync_base.filter(|_| !in_sync),
+                seed: self.lineage.seed.filter(|_| !in_sync),
                 ..self.lineage
             },
             clients: ClientNotes {
@@ -253,6 +272,7 @@ impl RoleState {
                 deposed,
                 deposed_base,
                 resync_base: self.lineage.resync_base.filter(|_| stays),
+                seed: self.lineage.seed.filter(|_| !to.is_primary()),
                 ..self.lineage
             },
             clients: ClientNotes {

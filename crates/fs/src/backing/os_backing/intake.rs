@@ -1,13 +1,13 @@
 //! Taking files of other directories into a store: by a further name, or by sharing their blocks.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{AtFlags, IFlags, Mode, OFlags, StatxFlags, makedev, statx};
 use rustix::io::Errno as OsErrno;
 
 use super::file::retry;
-use super::{FILE_FLAGS, FILE_MODE, OsBacking};
+use super::{FILE_FLAGS, FILE_MODE, OsBacking, READ_FLAGS};
 
 /// Where a directory lies: a file can have names in two directories with the same values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,5 +84,30 @@ impl OsBacking {
         let made = rustix::fs::openat(&self.dir, ".", flags, Mode::from_raw_mode(0o600));
         made.and_then(|file| rustix::fs::ioctl_ficlone(file, source))
             .is_ok()
+    }
+
+    /// Gives the file at `path` of another directory the same further path in the store, where no file may be.
+    pub(crate) fn link_of(&self, other: &Self, path: &str) -> io::Result<()> {
+        self.link_in(other.dir.as_fd(), path.as_bytes(), path)
+    }
+
+    /// Makes `path` share all blocks of the file at `path` of another directory.
+    pub(crate) fn clone_of(&self, other: &Self, path: &str) -> io::Result<()> {
+        let source = other.open_fd(path, READ_FLAGS);
+        let source = source.map_err(|errno| other.fail("open", path, errno))?;
+        self.clone_in(source.as_fd(), path)
+    }
+
+    /// Whether a file of the store can share the blocks of the file at `path` of another directory. Leaves no file behind.
+    pub(crate) fn can_clone_of(&self, other: &Self, path: &str) -> bool {
+        let source = other.open_fd(path, READ_FLAGS);
+        source.is_ok_and(|source| self.can_clone(source.as_fd()))
+    }
+
+    /// Number of the names of a file.
+    pub(crate) fn names_of(&self, path: &str) -> io::Result<u64> {
+        let stat = rustix::fs::statat(&self.dir, path, AtFlags::SYMLINK_NOFOLLOW);
+        let stat = stat.map_err(|errno| self.fail("stat", path, errno))?;
+        Ok(stat.st_nlink)
     }
 }
