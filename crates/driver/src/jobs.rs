@@ -4,6 +4,7 @@
 pub(crate) mod barriers;
 pub(crate) mod change_readers;
 pub(crate) mod resync;
+pub(crate) mod snapshot_arrivals;
 pub(crate) mod snapshot_diff;
 pub(crate) mod snapshot_hooks;
 pub(crate) mod snapshot_relief;

@@ -14,6 +14,7 @@ use lockstep_repl::state::State;
 use crate::engine::Engine;
 use crate::host::signal::wait_until;
 use crate::jobs::change_readers::ReaderService;
+use crate::jobs::snapshot_arrivals::SnapshotArrivals;
 use crate::jobs::snapshot_hooks::HookedSnapshots;
 use crate::jobs::snapshot_relief::SnapshotRelief;
 use crate::jobs::snapshot_scheduler::SnapshotScheduler;
@@ -37,6 +38,7 @@ pub(crate) struct Maintenance {
     hooks: Arc<HookedSnapshots>,
     schedule: SnapshotScheduler,
     relief: SnapshotRelief,
+    arrivals: SnapshotArrivals,
     /// Time of the last tick, in milliseconds of the host's clock.
     ticked_ms: AtomicU64,
 }
@@ -82,6 +84,7 @@ impl Maintenance {
             schedule: SnapshotScheduler::new(Arc::clone(&hooks)),
             hooks,
             relief: SnapshotRelief::default(),
+            arrivals: SnapshotArrivals::default(),
             ticked_ms: AtomicU64::new(now_ms),
         }
     }
@@ -186,7 +189,7 @@ impl Maintenance {
         if is_due {
             let state = primary.replication.state();
             self.schedule.look(engine, pipeline, space, state);
-            primary.jobs.look_at_arrivals(pipeline, space);
+            self.arrivals.look(engine, &primary.jobs, pipeline, space);
         }
     }
 

@@ -47,7 +47,7 @@ fn copy(marks: RoleState, readers: Vec<ChangeReaderStatus>, store: &Store) -> Co
         write_verifier: Some(marks.clients.verifier.get()),
         readers,
         seed: marks.lineage.seed.map(|seed| SeedStatus {
-            time: utc(seed.time),
+            time: seed.time.utc(),
             osn: seed.osn.to_string(),
         }),
         mixed: FallbackAccess::of(store).is_mixed().unwrap_or(true),

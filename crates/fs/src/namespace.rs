@@ -39,7 +39,7 @@ use crate::kv::{Each, KvError};
 use crate::namespace::snapshot_list::{SnapshotList, SnapshotRecord};
 use crate::paths::NAMESPACE_FILE;
 
-pub use self::history::{BlockJudge, Deletion, RecordsAt};
+pub use self::history::{BlockJudge, Deletion, KeptValue, RecordsAt};
 
 /// All records of one store, the newest in memory.
 pub struct Namespace {
@@ -226,12 +226,8 @@ impl Namespace {
         self.history.put_arrived(&self.records, id, values)
     }
 
-    /// The first kept value of a record with a label from `id` on, and that label.
-    pub fn first_kept(
-        &self,
-        key: &[u8],
-        id: SnapshotId,
-    ) -> Result<Option<(SnapshotId, Option<Vec<u8>>)>, StoreError> {
+    /// The first kept value of a record with a label from `id` on.
+    pub fn first_kept(&self, key: &[u8], id: SnapshotId) -> Result<Option<KeptValue>, StoreError> {
         self.history.first_kept(&self.records, key, id)
     }
 

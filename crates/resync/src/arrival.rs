@@ -1,6 +1,6 @@
 //! Bringing the values of snapshots to the node that lacks them, once the nodes are in sync (rule P37).
 //!
-//! The primary does this in both directions: it sends the secondary what the secondary lacks, and asks the secondary for what it lacks itself.
+//! The primary does this in both directions: it sends values to the secondary, and asks the secondary for values.
 //! Newer snapshots come first: an older one is read through them.
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use lockstep_types::limits::{SNAPSHOTS_MAX, WRITE_BYTES_MAX};
 use lockstep_types::{Errno, Hash128, SnapshotId, SnapshotKind};
 
 use crate::api::{AnswerError, Locks, Peer, PeerError, ResyncError};
-use crate::checked_records::check_record;
+use crate::secondary::checked_records::check_record;
 
 /// Bytes of a page in a request, without its last value.
 const SENT_BYTES: usize = WRITE_BYTES_MAX / 2;
@@ -24,9 +24,9 @@ const ANSWERED_BYTES: usize = 16 << 10;
 /// The action of each request, for an operator.
 const ARRIVE: &str = "let a snapshot arrive";
 
-/// A node.
+/// The node that lacks a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Node {
+enum LackingSide {
     Here,
     Peer,
 }
@@ -36,7 +36,7 @@ enum Node {
 pub struct LackedSnapshot {
     /// The snapshot.
     pub id: SnapshotId,
-    lacked_by: Node,
+    lacked_by: LackingSide,
 }
 
 /// The snapshots that both nodes have whole, and those that one of them lacks.
@@ -70,8 +70,8 @@ impl SnapshotsOfBoth {
             let lacked = |id: &SnapshotId| LackedSnapshot { id: *id, lacked_by };
             only.map(lacked).collect::<Vec<_>>()
         };
-        let mut lacked = only(&ours, &theirs, Node::Peer);
-        lacked.extend(only(&theirs, &ours, Node::Here));
+        let mut lacked = only(&ours, &theirs, LackingSide::Peer);
+        lacked.extend(only(&theirs, &ours, LackingSide::Here));
         lacked.retain(|it| !made.contains(&it.id));
         lacked.sort_by_key(|it| std::cmp::Reverse(it.id));
         let whole = ours.intersection(&theirs).copied().collect();
@@ -92,7 +92,7 @@ impl SnapshotsOfBoth {
         self.made_for_this().is_some()
     }
 
-    /// The snapshot that was made for this arrival: both nodes have it, and it is newer than all that a node lacks.
+    /// The snapshot that was made for this arrival: both nodes have the snapshot, and no node lacks a newer one.
     fn made_for_this(&self) -> Option<SnapshotId> {
         let last = self.made.last().copied()?;
         let newest = self.lacked.first().map(|it| it.id);
@@ -150,7 +150,7 @@ impl<'a> Arrival<'a> {
             self.done.is_cut_short = true;
             return Ok(self.done);
         };
-        let mut arrived = BTreeSet::from([(Node::Here, made), (Node::Peer, made)]);
+        let mut arrived = BTreeSet::from([(LackingSide::Here, made), (LackingSide::Peer, made)]);
         for lacked in std::mem::take(&mut of_both.lacked) {
             let newer = of_both.whole.range(lacked.id..).next();
             let until = newer.copied().unwrap_or(made);
@@ -204,8 +204,10 @@ impl<'a> Arrival<'a> {
 
     fn begin(&self, lacked: LackedSnapshot) -> Result<bool, ResyncError> {
         match lacked.lacked_by {
-            Node::Here => Ok(if_there(ArrivalAccess::of(self.store).begin(lacked.id))?.is_some()),
-            Node::Peer => self.ask(Request::BeginArrival { of: lacked.id }, &[]),
+            LackingSide::Here => {
+                Ok(if_there(ArrivalAccess::of(self.store).begin(lacked.id))?.is_some())
+            }
+            LackingSide::Peer => self.ask(Request::BeginArrival { of: lacked.id }, &[]),
         }
     }
 
@@ -216,7 +218,7 @@ impl<'a> Arrival<'a> {
         window: ArrivalWindow,
         place: &ArrivalPlace,
     ) -> Result<Option<ArrivalPage>, ResyncError> {
-        if lacked.lacked_by == Node::Peer {
+        if lacked.lacked_by == LackingSide::Peer {
             let page = ArrivalAccess::of(self.store).page(window, place, SENT_BYTES);
             let page = if_there(page)?;
             self.locks.note_read(page.as_ref().map_or(0, bytes_of));
@@ -242,7 +244,7 @@ impl<'a> Arrival<'a> {
         if items.is_empty() {
             return Ok(true);
         }
-        if lacked.lacked_by == Node::Here {
+        if lacked.lacked_by == LackingSide::Here {
             check_items(&items).map_err(|_| unexpected())?;
             let put = ArrivalAccess::of(self.store).put(lacked.id, items);
             return Ok(if_there(put)?.is_some());
@@ -254,8 +256,8 @@ impl<'a> Arrival<'a> {
 
     fn end(&self, lacked: LackedSnapshot, window: ArrivalWindow) -> Result<bool, ResyncError> {
         match lacked.lacked_by {
-            Node::Here => Ok(ArrivalAccess::of(self.store).end(window)),
-            Node::Peer => self.ask(Request::EndArrival, &postcard::to_allocvec(&window)?),
+            LackingSide::Here => Ok(ArrivalAccess::of(self.store).end(window)),
+            LackingSide::Peer => self.ask(Request::EndArrival, &postcard::to_allocvec(&window)?),
         }
     }
 
@@ -350,7 +352,7 @@ fn check_items(items: &[ArrivalItem]) -> Result<(), AnswerError> {
     for item in items {
         match item {
             ArrivalItem::Record { key, value } => {
-                check_record(key, value.as_ref().map(|it| &it[..]))?
+                check_record(key, value.as_ref().map(|it| &it[..]))?;
             }
             ArrivalItem::Blocks(touch) if !touch.is_sound() => {
                 return Err(AnswerError::OtherPayload);

@@ -8,7 +8,6 @@
 pub mod api;
 pub mod arrival;
 pub mod bits;
-mod checked_records;
 pub mod content;
 mod described;
 mod file_times;

@@ -5,6 +5,8 @@
 //! Every request is checked before use: no content of a request causes a panic here, or takes more memory than one
 //! write.
 
+pub(crate) mod checked_records;
+
 use lockstep_fs::store::{FallbackAccess, ImageChange, ImageChunk};
 use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_repl::message::{
@@ -16,13 +18,13 @@ use lockstep_types::{Errno, Hash128, Ino};
 
 use crate::api::AnswerError;
 use crate::bits;
-use crate::checked_records::{check_after, check_change, check_chunk, check_table};
 use crate::described::{DescribedFile, FileAnswers};
 use crate::file_times::from_wire;
 use crate::limits::{BLOCKS_MAX, FILES_MAX, HASHED_FILE_BYTES_MAX, RANGES_MAX, RECORD_RUN_BYTES};
 use crate::namespace::record_runs;
 use crate::pieces;
 use crate::summed_content::SummedContent;
+use checked_records::{check_after, check_change, check_chunk, check_table};
 
 /// Carries out one request. The error text is for the primary's operator.
 ///

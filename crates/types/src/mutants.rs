@@ -318,10 +318,6 @@ mutants! {
     SettledUnsynced,
     /// A snapshot is deleted although a hold keeps it.
     DeleteHeld,
-    /// What arrives for a snapshot is seen by an older one, too (P37).
-    ArrivalShowsThrough,
-    /// While values of a snapshot arrive, changes keep no zeros behind the sizes that this node knows (P37).
-    ArrivalKeepsNoZeros,
 }
 
 #[cfg(feature = "mutants")]

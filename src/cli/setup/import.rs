@@ -8,7 +8,6 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::Args;
 use lockstep_driver::{ImportRequest, Imported, import_on_this_machine};
-use lockstep_fs::poison::utc;
 use lockstep_fs::seed::{ImportPhase, ImportProgress, SeedSnapshot};
 use lockstep_fs::store::AdoptWay;
 use lockstepfs::config::DatastoreConfig;
@@ -117,7 +116,7 @@ fn text(config: &DatastoreConfig, imported: &Imported) -> String {
         AdoptWay::Reflink => "shared the blocks of",
         AdoptWay::Copy => "copied",
     };
-    let of = |snapshot: &SeedSnapshot| format!(" of {}, {}", snapshot.name, utc(snapshot.time));
+    let of = |snapshot: &SeedSnapshot| format!(" of {}, {}", snapshot.name, snapshot.time.utc());
     let moment = imported.snapshot.as_ref().map_or_else(String::new, of);
     format!(
         "{}: {took} {} files, {} of data; the store is a copy of the seed{moment}. Start the node: the primary sends what differs\n",
@@ -140,7 +139,7 @@ fn as_json(config: &DatastoreConfig, seed: &Path, imported: &Imported) -> Value 
         "bytes": summary.totals.bytes,
         "went_on": summary.went_on,
         "snapshot": snapshot.map(|snapshot| &snapshot.name),
-        "time": snapshot.map(|snapshot| utc(snapshot.time)),
+        "time": snapshot.map(|snapshot| snapshot.time.utc()),
         "osn": snapshot.map(|snapshot| snapshot.osn.to_string()),
     })
 }

@@ -71,7 +71,7 @@ impl Contact {
 /// # Errors
 /// If the file cannot be written.
 pub(crate) fn begin(backing: &dyn Backing, time: Timestamp) -> io::Result<()> {
-    write(backing, &utc(time))
+    write(backing, &time.utc())
 }
 
 fn write(backing: &dyn Backing, text: &str) -> io::Result<()> {

@@ -5,7 +5,6 @@
 //! Invariant: a job runs over the connection that it was decided for. A job that begins after the loss of its
 //! connection does nothing.
 
-mod arrivals;
 mod before_failover;
 mod byte_budget;
 mod client_pause;
@@ -53,7 +52,6 @@ use crate::peer::requests::PendingRequests;
 use crate::replication::Replication;
 use crate::replication::remote::RemotePeer;
 use crate::report::{CommandFailure, ResyncStatus, VerifyMode, VerifyProgress};
-use arrivals::ArrivalTurn;
 use counted_peer::CountedPeer;
 use daily_turn::DailyCheck;
 use pace::{PacedJob, ResyncPace};
@@ -172,7 +170,6 @@ pub(crate) struct ResyncJobs {
     unproved: UnprovedPlaces,
     pace: ResyncPace,
     own_checks: OwnChecks,
-    arrivals: ArrivalTurn,
 }
 
 impl ResyncJobs {
@@ -202,7 +199,6 @@ impl ResyncJobs {
                 scrub: Scrub::default(),
                 daily,
             },
-            arrivals: ArrivalTurn::default(),
         }
     }
 
@@ -486,6 +482,11 @@ impl ResyncJobs {
         }
     }
 
+    /// Runs `body` with the locks of the core, and at the pace of the jobs beside clients.
+    pub fn with_core_locks<T>(&self, peer: &RemotePeer, body: impl FnOnce(&dyn Locks) -> T) -> T {
+        body(&self.core_locks(peer))
+    }
+
     /// Says how much of the copies was compared.
     fn log_resync(&self) {
         let datastore = self.engine.name();
@@ -580,7 +581,7 @@ impl ResyncJobs {
     }
 
     /// The secondary, if the nodes are in sync.
-    fn peer_in_sync(&self) -> Result<RemotePeer, CommandFailure> {
+    pub fn peer_in_sync(&self) -> Result<RemotePeer, CommandFailure> {
         let state = self.replication.state();
         if self.engine.config.current().peer.is_none() {
             return Err(CommandFailure {

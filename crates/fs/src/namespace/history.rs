@@ -44,6 +44,7 @@ use crate::namespace::record::{self, RecordChange};
 use crate::namespace::snapshot_list::{SnapshotList, SnapshotRecord};
 
 pub use self::deletion::{BlockJudge, Deletion};
+pub use self::kept::KeptValue;
 pub use self::reading::RecordsAt;
 
 /// Entries of the index that a deletion judges in one batch. Changes wait meanwhile.
@@ -231,16 +232,15 @@ impl History {
         Ok(())
     }
 
-    /// The first kept value of a record with a label from `id` on, and that label.
+    /// The first kept value of a record with a label from `id` on.
     pub fn first_kept(
         &self,
         records: &Memtable<RedbKv>,
         key: &[u8],
         id: SnapshotId,
-    ) -> Result<Option<(SnapshotId, Option<Vec<u8>>)>, StoreError> {
+    ) -> Result<Option<KeptValue>, StoreError> {
         let _nothing_is_removed = self.removing.read();
-        let first = kept::find(records, key, id, 1)?.pop();
-        Ok(first.map(|kept| (kept.id, kept.value)))
+        Ok(kept::find(records, key, id, 1)?.pop())
     }
 
     /// Changes the record of a snapshot if `is_right` for the list of the moment. Returns whether it was.

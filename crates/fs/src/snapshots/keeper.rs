@@ -99,7 +99,7 @@ impl BlockKeeper {
         let is_arriving = self.kept.snapshots.is_arriving();
         let end = match self.seen_size(newest.0, ino)? {
             // A snapshot whose values arrive may see zeros behind each size that is known here.
-            Some(_) if is_arriving && !is_active(Mutant::ArrivalKeepsNoZeros) => u64::MAX / BLOCK,
+            Some(_) if is_arriving => u64::MAX / BLOCK,
             size => size.unwrap_or(0).div_ceil(BLOCK),
         };
         self.cache.set_blocks_end(newest, ino, end);

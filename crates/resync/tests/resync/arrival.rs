@@ -218,7 +218,7 @@ impl Pair {
                 }
                 let shown = State::of(&snapshots.view(id).unwrap());
                 let moments = self.moments.lock().unwrap();
-                let of = if std::ptr::eq(node, &self.primary) {
+                let of = if std::ptr::eq(node, &raw const self.primary) {
                     "primary"
                 } else {
                     "secondary"

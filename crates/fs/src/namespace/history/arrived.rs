@@ -6,7 +6,6 @@
 //! changed back, and never on this one.
 
 use lockstep_types::SnapshotId;
-use lockstep_types::mutants::{Mutant, is_active};
 
 use super::kept;
 use crate::error::StoreError;
@@ -21,30 +20,29 @@ pub(super) fn changes(
     values: Vec<RecordChange>,
 ) -> Result<Vec<RecordChange>, StoreError> {
     let mut changes = Vec::with_capacity(2 * values.len());
-    let older = older.filter(|_| !is_active(Mutant::ArrivalShowsThrough));
     for (key, value) in values {
-        if let Some(older) = older
-            && let Some(seen) = seen_through(records, &key, id, older)?
-            && seen != value
-        {
-            changes.extend(kept::put(&key, older, seen.as_deref()));
+        if let Some(older) = older {
+            let seen = seen_through(records, &key, id, older)?;
+            if let Some((key, seen)) = seen.filter(|(_, seen)| *seen != value) {
+                changes.extend(kept::put(&key, older, seen.as_deref()));
+            }
         }
         changes.extend(kept::put(&key, id, value.as_deref()));
     }
     Ok(changes)
 }
 
-/// The value of a record that P sees behind S; `None` if P sees one that was kept before, or has arrived for S already.
+/// A record with the value that P sees behind S; `None` if P sees a value that was kept before, or has arrived for S already.
 fn seen_through(
     records: &Memtable<RedbKv>,
     key: &[u8],
     id: SnapshotId,
     older: SnapshotId,
-) -> Result<Option<Option<Vec<u8>>>, StoreError> {
+) -> Result<Option<RecordChange>, StoreError> {
     let present = records.get(key)?;
-    match kept::find(records, key, older, 1)?.pop() {
-        Some(kept) if kept.id <= id => Ok(None),
-        Some(kept) => Ok(Some(kept.value)),
-        None => Ok(Some(present)),
-    }
+    Ok(match kept::find(records, key, older, 1)?.pop() {
+        Some(kept) if kept.id <= id => None,
+        Some(kept) => Some((key.to_vec(), kept.value)),
+        None => Some((key.to_vec(), present)),
+    })
 }

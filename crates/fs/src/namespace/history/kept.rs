@@ -18,7 +18,7 @@ const PRESENT: u8 = 1;
 
 /// A kept value and its label, the newest snapshot that sees the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KeptValue {
+pub struct KeptValue {
     /// The label.
     pub id: SnapshotId,
     /// The value; `None` if the record was absent.

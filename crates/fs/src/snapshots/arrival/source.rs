@@ -1,7 +1,7 @@
 //! The node that has a snapshot: reads the values that arrive on the other one.
 //!
-//! A value is that of the snapshot if its label is the first one of its record, or of its block, from the snapshot on. So the page says what the snapshot
-//! sees, whatever labels the node uses. The values of one window do not change: later changes have later labels.
+//! A value is that of the snapshot if its label is the first one of its record, or of its block, from the snapshot on. So the page does not depend on
+//! the labels that the node uses. The values of one window do not change: later changes have later labels.
 
 use std::ops::ControlFlow;
 
@@ -11,6 +11,7 @@ use lockstep_types::{Errno, Hash128, Ino, SnapshotId};
 
 use super::{ArrivalItem, ArrivalPage, ArrivalPlace, ArrivalWindow};
 use crate::error::{OpError, StoreError};
+use crate::namespace::KeptValue;
 use crate::namespace::keys;
 use crate::namespace::record;
 use crate::snapshots::content_at::KeptSource;
@@ -161,7 +162,7 @@ impl<'a> ArrivalSource<'a> {
         chunk: u64,
     ) -> Result<Option<u64>, OpError> {
         let first = self.source.namespace.first_kept(key, self.window.of)?;
-        let Some((_, value)) = first.filter(|(first, _)| *first == label) else {
+        let Some(KeptValue { value, .. }) = first.filter(|first| first.id == label) else {
             return Ok(None);
         };
         if chunk == 0 {

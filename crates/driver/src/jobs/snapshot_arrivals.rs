@@ -2,7 +2,7 @@
 //!
 //! The job makes a snapshot of the datastore, brings the values of older ones that changed before that, and deletes the snapshot. It keeps to the limits of a resync.
 //!
-//! Invariants: one arrival runs at a time. After an interruption the next one begins anew, with what has arrived whole.
+//! Invariants: one arrival runs at a time. Snapshots that have arrived whole stay whole when an arrival is cut short.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,14 @@ use lockstep_fs::snapshot_list::SnapshotKind;
 use lockstep_fs::store::{ArrivalAccess, SnapshotAccess};
 use lockstep_repl::core::ConnectionId;
 use lockstep_resync::arrival::{Arrival, Arrived, SnapshotsOfBoth};
-use lockstep_resync::{PeerError, ResyncError};
+use lockstep_resync::{Locks, PeerError, ResyncError};
 use lockstep_types::{Errno, MetaRequest, SnapshotId, SnapshotName, SyncId};
 use parking_lot::Mutex;
 
-use super::{ResyncJobs, stopped};
+use super::resync::ResyncJobs;
+use super::snapshots::{ARRIVAL, SnapshotService, creation};
+use crate::engine::Engine;
 use crate::host::single_job::SingleJob;
-use crate::jobs::snapshots::{ARRIVAL, SnapshotService, creation};
 use crate::ops::meta_pipeline::MetaPipeline;
 use crate::ops::space::SpaceCheck;
 use crate::replication::remote::RemotePeer;
@@ -29,9 +30,9 @@ const LATER: Duration = Duration::from_secs(300);
 
 /// The next look for snapshots that a node lacks.
 #[derive(Default)]
-pub(super) struct ArrivalTurn {
+pub(crate) struct SnapshotArrivals {
     job: SingleJob,
-    state: Mutex<TurnState>,
+    state: Arc<Mutex<TurnState>>,
 }
 
 #[derive(Default)]
@@ -45,7 +46,7 @@ struct TurnState {
 /// A time in sync: the connection, and the name of the sync.
 type InSyncTime = (ConnectionId, Option<SyncId>);
 
-/// What a look has come to.
+/// The result of a look.
 enum LookEnd {
     /// No node lacks a snapshot that the other one has.
     Settled,
@@ -53,96 +54,106 @@ enum LookEnd {
     Again(Duration),
 }
 
-impl ResyncJobs {
+impl SnapshotArrivals {
     /// Begins an arrival on another thread, if a node may lack a snapshot. Costs little.
-    pub fn look_at_arrivals(
-        self: &Arc<Self>,
+    pub fn look(
+        &self,
+        engine: &Arc<Engine>,
+        jobs: &Arc<ResyncJobs>,
         pipeline: &Arc<MetaPipeline>,
         space: &Arc<SpaceCheck>,
     ) {
-        let all = SnapshotAccess::of(&self.engine.store).all();
+        let all = SnapshotAccess::of(&engine.store).all();
         if !all.iter().any(|(id, record)| record.is_taken(*id)) {
             return;
         }
-        let Ok(peer) = self.peer_in_sync() else {
+        let Ok(peer) = jobs.peer_in_sync() else {
             return;
         };
-        let sync = self.engine.role_file.state().lineage.sync.newest();
+        let sync = engine.role_file.state().lineage.sync.newest();
         let present = (peer.connection.id, sync);
         let is_due = {
-            let state = self.arrivals.state.lock();
-            state.settled != Some(present) && self.engine.host.now() >= state.rests_until
+            let state = self.state.lock();
+            state.settled != Some(present) && engine.host.now() >= state.rests_until
         };
-        let Some(run) = is_due.then(|| self.arrivals.job.begin()).flatten() else {
+        let Some(run) = is_due.then(|| self.job.begin()).flatten() else {
             return;
         };
-        let (jobs, pipeline, space) = (Arc::clone(self), Arc::clone(pipeline), Arc::clone(space));
-        self.replication.spawn(move || {
-            let end = jobs.look(&peer, &pipeline, &space);
-            let mut state = jobs.arrivals.state.lock();
+        let look = ArrivalLook {
+            engine: Arc::clone(engine),
+            jobs: Arc::clone(jobs),
+            pipeline: Arc::clone(pipeline),
+            space: Arc::clone(space),
+        };
+        let state = Arc::clone(&self.state);
+        Arc::clone(&peer.replication).spawn(move || {
+            let end = look.run(&peer);
+            let mut state = state.lock();
             match end {
                 LookEnd::Settled => state.settled = Some(present),
-                LookEnd::Again(after) => state.rests_until = jobs.engine.host.now() + after,
+                LookEnd::Again(after) => state.rests_until = look.engine.host.now() + after,
             }
             drop(state);
             drop(run);
         });
     }
+}
 
-    fn look(&self, peer: &RemotePeer, pipeline: &MetaPipeline, space: &SpaceCheck) -> LookEnd {
+/// One look.
+struct ArrivalLook {
+    engine: Arc<Engine>,
+    jobs: Arc<ResyncJobs>,
+    pipeline: Arc<MetaPipeline>,
+    space: Arc<SpaceCheck>,
+}
+
+impl ArrivalLook {
+    fn run(&self, peer: &RemotePeer) -> LookEnd {
         let datastore = self.engine.name();
-        match self.let_arrive(peer, pipeline, space) {
+        match self.let_arrive(peer) {
             Ok(end) => end,
-            Err(ResyncError::Peer(PeerError::Lost) | ResyncError::Stopped { .. }) => {
-                LookEnd::Again(AGAIN)
-            }
+            Err(ResyncError::Peer(PeerError::Lost)) => LookEnd::Again(AGAIN),
             Err(error) => {
                 tracing::warn!(
                     datastore, %error,
                     "a node still lacks snapshots that the other one has; the next try comes by itself",
                 );
-                self.delete_made(pipeline);
+                self.delete_made();
                 LookEnd::Again(LATER)
             }
         }
     }
 
-    fn let_arrive(
-        &self,
-        peer: &RemotePeer,
-        pipeline: &MetaPipeline,
-        space: &SpaceCheck,
-    ) -> Result<LookEnd, ResyncError> {
+    fn let_arrive(&self, peer: &RemotePeer) -> Result<LookEnd, ResyncError> {
         let store = &self.engine.store;
         let mut of_both = SnapshotsOfBoth::ask(store, peer)?;
         if of_both.lacked().is_empty() {
-            self.delete_made(pipeline);
+            self.delete_made();
             return Ok(LookEnd::Settled);
         }
-        if space.is_low() {
+        if self.space.is_low() {
             return Ok(LookEnd::Again(LATER));
         }
         if !of_both.can_begin() {
-            self.delete_made(pipeline);
-            if let Err(errno) = self.make(pipeline) {
+            self.delete_made();
+            if let Err(errno) = self.make() {
                 let datastore = self.engine.name();
                 tracing::debug!(datastore, %errno, "no snapshot can be made for an arrival yet");
                 return Ok(LookEnd::Again(AGAIN));
             }
             of_both = SnapshotsOfBoth::ask(store, peer)?;
         }
-        let goes_on = || peer.is_standing() && !space.is_low() && !self.engine.is_stopping();
-        let locks = self.core_locks(peer);
-        let arrived = Arrival::new(store, peer, &locks, &goes_on).bring(of_both)?;
-        self.log_arrival(arrived);
+        let goes_on = || peer.is_standing() && !self.space.is_low() && !self.engine.is_stopping();
+        let bring = |locks: &dyn Locks| Arrival::new(store, peer, locks, &goes_on).bring(of_both);
+        self.log(self.jobs.with_core_locks(peer, bring)?);
         if !peer.is_standing() {
-            return Err(stopped("the connection is lost"));
+            return Err(PeerError::Lost.into());
         }
-        self.delete_made(pipeline);
+        self.delete_made();
         Ok(LookEnd::Again(AGAIN))
     }
 
-    fn log_arrival(&self, arrived: Arrived) {
+    fn log(&self, arrived: Arrived) {
         let datastore = self.engine.name();
         let Arrived {
             snapshots,
@@ -159,7 +170,7 @@ impl ResyncJobs {
     }
 
     /// Makes the snapshot of an arrival, on both nodes.
-    fn make(&self, pipeline: &MetaPipeline) -> Result<(), Errno> {
+    fn make(&self) -> Result<(), Errno> {
         let service = SnapshotService::of(&self.engine);
         let names = (1_u32..).map(|number| match number {
             1 => ARRIVAL.to_owned(),
@@ -169,16 +180,16 @@ impl ResyncJobs {
         let mut names = names.filter_map(|name| SnapshotName::new(name).ok());
         let name = names.find(|name| service.named(name.as_str()).is_none());
         let name = name.ok_or(Errno::Exists)?;
-        service.carry_out(creation(name, SnapshotKind::Arrival), pipeline)
+        service.carry_out(creation(name, SnapshotKind::Arrival), &self.pipeline)
     }
 
     /// Deletes the snapshots that were made for arrivals.
-    fn delete_made(&self, pipeline: &MetaPipeline) {
+    fn delete_made(&self) {
         let service = SnapshotService::of(&self.engine);
         let made: Vec<SnapshotId> = ArrivalAccess::of(&self.engine.store).made();
         for id in made {
             let delete = MetaRequest::SnapshotDelete { id };
-            if let Err(errno) = service.carry_out(delete, pipeline) {
+            if let Err(errno) = service.carry_out(delete, &self.pipeline) {
                 let datastore = self.engine.name();
                 tracing::debug!(datastore, %errno, "the snapshot of an arrival stays for now");
             }
