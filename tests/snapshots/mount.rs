@@ -296,29 +296,46 @@ pub fn assert_copied(copy: &Shown, of: &Shown) {
 }
 
 #[test]
-fn a_node_does_not_show_a_snapshot_of_which_it_has_no_bytes() {
+fn a_snapshot_that_one_node_has_made_alone_arrives_on_the_other_one() {
     if !can_mount() {
         return;
     }
     let mut pair = Pair::prepare(IMPATIENT, [(); 2].map(|()| NodeEnvironment::default()));
     pair.start();
-    fs::write(pair.mount().join("file"), "old").unwrap();
+    let mount = pair.mount();
+    let old = vec![7; 3 << 20];
+    fs::write(mount.join("file"), &old).unwrap();
+    fs::write(mount.join("freed"), &old).unwrap();
     pair.secondary.stop();
     operator::await_status(&pair.primary, "the node alone", |status| {
         status.sync.state == "out of sync"
     });
+    fs::write(mount.join("young"), "young").unwrap();
     done(&pair.primary, &["create", DATASTORE, "alone"]);
-    fs::write(pair.mount().join("file"), "new").unwrap();
+    fs::write(mount.join("file"), "new").unwrap();
+    fs::remove_file(mount.join("freed")).unwrap();
     pair.secondary.start();
     pair.await_in_sync();
     done(&pair.primary, &["create", DATASTORE, "both"]);
-    await_that("the list of the secondary", || {
-        list(&pair.secondary).len() == 2
+    let mounts = [A, B].map(|which| pair.node(which).mount().to_owned());
+    let shown = |of: &Path| names(&of.join(".lockstep/snapshots"));
+    await_that("the snapshot on the other node", || {
+        shown(&mounts[1]) == ["alone", "both"]
     });
-    let shown = |which| names(&pair.node(which).mount().join(".lockstep/snapshots"));
-    assert_eq!(shown(A), ["alone", "both"]);
-    assert_eq!(shown(B), ["both"]);
+    await_that("the end of the arrival", || {
+        let both = [&pair.primary, &pair.secondary].map(list);
+        both.iter().all(|listed| listed.len() == 2)
+    });
     let text = refused(&pair.secondary, &["delete", DATASTORE, "alone"]);
     assert!(text.contains("ask the primary"), "{text}");
+    operator::fail_over(&mut pair, A, 1);
+    for mount in &mounts {
+        let alone = mount.join(".lockstep/snapshots/alone");
+        assert_eq!(names(&alone), ["file", "freed", "young"]);
+        for file in ["file", "freed"] {
+            assert!(fs::read(alone.join(file)).unwrap() == old, "{file}");
+        }
+        assert_eq!(fs::read(alone.join("young")).unwrap(), b"young");
+    }
     pair.stop();
 }
