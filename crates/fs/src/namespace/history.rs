@@ -305,7 +305,7 @@ impl History {
     ) -> Result<Vec<RecordChange>, StoreError> {
         let older = self.snapshots.older(deletion.id());
         let older = older.map(|(id, _)| (id, self.snapshots.inos_below(id)));
-        // What has arrived for a snapshot that this node lacks is not judged: the snapshot needs it once all is there.
+        // Values that have arrived for a snapshot are not judged while this node lacks others: the snapshot needs them in the end.
         let newer = self.snapshots.next_listed(deletion.id());
         Judge::new(records, older, newer).judge(deletion, max, blocks)
     }

@@ -7,7 +7,7 @@
 //! - Blocks are durable in a pack, and in the index, before [`Packs::keep`] returns.
 //! - A pack has blocks for one newest snapshot, its label. Once no snapshot up to the label is alive, no reader needs the pack.
 //! - Each opening of the store begins a pack of its own: nothing is appended behind a group that a crash may have torn.
-//! - What has arrived from the other node is in packs that no opening reads: a snapshot that lacks something on this node is not alive, and a checkpoint
+//! - Blocks that have arrived from the other node are in packs that no opening reads: a snapshot that lacks something on this node is not alive, and a checkpoint
 //!   that has it alive has the whole index.
 //! - A checkpoint with touches of a group notes the place behind that group. A later opening would bring the touches back otherwise, for a snapshot that is
 //!   deleted and for the next one of the same number.

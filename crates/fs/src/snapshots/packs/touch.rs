@@ -11,7 +11,7 @@ pub const CHUNK_BLOCKS: u32 = u16::BITS;
 /// Bytes of a chunk.
 pub const CHUNK_BYTES: u64 = CHUNK_BLOCKS as u64 * BLOCK_BYTES as u64;
 
-/// The first number of the packs with what has arrived from the other node.
+/// The first number of the packs with blocks that have arrived from the other node.
 pub const ARRIVED_FROM: u64 = 1 << 63;
 
 /// Some blocks of one chunk, a bit for each.

@@ -8,7 +8,7 @@
 //! - The next group begins after the last one is durable. So only the last group of a pack may be torn.
 //! - After a failure each thread that waited tries once more by itself, and gets its own error.
 //!
-//! What arrives for a snapshot that this node lacks ([`GroupWriter::keep_alone`]) has packs of its own, with numbers from [`ARRIVED_FROM`](super::touch::ARRIVED_FROM) on, and another
+//! Blocks that arrive for a snapshot that this node lacks ([`GroupWriter::keep_alone`]) have packs of their own, with numbers from [`ARRIVED_FROM`](super::touch::ARRIVED_FROM) on, and another
 //! writer: the label is not that of the newest snapshot, and an opening reads none of these packs again.
 //!
 //! Locks: that of the queue, then that of an outcome; held for no call of the disk or of the namespace.
