@@ -347,7 +347,7 @@ const CALLS: [&str; 5] = [
 ];
 
 /// The files of the product that may make such calls, and their objects.
-const CALLERS: [(&str, &str); 13] = [
+const CALLERS: [(&str, &str); 14] = [
     (
         "adopt/target.rs",
         "the content of a store that is not there yet",
@@ -368,6 +368,10 @@ const CALLERS: [(&str, &str); 13] = [
     ),
     ("export.rs", "a file of the exported tree"),
     ("kv", "the file of the namespace"),
+    (
+        "seed",
+        "the files of a seed, and the content of a store that is not there yet",
+    ),
     ("snapshots/packs", "the files of the packs"),
     ("sums", "the files of the sums"),
 ];
