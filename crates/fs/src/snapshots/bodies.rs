@@ -181,6 +181,22 @@ impl Bodies {
         Ok(inode.map(|_| LastSeen { last, by }))
     }
 
+    /// The newest snapshot alive up to `id` that sees an inode. Looks at the kept values of the inode, each of which is that of the newest snapshot up to its label.
+    pub fn newest_seer(&self, ino: Ino, id: SnapshotId) -> Result<Option<SnapshotId>, StoreError> {
+        let range = keys::history_of(&keys::inode(ino), SnapshotId::FIRST);
+        let labels = self.0.keys(&range)?;
+        let labels = labels.iter().rev().filter_map(|key| keys::snapshot_of(key));
+        for label in std::iter::once(id).chain(labels) {
+            let Some((by, _)) = self.0.snapshots().newest_up_to(label.min(id)) else {
+                break;
+            };
+            if self.0.size_at(by, ino)?.is_some() {
+                return Ok(Some(by));
+            }
+        }
+        Ok(None)
+    }
+
     /// Whether snapshot `id`, or a newer one, sees a body as the content of an inode.
     pub fn has_since(&self, ino: Ino, id: SnapshotId) -> Result<bool, StoreError> {
         if is_active(Mutant::KeepOfSuccessor) {

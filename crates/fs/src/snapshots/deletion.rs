@@ -171,15 +171,19 @@ impl KeptJudge<'_> {
         file: SnapshotId,
         older: Option<SnapshotId>,
     ) -> Result<Option<Vec<RecordChange>>, StoreError> {
-        let seen_by = match older {
-            Some(older) if self.source.namespace.size_at(older, ino)?.is_some() => {
-                let hiding = KeyRange::between(keys::body(ino, older), keys::body(ino, label));
-                let is_seen = self.source.namespace.keys(&hiding)?.is_empty();
-                is_seen.then_some(older)
-            }
-            _ => None,
+        // The label may be that of a later snapshot than the last one that sees the inode.
+        let seer = match older {
+            Some(older) => self.source.bodies.newest_seer(ino, older)?,
+            None => None,
         };
-        let Some(older) = seen_by else {
+        let is_seen = match seer {
+            Some(seer) => {
+                let hiding = KeyRange::between(keys::body(ino, seer), keys::body(ino, label));
+                self.source.namespace.keys(&hiding)?.is_empty()
+            }
+            None => false,
+        };
+        let Some(older) = older.filter(|_| is_seen) else {
             self.bodies.push(body_path(ino, file));
             return Ok(Some(Vec::new()));
         };

@@ -166,3 +166,21 @@ fn zeros_stay_that_only_a_snapshot_further_back_sees() {
     site.delete(newest);
     assert!(bytes_at(&site.node, older, hole) == vec![0; 2 * 4096]);
 }
+
+/// The content is moved late, and gets the label of a snapshot that does not see the inode, as the one before it does not either.
+#[test]
+fn a_content_with_the_label_of_a_later_snapshot_stays_for_the_one_that_sees_it() {
+    let mut site = Site::new();
+    let other = site.client.create(&site.node, "other");
+    site.client.write(&site.node, other, &site.old);
+    let older = site.take(0x20);
+    site.client.unlink(&site.node, "f");
+    let reap = site.client.op(MetaRequest::Reap { ino: site.ino });
+    site.node.store.commit(&reap).unwrap();
+    site.take(0x21);
+    let newest = site.take(0x22);
+    site.change_of(other, 0, 0x23);
+    site.node.store.collect_garbage().unwrap();
+    site.delete(newest);
+    assert!(bytes_at(&site.node, older, site.ino) == site.old);
+}
