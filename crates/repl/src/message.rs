@@ -455,9 +455,9 @@ pub enum Request {
         /// Number of blocks.
         blocks: u32,
     },
-    /// Asks for the snapshots of the datastore that the secondary has whole (rule P37).
+    /// Asks for the snapshots of the datastore of which the secondary has bytes (rule P37).
     Snapshots,
-    /// Get ready for the values of a snapshot that the secondary lacks, or has torn.
+    /// Get ready for the values of a snapshot that the secondary lacks.
     BeginArrival {
         /// The snapshot.
         of: SnapshotId,

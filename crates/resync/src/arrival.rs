@@ -31,7 +31,7 @@ enum LackingSide {
     Peer,
 }
 
-/// A snapshot that one of the nodes lacks, or has torn, and that the other one has whole.
+/// A snapshot that one of the nodes lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LackedSnapshot {
     /// The snapshot.
@@ -59,7 +59,7 @@ impl SnapshotsOfBoth {
             return Err(unexpected());
         };
         let theirs: BTreeSet<SnapshotId> = theirs.into_iter().collect();
-        let ours = ArrivalAccess::of(store).whole();
+        let ours = ArrivalAccess::of(store).held();
         let made = ours
             .iter()
             .filter(|(_, kind)| *kind == SnapshotKind::Arrival);
@@ -305,9 +305,9 @@ pub fn answer(store: &Store, request: &Request, payload: &[u8]) -> Result<Respon
     let arrivals = ArrivalAccess::of(store);
     match request {
         Request::Snapshots => {
-            let mut whole = arrivals.whole();
-            whole.truncate(SNAPSHOTS_MAX);
-            let ids = whole.into_iter().map(|(id, _)| id);
+            let mut held = arrivals.held();
+            held.truncate(SNAPSHOTS_MAX);
+            let ids = held.into_iter().map(|(id, _)| id);
             Ok(Response::Snapshots(ids.collect()))
         }
         Request::BeginArrival { of } => {

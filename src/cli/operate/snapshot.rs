@@ -129,7 +129,7 @@ Examples:
 
 States in the list: `settled`: its bytes are on stable storage of this node. `unsettled`: some may be in memory only, for a few
 seconds after it was made. `torn`: this machine has lost its power before that, so files may show bytes of an earlier moment; the
-other node may have it whole. `missing`: it was made on the other node alone. Both arrive from the other node in sync. `deleting`: its space is being freed.
+other node may have it whole. `missing`: it was made on the other node alone, and arrives once the nodes are in sync. `deleting`: its space is being freed.
 
 Exit codes: 0 done; 2 could not be done, or a command of `snapshot_hooks` has failed: the message says whether there is a snapshot.";
 

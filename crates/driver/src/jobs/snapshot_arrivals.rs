@@ -145,12 +145,15 @@ impl ArrivalLook {
         }
         let goes_on = || peer.is_standing() && !self.space.is_low() && !self.engine.is_stopping();
         let bring = |locks: &dyn Locks| Arrival::new(store, peer, locks, &goes_on).bring(of_both);
-        self.log(self.jobs.with_core_locks(peer, bring)?);
+        let arrived = self.jobs.with_core_locks(peer, bring)?;
+        self.log(arrived);
         if !peer.is_standing() {
             return Err(PeerError::Lost.into());
         }
         self.delete_made();
-        Ok(LookEnd::Again(AGAIN))
+        // Snapshots that are in the way may stay for long.
+        let is_stuck = arrived.is_cut_short && arrived.snapshots == 0;
+        Ok(LookEnd::Again(if is_stuck { LATER } else { AGAIN }))
     }
 
     fn log(&self, arrived: Arrived) {

@@ -26,7 +26,7 @@ pub enum SnapshotBytes {
     Settled,
     /// This node has lost its power before they were settled: some of them may be of an earlier moment, or zeros.
     Torn,
-    /// None, or not all of them yet: the snapshot was made on the other node alone, or the bytes of this node were torn.
+    /// None, or not all of them yet: the snapshot was made on the other node alone.
     Missing,
 }
 

@@ -22,13 +22,13 @@ impl<'a> ArrivalAccess<'a> {
         Self(store)
     }
 
-    /// The snapshots of the datastore that this node has whole, the oldest first, and the one that was made for an arrival with its kind.
-    pub fn whole(self) -> Vec<(SnapshotId, SnapshotKind)> {
+    /// The snapshots of the datastore of which this node has bytes, the oldest first, with their kinds. Torn ones are among them.
+    pub fn held(self) -> Vec<(SnapshotId, SnapshotKind)> {
         let all = self.0.kept.snapshots.all();
-        let whole = all
+        let held = all
             .iter()
-            .filter(|(id, record)| record.is_taken(**id) && record.is_whole());
-        whole.map(|(id, record)| (*id, record.kind)).collect()
+            .filter(|(id, record)| record.is_taken(**id) && record.is_alive());
+        held.map(|(id, record)| (*id, record.kind)).collect()
     }
 
     /// The snapshots that were made for arrivals.
@@ -58,37 +58,33 @@ impl<'a> ArrivalAccess<'a> {
 
 /// On the node that lacks a snapshot.
 impl ArrivalAccess<'_> {
-    /// Gets ready for the values of a snapshot that this node lacks or has torn: removes its kept values that no other snapshot sees. Until
+    /// Gets ready for the values of a snapshot that this node lacks: removes those of an interrupted arrival that no other snapshot sees. Until
     /// [`Self::end`] no reader sees the snapshot.
     ///
     /// # Errors
-    /// [`Errno::Busy`] while the space of a deleted snapshot of this node's own copy is being freed: the values of that one move. [`Errno::NoEntry`] if this node has the
-    /// snapshot whole, or there is no such snapshot. Otherwise the disk fails.
+    /// [`Errno::Busy`] while there is a newer snapshot of this node's own copy, whose values the snapshot would see, and while the space of an own one is being freed: its
+    /// values move. [`Errno::NoEntry`] if this node does not lack the snapshot. Otherwise the disk fails.
     pub fn begin(self, id: SnapshotId) -> Result<(), OpError> {
         let all = self.0.kept.snapshots.all();
-        if all
-            .iter()
-            .any(|(id, record)| id.is_local() && record.is_deleted)
-        {
+        let is_in_the_way =
+            |own: SnapshotId, record: &SnapshotRecord| own > id || record.is_deleted;
+        let mut own = all.iter().filter(|(id, _)| id.is_local());
+        if own.any(|(own, record)| is_in_the_way(*own, record)) {
             return Err(Errno::Busy.into());
         }
-        let is_lacked = |record: &SnapshotRecord| record.is_taken(id) && !record.is_whole();
-        if !all.get(&id).is_some_and(|record| is_lacked(record)) {
+        if !all.get(&id).is_some_and(|it| is_missing(id, it)) {
             return Err(Errno::NoEntry.into());
         }
         let tree = self.0.tree();
-        tree.namespace
-            .change_snapshot(id, |record| record.bytes = SnapshotBytes::Missing);
         let log = &self.0.metadata_log;
-        log.checkpoint(tree)?;
-        let mut torn = SnapshotDeletion::new(Deletion::new(id), &self.0.kept, tree.disk());
-        while !torn.step()? {
+        let mut left = SnapshotDeletion::new(Deletion::new(id), &self.0.kept, tree.disk());
+        while !left.step()? {
             if log.needs_checkpoint(tree) {
                 log.checkpoint(tree)?;
             }
         }
         log.checkpoint(tree)?;
-        Ok(torn.remove_files()?)
+        Ok(left.remove_files()?)
     }
 
     /// Puts values of a snapshot that this node lacks.
@@ -98,9 +94,7 @@ impl ArrivalAccess<'_> {
     /// values may be there.
     pub fn put(self, id: SnapshotId, items: Vec<ArrivalItem>) -> Result<(), OpError> {
         let all = self.0.kept.snapshots.all();
-        let is_missing =
-            |record: &SnapshotRecord| record.is_taken(id) && record.bytes == SnapshotBytes::Missing;
-        if !all.get(&id).is_some_and(|record| is_missing(record)) {
+        if !all.get(&id).is_some_and(|it| is_missing(id, it)) {
             return Err(Errno::NoEntry.into());
         }
         let snapshots = SnapshotAccess::of(self.0);
@@ -118,17 +112,22 @@ impl ArrivalAccess<'_> {
     /// All values of a window are there: from now on the snapshot is whole here. Returns `false`, and changes nothing, if the snapshot is deleted, or if the end of
     /// the window is not whole any more: values that only that one had kept may be gone.
     pub fn end(self, window: ArrivalWindow) -> bool {
-        let is_missing =
-            |record: &SnapshotRecord| !record.is_deleted && record.bytes == SnapshotBytes::Missing;
         self.0.tree().namespace.change_snapshot_if(
             window.of,
             |list| {
                 let all = list.all();
                 let ends = all.get(&window.until).is_some_and(|it| it.is_whole());
-                let lacks = all.get(&window.of).is_some_and(|it| is_missing(it));
+                let lacks = all
+                    .get(&window.of)
+                    .is_some_and(|it| is_missing(window.of, it));
                 lacks && ends
             },
             |record| record.bytes = SnapshotBytes::Unsettled,
         )
     }
+}
+
+/// Whether a node lacks a snapshot of the datastore that is not deleted.
+fn is_missing(id: SnapshotId, record: &SnapshotRecord) -> bool {
+    record.is_taken(id) && record.bytes == SnapshotBytes::Missing
 }
