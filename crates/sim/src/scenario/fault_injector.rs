@@ -41,9 +41,18 @@ impl FaultInjector {
         let now = cluster.now();
         let network = &cluster.world.network;
         cluster.checks.before_fault(&cluster.nodes, network, now);
-        if fault.may_lose_snapshots() {
-            cluster.snapshots.forget_kept();
+        if !fault.may_lose_snapshots() {
+            return self.carry_out(fault);
         }
+        cluster.snapshots.forget_kept();
+        let done = self.carry_out(fault);
+        // The node that loses its copy may have acknowledged snapshots until then.
+        self.operator.cluster.snapshots.forget_kept();
+        done
+    }
+
+    fn carry_out(&mut self, fault: Fault) -> Result<(), String> {
+        let cluster = &mut self.operator.cluster;
         match fault {
             Fault::Restart(role, stop) => {
                 let side = cluster.nodes.machine(role);

@@ -98,6 +98,8 @@ struct Known {
     has_acted: bool,
     /// Those whose making was acknowledged, and whose deletion no operator has asked for while no hold kept them.
     kept: BTreeSet<SnapshotId>,
+    /// Counts the moments from which on no snapshot made before is expected any more.
+    losses: u64,
     /// Holds that were acknowledged, and whose release no operator has asked for.
     held: BTreeSet<(SnapshotId, String)>,
     /// Holds that an operator has asked for without an answer so far, while no operator has asked for the release.
@@ -134,10 +136,10 @@ impl Known {
         }
     }
 
-    /// Notes the answer to a command about a snapshot.
-    fn end(&mut self, id: SnapshotId, command: &SnapshotCommand, is_done: bool) {
+    /// Notes the answer to a command about a snapshot, which an operator has given after `losses` losses.
+    fn end(&mut self, id: SnapshotId, command: &SnapshotCommand, is_done: bool, losses: u64) {
         match command {
-            SnapshotCommand::Create { .. } if is_done => {
+            SnapshotCommand::Create { .. } if is_done && losses == self.losses => {
                 self.kept.insert(id);
             }
             SnapshotCommand::Delete { .. } => self.end_under_way((id, None)),
@@ -185,25 +187,27 @@ impl SnapshotJudge {
         };
         let command = act.command();
         let before = named(&act.name());
-        {
+        let losses = {
             let mut known = self.0.lock();
             known.has_acted = true;
             if let Some(id) = before {
                 known.begin(id, &command);
             }
-        }
+            known.losses
+        };
         let is_done = datastore.snapshots(&command).is_ok();
         let is_new = matches!(command, SnapshotCommand::Create { .. });
         let about = if is_new { named(&act.name()) } else { before };
         if let Some(id) = about {
-            self.0.lock().end(id, &command, is_done);
+            self.0.lock().end(id, &command, is_done, losses);
         }
         is_done
     }
 
-    /// Expects no acknowledged snapshot or hold any more: a node may have lost each of them.
+    /// Expects no snapshot or hold any more that an operator has asked for before: a node may have lost each of them.
     pub fn forget_kept(&self) {
         let mut known = self.0.lock();
+        known.losses += 1;
         known.kept.clear();
         known.held.clear();
         known.holding.clear();
