@@ -317,7 +317,7 @@ fn a_snapshot_that_one_node_has_made_alone_arrives_on_the_other_one() {
     pair.secondary.start();
     pair.await_in_sync();
     done(&pair.primary, &["create", DATASTORE, "both"]);
-    let mounts = [A, B].map(|which| pair.node(which).mount().to_owned());
+    let mounts = [A, B].map(|which| pair.node(which).mount().clone());
     let shown = |of: &Path| names(&of.join(".lockstep/snapshots"));
     await_that("the snapshot on the other node", || {
         shown(&mounts[1]) == ["alone", "both"]

@@ -23,10 +23,11 @@ use crate::ops::meta_pipeline::MetaPipeline;
 use crate::ops::space::SpaceCheck;
 use crate::replication::remote::RemotePeer;
 
-/// Time between two looks, after one that found the list changed or no moment for a snapshot.
-const AGAIN: Duration = Duration::from_secs(5);
-/// Time between two looks after a failure, and while a disk has no room.
-const LATER: Duration = Duration::from_secs(300);
+/// Time until the next look. The time doubles with each look that brings nothing, to the longest one: a snapshot that is in the way may go in a moment, or
+/// stay for months.
+const REST: Duration = Duration::from_secs(5);
+/// The longest time between two looks.
+const LONGEST_REST: Duration = Duration::from_secs(300);
 
 /// The next look for snapshots that a node lacks.
 #[derive(Default)]
@@ -39,6 +40,8 @@ pub(crate) struct SnapshotArrivals {
 struct TurnState {
     /// No look before this moment of the host's clock.
     rests_until: Duration,
+    /// The last rest, if nothing has arrived since.
+    rest: Option<Duration>,
     /// The time in sync in which a look found that no node lacks a snapshot. A node begins to lack one only while the nodes are not in sync.
     settled: Option<InSyncTime>,
 }
@@ -47,11 +50,32 @@ struct TurnState {
 type InSyncTime = (ConnectionId, Option<SyncId>);
 
 /// The result of a look.
+#[derive(Clone, Copy)]
 enum LookEnd {
     /// No node lacks a snapshot that the other one has.
     Settled,
     /// The next look may find more.
-    Again(Duration),
+    Soon,
+    /// Nothing has arrived: the rest before the next look is longer each time.
+    Later,
+}
+
+impl TurnState {
+    /// Notes the end of a look at `now`, in the time in sync `present`.
+    fn note(&mut self, end: LookEnd, present: InSyncTime, now: Duration) {
+        self.rest = match end {
+            LookEnd::Settled => {
+                self.settled = Some(present);
+                None
+            }
+            LookEnd::Soon => None,
+            LookEnd::Later => {
+                let rest = self.rest.map_or(REST, |last| last * 2);
+                Some(rest.min(LONGEST_REST))
+            }
+        };
+        self.rests_until = now + self.rest.unwrap_or(REST);
+    }
 }
 
 impl SnapshotArrivals {
@@ -88,12 +112,7 @@ impl SnapshotArrivals {
         let state = Arc::clone(&self.state);
         Arc::clone(&peer.replication).spawn(move || {
             let end = look.run(&peer);
-            let mut state = state.lock();
-            match end {
-                LookEnd::Settled => state.settled = Some(present),
-                LookEnd::Again(after) => state.rests_until = look.engine.host.now() + after,
-            }
-            drop(state);
+            state.lock().note(end, present, look.engine.host.now());
             drop(run);
         });
     }
@@ -112,14 +131,14 @@ impl ArrivalLook {
         let datastore = self.engine.name();
         match self.let_arrive(peer) {
             Ok(end) => end,
-            Err(ResyncError::Peer(PeerError::Lost)) => LookEnd::Again(AGAIN),
+            Err(ResyncError::Peer(PeerError::Lost)) => LookEnd::Soon,
             Err(error) => {
                 tracing::warn!(
                     datastore, %error,
                     "a node still lacks snapshots that the other one has; the next try comes by itself",
                 );
                 self.delete_made();
-                LookEnd::Again(LATER)
+                LookEnd::Later
             }
         }
     }
@@ -132,28 +151,31 @@ impl ArrivalLook {
             return Ok(LookEnd::Settled);
         }
         if self.space.is_low() {
-            return Ok(LookEnd::Again(LATER));
+            return Ok(LookEnd::Later);
         }
         if !of_both.can_begin() {
             self.delete_made();
             if let Err(errno) = self.make() {
                 let datastore = self.engine.name();
                 tracing::debug!(datastore, %errno, "no snapshot can be made for an arrival yet");
-                return Ok(LookEnd::Again(AGAIN));
+                return Ok(LookEnd::Later);
             }
             of_both = SnapshotsOfBoth::ask(store, peer)?;
         }
         let goes_on = || peer.is_standing() && !self.space.is_low() && !self.engine.is_stopping();
         let bring = |locks: &dyn Locks| Arrival::new(store, peer, locks, &goes_on).bring(of_both);
         let arrived = self.jobs.with_core_locks(peer, bring)?;
-        self.log(arrived);
+        if arrived.snapshots > 0 {
+            self.log(arrived);
+        }
         if !peer.is_standing() {
             return Err(PeerError::Lost.into());
         }
         self.delete_made();
-        // Snapshots that are in the way may stay for long.
-        let is_stuck = arrived.is_cut_short && arrived.snapshots == 0;
-        Ok(LookEnd::Again(if is_stuck { LATER } else { AGAIN }))
+        Ok(match arrived.snapshots {
+            0 => LookEnd::Later,
+            _ => LookEnd::Soon,
+        })
     }
 
     fn log(&self, arrived: Arrived) {
