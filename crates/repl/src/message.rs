@@ -23,7 +23,7 @@ pub use crate::comparison::{ComparePurpose, ContentSource};
 pub use crate::resync_scope::ResyncScope;
 
 /// Version of this vocabulary. Nodes of different versions do not talk.
-pub const PROTOCOL_VERSION: u32 = 19;
+pub const PROTOCOL_VERSION: u32 = 20;
 
 /// Content of a frame's header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
