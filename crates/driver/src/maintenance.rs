@@ -1,5 +1,5 @@
 //! Periodic work: ticks for the core, signs of life for the peer, checkpoints, the removal of the content of freed
-//! inodes, and the work for snapshots: new ones, deleted ones, and those of the schedule.
+//! inodes, the limits of the trash, and the work for snapshots: new ones, deleted ones, and those of the schedule.
 //!
 //! A tick comes when it is due: when the core has something to do at a moment, when a sign of life or work on the store is due, and
 //! soon after anything has happened (`engine/tick_work.rs`). While nothing happens, this thread sleeps.
@@ -19,6 +19,7 @@ use crate::jobs::snapshot_relief::SnapshotRelief;
 use crate::jobs::snapshot_scheduler::SnapshotScheduler;
 use crate::jobs::snapshots::SnapshotUpkeep;
 use crate::jobs::store_place;
+use crate::jobs::trash::TrashKeeper;
 use crate::replication::Replication;
 use crate::session::Session;
 
@@ -37,6 +38,7 @@ pub(crate) struct Maintenance {
     hooks: Arc<HookedSnapshots>,
     schedule: SnapshotScheduler,
     relief: SnapshotRelief,
+    trash: TrashKeeper,
     /// Time of the last tick, in milliseconds of the host's clock.
     ticked_ms: AtomicU64,
 }
@@ -82,6 +84,7 @@ impl Maintenance {
             schedule: SnapshotScheduler::new(Arc::clone(&hooks)),
             hooks,
             relief: SnapshotRelief::default(),
+            trash: TrashKeeper::default(),
             ticked_ms: AtomicU64::new(now_ms),
         }
     }
@@ -167,7 +170,7 @@ impl Maintenance {
         }
     }
 
-    /// Begins the work for snapshots, every two seconds, and at once while changes of clients wait for room.
+    /// Begins the work for snapshots and for the trash, every two seconds, and at once while changes of clients wait for room.
     fn look_at_snapshots(&self, engine: &Arc<Engine>, session: &Session, is_due: bool) {
         let primary = match session {
             Session::Primary(primary) => Some(primary),
@@ -182,6 +185,7 @@ impl Maintenance {
             return;
         };
         let (pipeline, space) = (&primary.pipeline, &primary.space);
+        self.trash.look(engine, pipeline, space, is_due);
         self.relief.look(engine, pipeline, space);
         if is_due {
             let state = primary.replication.state();
