@@ -10,8 +10,9 @@ use lockstep_driver::report::{
     DiffPart, DiffQuestion, Difference, DiskStallStatus, FailoverTimesStatus, OwnSnapshotStatus,
     PeerStatus, PoisonStatus, ProvedStatus, ReaderCommand, ResyncPhase, ResyncStatus, ResyncWait,
     RoleReport, ScrubStatus, ServiceStatus, SettingsStatus, SlowOperationStatus, SnapshotCommand,
-    SnapshotStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, VerifiedStatus, VerifyMode,
-    VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
+    SnapshotStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus, TrashAnswer, TrashCommand,
+    TrashStatus, VerifiedStatus, VerifyMode, VerifyProgress, VerifyReport, WitnessStatus,
+    WorkStatus,
 };
 
 use lockstep_fs::export::{ExportSummary, Lost};
@@ -21,6 +22,7 @@ use crate::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
 
 mod changes;
 mod snapshots;
+mod trash;
 
 use changes::{fake_changes, fake_question};
 use snapshots::{fake_snapshot, held_by};
@@ -201,6 +203,7 @@ fn fake_status() -> NodeStatus {
             more: true,
         }),
         verified: Some(fake_verified()),
+        trash: Some(trash::fake_status()),
     };
     let single = DatastoreStatus {
         sync: SyncStatus {
@@ -216,6 +219,7 @@ fn fake_status() -> NodeStatus {
         resync: None,
         stray: None,
         verified: None,
+        trash: None,
         ..mirrored.clone()
     };
     NodeStatus {
@@ -314,6 +318,10 @@ impl ControlService for FakeNode {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    fn trash(&self, name: &str, command: &TrashCommand) -> Result<TrashAnswer, CommandFailure> {
+        trash::answer(name, command)
     }
 
     fn snapshot_diff(
