@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use lockstep_driver::report::{
     ChangeReaderStatus, ChangesPart, ChangesQuestion, ClusterStatus, CommandFailure, DiffPart,
     DiffQuestion, ReaderCommand, RoleReport, ServiceStatus, SnapshotCommand, SnapshotStatus,
-    VerifyMode, VerifyProgress, VerifyReport,
+    TrashAnswer, TrashCommand, VerifyMode, VerifyProgress, VerifyReport,
 };
 use lockstep_fs::export::{ExportSummary, Lost};
 use lockstep_fs::seed::{SeedProgress, SeedSummary};
@@ -94,6 +94,10 @@ impl ControlService for FakePrimary {
         _: &SnapshotCommand,
     ) -> Result<Vec<SnapshotStatus>, CommandFailure> {
         unreachable!("nobody asks for snapshots")
+    }
+
+    fn trash(&self, _: &str, _: &TrashCommand) -> Result<TrashAnswer, CommandFailure> {
+        unreachable!("nobody asks for the trash")
     }
 
     fn snapshot_diff(

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use lockstep_driver::report::{
     ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, DiffPart, DiffQuestion,
     Difference, ReaderCommand, RoleReport, ServiceStatus, SnapshotCommand, SnapshotStatus,
-    VerifyMode, VerifyProgress, VerifyReport,
+    TrashAnswer, TrashCommand, VerifyMode, VerifyProgress, VerifyReport,
 };
 use lockstep_fs::export::{ExportSummary, Lost};
 use lockstep_fs::seed::{SeedProgress, SeedSummary};
@@ -45,6 +45,10 @@ impl ControlService for PretendedNode {
         _: &SnapshotCommand,
     ) -> Result<Vec<SnapshotStatus>, CommandFailure> {
         unreachable!("nobody asks for snapshots")
+    }
+
+    fn trash(&self, _: &str, _: &TrashCommand) -> Result<TrashAnswer, CommandFailure> {
+        unreachable!("nobody asks for the trash")
     }
 
     fn snapshot_diff(

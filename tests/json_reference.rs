@@ -15,7 +15,8 @@ use lockstep_driver::report::{
     Difference, DiskStallStatus, FailoverTimesStatus, OwnSnapshotStatus, PeerStatus, PoisonStatus,
     ProvedStatus, ResyncPhase, ResyncStatus, ResyncWait, RoleReport, ScrubStatus, SeedStatus,
     ServiceStatus, SettingsStatus, SlowOperationStatus, SnapshotStatus, SpaceStatus, StrayStatus,
-    SyncStatus, TimesStatus, VerifiedStatus, VerifyReport, WitnessStatus, WorkStatus,
+    SyncStatus, TimesStatus, TrashEntry, TrashRestored, TrashStatus, VerifiedStatus, VerifyReport,
+    WitnessStatus, WorkStatus,
 };
 use lockstep_fs::adopt::{NotAdopted, Reason};
 use lockstep_fs::poison::DiskFailure;
@@ -217,6 +218,10 @@ fn status() -> NodeStatus {
             only_touched: false,
             sent_again: 0,
         }),
+        trash: Some(TrashStatus {
+            oldest: Some(String::new()),
+            ..TrashStatus::default()
+        }),
     };
     NodeStatus {
         node: String::new(),
@@ -343,6 +348,9 @@ fn every_key_is_described_and_no_other() {
         serde_json::json!({ "snapshots": [SnapshotStatus::default()] }),
         difference(),
         rolled_back(),
+        serde_json::json!({ "entries": [TrashEntry::default()] }),
+        serde_json::to_value(TrashRestored::default()).unwrap(),
+        serde_json::json!({ "emptied": 0 }),
         serde_json::to_value(change_of_role()).unwrap(),
         made(),
         adopted(),

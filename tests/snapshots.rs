@@ -14,6 +14,8 @@ mod mount;
 mod rollback;
 #[path = "snapshots/samba.rs"]
 mod samba;
+#[path = "snapshots/trash.rs"]
+mod trash;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -11,5 +11,6 @@ pub(super) mod node;
 pub(super) mod promote;
 pub(super) mod role_change;
 pub(super) mod snapshot;
+pub(super) mod trash;
 pub(super) mod witness;
 pub(super) mod witness_forget;

@@ -6,6 +6,7 @@ mod export;
 mod failures;
 mod snapshot_diff;
 mod snapshots;
+mod trash;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

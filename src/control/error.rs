@@ -97,6 +97,9 @@ pub enum ControlError {
     /// A command about snapshots was not done.
     #[error("snapshots: {0}")]
     Snapshots(CommandFailure),
+    /// A command about the trash was not done, or not to its end.
+    #[error("trash: {0}")]
+    Trash(CommandFailure),
     /// A snapshot was not written out.
     #[error("could not export: {0}")]
     Export(CommandFailure),

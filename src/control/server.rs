@@ -214,6 +214,25 @@ impl proto::control_server::Control for ControlHandler {
         ))
     }
 
+    async fn trash(
+        &self,
+        request: Request<proto::TrashRequest>,
+    ) -> Result<Response<proto::TrashReply>, Status> {
+        let request = request.into_inner();
+        let command = wire::trash::command(request.command).ok_or_else(|| {
+            Status::unimplemented("this node does not know that command about the trash")
+        })?;
+        let service = Arc::clone(&self.service);
+        let outcome = tokio::task::spawn_blocking(move || {
+            // The command is carried out also if the client has left.
+            service.trash(&request.datastore, &command)
+        });
+        let outcome = outcome.await.map_err(wire::internal)?;
+        Ok(Response::new(
+            wire::trash::reply(outcome).map_err(wire::internal)?,
+        ))
+    }
+
     type ExportStream = Pin<Box<ReceiverStream<Result<proto::ExportEvent, Status>>>>;
 
     async fn export(

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use lockstep_driver::report::{
     ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, DiffPart, DiffQuestion,
-    ReaderCommand, RoleReport, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
-    VerifyReport,
+    ReaderCommand, RoleReport, SnapshotCommand, SnapshotStatus, TrashAnswer, TrashCommand,
+    VerifyMode, VerifyProgress, VerifyReport,
 };
 
 use lockstep_fs::export::{ExportSummary, Lost};
@@ -65,6 +65,9 @@ pub trait ControlService: Send + Sync + 'static {
         name: &str,
         command: &SnapshotCommand,
     ) -> Result<Vec<SnapshotStatus>, CommandFailure>;
+
+    /// Carries out a command about the trash of the datastore `name`.
+    fn trash(&self, name: &str, command: &TrashCommand) -> Result<TrashAnswer, CommandFailure>;
 
     /// Writes a snapshot of the datastore `name` out as a plain tree, as long as `goes_on`. Calls `report` with each loss.
     fn export(

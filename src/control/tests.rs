@@ -11,7 +11,8 @@ use lockstep_driver::report::{
     PeerStatus, PoisonStatus, ProvedStatus, ReaderCommand, ResyncPhase, ResyncStatus, ResyncWait,
     RoleReport, ScrubStatus, SeedStatus, ServiceStatus, SettingsStatus, SlowOperationStatus,
     SnapshotCommand, SnapshotStatus, SpaceStatus, StrayStatus, SyncStatus, TimesStatus,
-    VerifiedStatus, VerifyMode, VerifyProgress, VerifyReport, WitnessStatus, WorkStatus,
+    TrashAnswer, TrashCommand, TrashStatus, VerifiedStatus, VerifyMode, VerifyProgress,
+    VerifyReport, WitnessStatus, WorkStatus,
 };
 
 use lockstep_fs::export::{ExportSummary, Lost};
@@ -22,6 +23,7 @@ use crate::config::{Durability, Encryption, OnPeerLoss, Role, Standby};
 
 mod changes;
 mod snapshots;
+mod trash;
 
 use changes::{fake_changes, fake_question};
 use snapshots::{fake_snapshot, held_by};
@@ -206,6 +208,7 @@ fn fake_status() -> NodeStatus {
             more: true,
         }),
         verified: Some(fake_verified()),
+        trash: Some(trash::fake_status()),
     };
     let single = DatastoreStatus {
         sync: SyncStatus {
@@ -221,6 +224,7 @@ fn fake_status() -> NodeStatus {
         resync: None,
         stray: None,
         verified: None,
+        trash: None,
         ..mirrored.clone()
     };
     NodeStatus {
@@ -319,6 +323,10 @@ impl ControlService for FakeNode {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    fn trash(&self, name: &str, command: &TrashCommand) -> Result<TrashAnswer, CommandFailure> {
+        trash::answer(name, command)
     }
 
     fn snapshot_diff(

@@ -6,6 +6,7 @@
 
 pub(super) mod snapshot_diff;
 pub(super) mod snapshots;
+pub(super) mod trash;
 
 use lockstep_driver::report::{
     ChangeReaderStatus, CommandFailure, ReaderCommand, ResyncPhase, RoleReport, VerifyProgress,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use lockstep_driver::Datastore;
 use lockstep_driver::report::{
     ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, DiffPart, DiffQuestion,
-    ReaderCommand, RoleReport, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
-    VerifyReport,
+    ReaderCommand, RoleReport, SnapshotCommand, SnapshotStatus, TrashAnswer, TrashCommand,
+    VerifyMode, VerifyProgress, VerifyReport,
 };
 use lockstep_fs::export::{ExportSummary, ExportWatch, Lost};
 use lockstep_fs::seed::{SeedProgress, SeedSummary};
@@ -201,6 +201,10 @@ impl ControlService for NodeShared {
         command: &SnapshotCommand,
     ) -> Result<Vec<SnapshotStatus>, CommandFailure> {
         self.running(name)?.1.snapshots(command)
+    }
+
+    fn trash(&self, name: &str, command: &TrashCommand) -> Result<TrashAnswer, CommandFailure> {
+        self.running(name)?.1.trash(command)
     }
 
     fn export(

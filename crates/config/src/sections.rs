@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockstep_driver::config::settings::{self, NumberSetting};
 use lockstep_driver::config::{
-    DatastoreConfig, DiskStallLimit, FlapWait, PeerConfig, Policies, ResyncLimits,
+    DatastoreConfig, DiskStallLimit, FlapWait, PeerConfig, Policies, ResyncLimits, TrashPolicy,
     peer_timeout_default,
 };
 use lockstep_fs::InoRanges;
@@ -218,8 +218,20 @@ fn read_policies(problems: &mut Problems<'_>, section: &Section<'_>) -> Policies
         resync: read_resync_limits(problems, section),
         scrub_every: read_choice(problems, section, "scrub_every"),
         check_reads: read_check_reads(problems, section),
+        trash: read_trash(problems, section),
         snapshots: snapshots_section::read(problems, section),
         snapshot_hooks: hooks_section::read(problems, section),
+    }
+}
+
+fn read_trash(problems: &mut Problems<'_>, section: &Section<'_>) -> TrashPolicy {
+    let bytes = |value: &DeValue<'_>| {
+        let bytes = value::number(value, &settings::TRASH_BYTES)?;
+        Ok(NonZeroU64::new(bytes))
+    };
+    TrashPolicy {
+        age: read_choice(problems, section, "trash"),
+        bytes: section.optional(problems, "trash_bytes", None, bytes),
     }
 }
 

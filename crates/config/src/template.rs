@@ -193,6 +193,8 @@ fn value_text(datastore: &DatastoreConfig, key: &str) -> Result<Option<String>, 
         "resync_pause_above_ms" => ms(policies.resync.pause_above.unwrap_or_default()),
         "check_reads" => toml_text(policies.check_reads.word()),
         "scrub_every" => toml_text(policies.scrub_every.word()),
+        "trash" => toml_text(policies.trash.age.word()),
+        "trash_bytes" => policies.trash.bytes.map_or(0, NonZeroU64::get).to_string(),
         "snapshots" if !policies.snapshots.is_off() => schedule_text(policies.snapshots),
         "snapshot_hooks" if !policies.snapshot_hooks.is_off() => {
             hooks_text(&policies.snapshot_hooks)

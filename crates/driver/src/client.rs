@@ -92,6 +92,12 @@ pub trait RoleObserver: Send + Sync {
     /// The standing of this node has changed.
     fn changed(&self, standing: Standing);
 
+    /// An inode has got a name in a directory, by an operation that no program of the mount has asked for.
+    fn named(&self, parent: Ino, ino: Ino);
+
+    /// Programs must find all such names when this returns. Must return within some seconds.
+    fn names_are_new(&self);
+
     /// The lease of this node is over, or the witness has made the other node the primary: that node may serve, and this node
     /// may not meet it for long.
     fn lease_expired(&self);
@@ -209,6 +215,15 @@ pub trait FileService: Send + Sync + 'static {
 
     /// Attributes of an inode; `Stale` if it no longer exists.
     fn getattr(&self, ino: Ino) -> Result<Attr, Errno>;
+
+    /// Attributes of an inode that the kernel has forgotten, and that a file handle names. No directory is locked, so the inode could be removed at any
+    /// moment: a reference keeps it alive meanwhile. `Stale` also if the inode is in the trash and no program has it open.
+    fn revive(&self, ino: Ino) -> Result<Attr, Errno> {
+        self.remembered(ino, 1);
+        let found = self.getattr(ino);
+        self.forgotten(ino, 1);
+        found
+    }
 
     /// Tells the file of an inode number from those that have had the number before: zero for each file of the present, whose number is never
     /// used again.

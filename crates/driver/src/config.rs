@@ -8,6 +8,7 @@ mod resync_limits;
 pub mod settings;
 mod snapshot_hooks;
 mod snapshot_schedule;
+mod trash_policy;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,6 +28,7 @@ pub use handle::ConfigHandle;
 pub use resync_limits::ResyncLimits;
 pub use snapshot_hooks::SnapshotHooks;
 pub use snapshot_schedule::SnapshotSchedule;
+pub use trash_policy::TrashPolicy;
 
 /// The longest time between two pings.
 const BEAT_MAX: Duration = Duration::from_millis(500);
@@ -137,6 +139,8 @@ pub struct Policies {
     pub scrub_every: ScrubEvery,
     /// Whether each read is compared with the sums of its blocks. Default [`CheckReads::Off`].
     pub check_reads: CheckReads,
+    /// How long deleted files are kept, and up to how many bytes. Default: not at all.
+    pub trash: TrashPolicy,
     /// The snapshots that the primary makes by itself. Default: none.
     pub snapshots: SnapshotSchedule,
     /// The commands of the operator around each snapshot. Default: none.

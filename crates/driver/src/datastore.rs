@@ -18,12 +18,13 @@ use crate::jobs::change_readers::ReaderService;
 use crate::jobs::resync::ResyncJobs;
 use crate::jobs::snapshot_diff::DiffService;
 use crate::jobs::snapshots::SnapshotService;
+use crate::jobs::trash::TrashService;
 use crate::maintenance::Maintenance;
 use crate::report::comparison::verify_report;
 use crate::report::{
     ChangeReaderStatus, ChangesPart, ChangesQuestion, CommandFailure, DatastoreStatus, DiffPart,
-    DiffQuestion, ReaderCommand, SnapshotCommand, SnapshotStatus, VerifyMode, VerifyProgress,
-    VerifyReport,
+    DiffQuestion, ReaderCommand, SnapshotCommand, SnapshotStatus, TrashAnswer, TrashCommand,
+    VerifyMode, VerifyProgress, VerifyReport,
 };
 use crate::role::keeper::RoleKeeper;
 use crate::service_gate::ServiceGate;
@@ -257,6 +258,39 @@ impl Datastore {
             }
         }
         Ok(snapshots.list())
+    }
+
+    /// Carries a command about the trash out. A secondary only lists it.
+    ///
+    /// # Errors
+    /// If the command is refused, or its outcome is not known.
+    pub fn trash(&self, command: &TrashCommand) -> Result<TrashAnswer, CommandFailure> {
+        let trash = TrashService::of(&self.engine);
+        if let TrashCommand::List { from } = command {
+            return trash.list(*from).map(TrashAnswer::Page);
+        }
+        let Session::Primary(session) = self.session() else {
+            return Err(CommandFailure::new(
+                "this node does not serve the datastore",
+                "ask the primary, which does it on both nodes",
+            ));
+        };
+        match command {
+            TrashCommand::Restore(question) => {
+                let role = self.keeper.current();
+                let tell = |parent, ino| {
+                    role.tell_observers(|observer| observer.named(parent, ino));
+                };
+                let restored = trash.restore(question, &session.pipeline, &tell);
+                role.tell_observers(|observer| observer.names_are_new());
+                restored.map(TrashAnswer::Restored)
+            }
+            TrashCommand::Empty { before } => {
+                let emptied = trash.empty(*before, &session.pipeline);
+                emptied.map(TrashAnswer::Emptied)
+            }
+            TrashCommand::List { from } => trash.list(*from).map(TrashAnswer::Page),
+        }
     }
 
     /// Tells the difference between two snapshots of this node, or between a snapshot and the present, part by part, until `take` returns false.

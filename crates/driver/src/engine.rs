@@ -10,6 +10,7 @@ pub(crate) mod shared_machine;
 pub(crate) mod status_notes;
 pub(crate) mod takeover_promise;
 pub(crate) mod tick_work;
+pub(crate) mod trash_ledger;
 pub(crate) mod wakes;
 
 use std::sync::Arc;

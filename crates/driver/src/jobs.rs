@@ -14,3 +14,4 @@ pub(crate) mod snapshots;
 pub(crate) mod store_place;
 pub(crate) mod sync_mark;
 mod told_path;
+pub(crate) mod trash;

@@ -1,5 +1,5 @@
 //! Periodic work: ticks for the core, signs of life for the peer, checkpoints, the removal of the content of freed
-//! inodes, and the work for snapshots: new ones, deleted ones, and those of the schedule.
+//! inodes, the limits of the trash, and the work for snapshots: new ones, deleted ones, and those of the schedule.
 //!
 //! A tick comes when it is due: when the core has something to do at a moment, when a sign of life or work on the store is due, and
 //! soon after anything has happened (`engine/tick_work.rs`). While nothing happens, this thread sleeps.
@@ -20,6 +20,7 @@ use crate::jobs::snapshot_relief::SnapshotRelief;
 use crate::jobs::snapshot_scheduler::SnapshotScheduler;
 use crate::jobs::snapshots::SnapshotUpkeep;
 use crate::jobs::store_place;
+use crate::jobs::trash::TrashKeeper;
 use crate::replication::Replication;
 use crate::session::Session;
 
@@ -39,6 +40,7 @@ pub(crate) struct Maintenance {
     schedule: SnapshotScheduler,
     relief: SnapshotRelief,
     arrivals: SnapshotArrivals,
+    trash: TrashKeeper,
     /// Time of the last tick, in milliseconds of the host's clock.
     ticked_ms: AtomicU64,
 }
@@ -85,6 +87,7 @@ impl Maintenance {
             hooks,
             relief: SnapshotRelief::default(),
             arrivals: SnapshotArrivals::default(),
+            trash: TrashKeeper::default(),
             ticked_ms: AtomicU64::new(now_ms),
         }
     }
@@ -170,7 +173,7 @@ impl Maintenance {
         }
     }
 
-    /// Begins the work for snapshots, every two seconds, and at once while changes of clients wait for room.
+    /// Begins the work for snapshots and for the trash, every two seconds, and at once while changes of clients wait for room.
     fn look_at_snapshots(&self, engine: &Arc<Engine>, session: &Session, is_due: bool) {
         let primary = match session {
             Session::Primary(primary) => Some(primary),
@@ -185,6 +188,7 @@ impl Maintenance {
             return;
         };
         let (pipeline, space) = (&primary.pipeline, &primary.space);
+        self.trash.look(engine, pipeline, space, is_due);
         self.relief.look(engine, pipeline, space);
         if is_due {
             let state = primary.replication.state();

@@ -8,6 +8,7 @@ mod fitness;
 mod own_snapshots;
 mod snapshot_diff;
 mod snapshots;
+mod trash;
 
 use std::num::NonZeroU64;
 
@@ -29,6 +30,9 @@ pub use snapshot_diff::{
     DiffBegin, DiffBytes, DiffHead, DiffItem, DiffMoment, DiffPart, DiffQuestion,
 };
 pub use snapshots::{SnapshotCommand, SnapshotStatus};
+pub use trash::{
+    RestoreQuestion, TrashAnswer, TrashCommand, TrashEntry, TrashPage, TrashRestored, TrashStatus,
+};
 
 /// Settings of a datastore, and its place on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -237,6 +241,8 @@ pub struct DatastoreStatus {
     /// Result of the last comparison of both nodes since the start of the node; on the primary. A later resync makes
     /// the result void, but differences stay until everything is compared.
     pub verified: Option<VerifiedStatus>,
+    /// The trash, on a primary that keeps one or still has something in it.
+    pub trash: Option<TrashStatus>,
 }
 
 impl DatastoreStatus {
@@ -300,6 +306,7 @@ impl DatastoreStatus {
             resync: None,
             stray: None,
             verified: None,
+            trash: None,
         }
     }
 }

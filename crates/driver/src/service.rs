@@ -181,6 +181,24 @@ impl FileService for DatastoreHandle {
         }
     }
 
+    fn revive(&self, ino: Ino) -> Result<Attr, Errno> {
+        if !is_counted(ino) {
+            return self.getattr(ino);
+        }
+        let references = &self.0.engine().references;
+        let was_used = references.has(ino);
+        self.remembered(ino, 1);
+        let found = self.getattr(ino);
+        self.forgotten(ino, 1);
+        let is_unnamed = found.as_ref().is_ok_and(|attr| attr.nlink == 0);
+        if is_unnamed && !was_used {
+            // To clients, an inode in the trash is gone.
+            let mark = self.call(|session| session.engine.store.tree().trash_mark(ino))?;
+            return mark.map_or(found, |_| Err(Errno::Stale));
+        }
+        found
+    }
+
     fn generation(&self, ino: Ino) -> Result<u64, Errno> {
         match SnapshotIno::of(ino) {
             Some(at) => self.call_past(|files| files.generation(at)),

@@ -115,7 +115,9 @@ impl Session {
     pub fn reap_orphans(&self) {
         if let Self::Primary(session) = self {
             let reaper = Arc::clone(session);
-            session.replication.spawn(move || reaper.reap_orphans());
+            session
+                .replication
+                .spawn(move || reaper.pipeline.reap_orphans());
         }
     }
 

@@ -16,6 +16,7 @@ use crate::durable::role_file::RoleState;
 use crate::engine::Engine;
 use crate::jobs::change_readers::ReaderService;
 use crate::jobs::store_place;
+use crate::jobs::trash::TrashService;
 use crate::report::{
     ChangeReaderStatus, CopyStatus, DatastoreStatus, OwnSnapshotStatus, PoisonStatus, SeedStatus,
     ServiceStatus, SlowOperationStatus, SpaceStatus, SyncStatus, WorkStatus,
@@ -162,6 +163,7 @@ fn add_role(
             status.work.paw = in_flight;
             status.resync = session.jobs.status(state);
             status.sync.copy.scrub = session.jobs.scrub_status();
+            status.trash = TrashService::of(engine).status();
             status.sync.barrier_since_ms = session.jobs.barriers.since_complete().map(millis);
         }
         Session::Undecided(session) | Session::Secondary(session) => {

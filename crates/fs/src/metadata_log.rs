@@ -59,6 +59,10 @@ pub struct Applied {
     pub attr: Option<Attr>,
     /// An inode that lost its last name: free it when no client has it open.
     pub orphaned: Option<Ino>,
+    /// An inode that went into the trash with its last name, or got a name again.
+    pub trash_moved: Option<Ino>,
+    /// Inodes may have left the trash: each is to be freed when no client has it open.
+    pub empties_trash: bool,
     /// The file whose content the operation changed.
     changed: Option<Ino>,
     /// Where the last record of the operation lies in the log.
@@ -264,7 +268,7 @@ impl MetadataLog {
             }
             None => self.log_record(tree.disk(), record)?,
         };
-        let (attr, orphaned) = (plan.attr, plan.orphaned);
+        let (attr, orphaned, trash_moved) = (plan.attr, plan.orphaned, plan.trash_moved);
         let followed = applying.changed.is_followed().then(|| keys_of(&plan));
         tree.install(plan, &op.request)?;
         if let Some(keys) = followed {
@@ -275,6 +279,8 @@ impl MetadataLog {
         Ok(Applied {
             attr,
             orphaned,
+            trash_moved,
+            empties_trash: matches!(op.request, MetaRequest::TrashDrop { .. }),
             changed,
             position,
             must_be_durable: op.request.is_on_snapshots(),
@@ -558,6 +564,8 @@ const fn may_make_room(request: &MetaRequest) -> bool {
             | MetaRequest::Reap { .. }
             | MetaRequest::ReapAll { .. }
             | MetaRequest::SnapshotDelete { .. }
+            | MetaRequest::IntoTrash { .. }
+            | MetaRequest::TrashDrop { .. }
     )
 }
 

@@ -19,13 +19,14 @@ use std::sync::Arc;
 
 use lockstep_types::backing::{BackingFile, BackingStat, Reservations, parts};
 use lockstep_types::limits::FILE_BYTES_MAX;
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Attr, Errno, FileName, Ino, NodeKind, Osn, Timestamp};
 
 use crate::error::{OpError, StoreError};
 use crate::kv::Each;
 use crate::namespace::keys::{self, KeyRange};
 use crate::namespace::plan::View;
-use crate::namespace::record::{self, Body, EntryRecord, Inode, NamedEntry};
+use crate::namespace::record::{self, Body, EntryRecord, Inode, NamedEntry, TrashMark};
 
 /// Bytes read at once in the search for a byte that is not zero.
 const ZERO_SCAN_BYTES: usize = 256 << 10;
@@ -174,10 +175,48 @@ pub trait StoreView: View + Sync {
         damaged.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Inodes that have no name, to be freed when no client has them open.
+    /// Inodes that have no name and are not in the trash, to be freed when no client has them open.
     fn orphans(&self) -> Result<Vec<Ino>, OpError> {
-        let keys = self.keys(&keys::table(keys::ORPHANS))?;
-        Ok(keys.iter().filter_map(|key| keys::ino_of(key)).collect())
+        let mut orphans = Vec::new();
+        self.scan(&keys::table(keys::ORPHANS), &mut |key, mark| {
+            let is_to_free = mark.is_empty() || is_active(Mutant::ReapFromTrash);
+            orphans.extend(keys::ino_of(key).filter(|_| is_to_free));
+            ControlFlow::Continue(())
+        })?;
+        Ok(orphans)
+    }
+
+    /// Calls `each` with the inodes in the trash from `first` on and their marks, in the order of their numbers, until `each` breaks.
+    fn each_in_trash(
+        &self,
+        first: Ino,
+        each: &mut dyn FnMut(Ino, TrashMark) -> ControlFlow<()>,
+    ) -> Result<(), OpError> {
+        let mut damaged = None;
+        self.scan(&keys::table_from(keys::ORPHANS, first), &mut |key, mark| {
+            if mark.is_empty() {
+                return ControlFlow::Continue(());
+            }
+            if let (Some(ino), Some(mark)) = (keys::ino_of(key), record::decode(mark)) {
+                each(ino, mark)
+            } else {
+                damaged = Some(StoreError::unreadable(key));
+                ControlFlow::Break(())
+            }
+        })?;
+        damaged.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// The mark of an inode in the trash; `None` if the inode is not in the trash.
+    fn trash_mark(&self, ino: Ino) -> Result<Option<TrashMark>, OpError> {
+        let key = keys::orphan(ino);
+        match self.get(&key)? {
+            Some(mark) if !mark.is_empty() => {
+                let mark = record::decode(&mark);
+                Ok(Some(mark.ok_or_else(|| StoreError::unreadable(&key))?))
+            }
+            _ => Ok(None),
+        }
     }
 
     // Records.

@@ -44,6 +44,11 @@ impl Model {
                 }
                 Ok(no_subject(None))
             }
+            MetaRequest::IntoTrash { removal } => self.remove_into_trash(time, removal),
+            MetaRequest::TrashDrop { inos } => {
+                self.drop_from_trash(inos);
+                Ok(no_subject(None))
+            }
             _ => {
                 let subject = Some(self.change_inode(request)?);
                 Ok(Effect {
@@ -60,6 +65,7 @@ impl Model {
             MetaRequest::Link { ino, parent, name } => {
                 self.link(*ino, (*parent, name)).map(|()| *ino)
             }
+            MetaRequest::TrashRestore { ino, parent, name } => self.restore(*ino, (*parent, name)),
             _ => self.change_attributes(request),
         }
     }
@@ -220,7 +226,7 @@ impl Model {
 
     fn reap(&mut self, ino: Ino) -> Done {
         self.node(ino)?;
-        if !self.is_orphan(ino) {
+        if !self.is_orphan(ino) || self.is_in_trash(ino) {
             return Err(Errno::Busy);
         }
         self.nodes.remove(&ino);
@@ -228,7 +234,7 @@ impl Model {
     }
 
     /// Checks that a name can be added.
-    fn check_free(&self, place: Place<'_>) -> Done {
+    pub(crate) fn check_free(&self, place: Place<'_>) -> Done {
         let names = self.names(place.0)?;
         if self.is_orphan(place.0) {
             return Err(Errno::NoEntry);
@@ -261,7 +267,7 @@ impl Model {
     }
 
     /// Lets a name lead to `ino`. An inode to which it led before loses the name.
-    fn put(&mut self, place: Place<'_>, ino: Ino) {
+    pub(crate) fn put(&mut self, place: Place<'_>, ino: Ino) {
         self.last_cookie += 1;
         let cookie = self.last_cookie;
         let link = (place.0, place.1.clone());

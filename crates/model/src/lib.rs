@@ -18,6 +18,7 @@ mod content;
 mod names;
 mod node;
 mod snapshots;
+mod trash;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -160,10 +161,15 @@ impl Model {
         u32::try_from(count).unwrap()
     }
 
-    /// Returns the inodes without a name.
+    /// Returns the inodes without a name that are not in the trash.
     pub fn orphans(&self) -> impl Iterator<Item = Ino> {
         let inos = self.nodes.keys().copied();
-        inos.filter(|ino| self.is_orphan(*ino))
+        inos.filter(|ino| self.is_orphan(*ino) && !self.is_in_trash(*ino))
+    }
+
+    /// Whether an existing inode is in the trash.
+    pub fn is_in_trash(&self, ino: Ino) -> bool {
+        self.nodes[&ino].trashed.is_some()
     }
 
     /// Whether an existing inode has no name.

@@ -50,6 +50,8 @@ pub struct Node {
     pub body: Body,
     /// All names of the inode, each with its directory.
     pub links: BTreeSet<(Ino, FileName)>,
+    /// The last name of an inode in the trash, and the time at which it was taken away.
+    pub trashed: Option<(Ino, FileName, Timestamp)>,
 }
 
 impl Node {
@@ -67,6 +69,7 @@ impl Node {
             xattrs: BTreeMap::new(),
             body,
             links: BTreeSet::new(),
+            trashed: None,
         }
     }
 

@@ -247,6 +247,7 @@ fn follow_role(
         dropper,
         write_back: WriteBack::new(&options.mount_point, options.helper_program()),
         names_outlive_drop: context.lifetimes.after_drop(),
+        kernel_cache: Arc::clone(&context.kernel_cache),
     };
     Ok(MountRole::observe(&*context.service, parts, is_resumed))
 }

@@ -9,6 +9,7 @@
 //! | the mount is resumed, and the other node may serve | the same: an earlier process may have served |
 //! | it is undecided which node serves | none: the caches are right, and stay |
 //! | the lease is over, so the other node may take over unnoticed | the kernel drops its caches, in the background. Dirty pages stay |
+//! | an operator gives names back from the trash | the kernel asks for all names again |
 //! | the node serves | the waiting requests run (`standby_queue`) |
 //!
 //! Invariant: an observer that the datastore keeps after the end of the mount holds nothing of the mount.
@@ -19,10 +20,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_driver::client::{FileService, RoleObserver, Standing};
+use lockstep_types::Ino;
 use parking_lot::Mutex;
 
 use crate::admission::standby_queue::StandbyQueue;
 use crate::kernel_cache::cache_drop::CacheDropper;
+use crate::kernel_cache::notifications::KernelCache;
 use crate::kernel_cache::unfinished_drops::UnfinishedDrops;
 use crate::kernel_cache::write_back::WriteBack;
 
@@ -39,6 +42,7 @@ pub(crate) struct RoleParts {
     pub drops: Arc<UnfinishedDrops>,
     pub dropper: Arc<CacheDropper>,
     pub write_back: WriteBack,
+    pub kernel_cache: Arc<KernelCache>,
     /// How long the kernel keeps names after a drop.
     pub names_outlive_drop: Duration,
 }
@@ -159,6 +163,20 @@ impl RoleObserver for MountObserver {
     fn changed(&self, standing: Standing) {
         if let Some(role) = self.0.upgrade() {
             role.changed(standing);
+        }
+    }
+
+    fn named(&self, parent: Ino, ino: Ino) {
+        if let Some(role) = self.0.upgrade() {
+            role.parts.kernel_cache.expire(parent);
+            role.parts.kernel_cache.expire(ino);
+        }
+    }
+
+    fn names_are_new(&self) {
+        if let Some(role) = self.0.upgrade() {
+            role.parts.dropper.expire_names();
+            thread::sleep(role.parts.names_outlive_drop);
         }
     }
 

@@ -56,6 +56,9 @@ enum Command {
         /// Only schedules in which an operator accepts a loss; with `--witness`, those with a witness
         #[arg(long)]
         forced: bool,
+        /// Only schedules of a datastore that keeps what clients delete
+        #[arg(long)]
+        trash: bool,
         /// Only schedules in which an operator makes snapshots
         #[arg(long)]
         snapshots: bool,
@@ -169,6 +172,7 @@ fn main() -> ExitCode {
             witness,
             roles,
             forced,
+            trash,
             snapshots,
             failovers,
             no_shrink,
@@ -183,8 +187,9 @@ fn main() -> ExitCode {
                         && (plan.changes_roles || !roles)
                         && (plan.accepts_losses() || !forced)
                         && (plan.takes_snapshots() || !snapshots)
+                        && (!plan.settings.trash.is_off() || !trash)
                 };
-                if !(witness || roles || forced || snapshots) {
+                if !(witness || roles || forced || snapshots || trash) {
                     return from + number;
                 }
                 first_seed(from + number * SEEDS_BETWEEN, is_chosen)

@@ -14,6 +14,9 @@ pub fn suits(mutant: Mutant, plan: &Plan) -> bool {
         | Mutant::FoldUnlogged
         | Mutant::TornUnnoted
         | Mutant::DeleteHeld => plan.takes_snapshots(),
+        Mutant::ReapFromTrash => plan.keeps_everything(),
+        Mutant::TrashUnsent => !plan.settings.trash.is_off(),
+        Mutant::DropUnreaped => plan.empties_trash(),
         Mutant::ForgetWaiting => plan.has_standby_programs,
         Mutant::RunOvertaken => plan.kills_programs,
         Mutant::ServeWithoutLease

@@ -21,6 +21,7 @@ mod schedule;
 mod scripted;
 mod settings;
 mod snapshots;
+mod trash;
 
 pub use baseline::Baseline;
 pub use clients::Users;

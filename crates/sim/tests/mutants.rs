@@ -92,6 +92,8 @@ const SCRIPTED: [Mutant; 63] = [
 const SNAPSHOT: &str = "snapshot: ";
 /// A block differs and is not in PAW or SAW.
 const TABLES: &str = "differs, though in sync";
+/// The trash differs between the nodes, or lacks something.
+const TRASH: &str = "trash: ";
 const IDENTICAL: &str = "identical: ";
 /// The secondary reports that it cannot do an operation that the primary has done.
 const FOLLOWS: &str = "could not follow";
@@ -175,6 +177,9 @@ const SHORT_DELTA: &[&str] = &[
 #[allow(clippy::too_many_lines)] // one arm for each kind of mutant
 const fn finders(mutant: Mutant) -> &'static [&'static str] {
     match mutant {
+        // An inode that only one node has freed differs, too.
+        Mutant::ReapFromTrash => &[TRASH],
+        Mutant::TrashUnsent => &[TRASH, IDENTICAL, FOLLOWS, LEAKS],
         Mutant::NoPawEntry | Mutant::NoSawEntry | Mutant::WatermarkTooHigh => &[TABLES, IDENTICAL],
         // A durable write is answered, too.
         Mutant::AnswerBeforePeer => &[TABLES, IDENTICAL, SURVIVES, DURABLE],
@@ -259,7 +264,7 @@ const fn finders(mutant: Mutant) -> &'static [&'static str] {
         Mutant::PromoteInSameGeneration => &[ONE_PRIMARY, IN_TIME, CLAIM],
         // A resync waits forever for the lock.
         Mutant::KeepLock => &[LEAKS, IN_TIME],
-        Mutant::LeaveDraft | Mutant::KeepDirectory => &[LEAKS],
+        Mutant::LeaveDraft | Mutant::KeepDirectory | Mutant::DropUnreaped => &[LEAKS],
         Mutant::KeepPawEntry
         | Mutant::KeepSawEntry
         | Mutant::SendWithoutRoom

@@ -32,7 +32,7 @@ pub use id::{
 };
 pub use inode_flags::InodeFlags;
 pub use name::FileName;
-pub use op::{AllocateMode, MetaOp, MetaRequest, RenameMode, XattrMode};
+pub use op::{AllocateMode, MetaOp, MetaRequest, NameRemoval, RenameMode, XattrMode};
 pub use resync_status::{ResyncPhase, ResyncStatus, ResyncWait};
 pub use settings::{Choice, Durability, Encryption, OnPeerLoss, Role};
 pub use snapshot::ino::SnapshotIno;

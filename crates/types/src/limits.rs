@@ -42,6 +42,9 @@ pub const BYTES_IN_FLIGHT_MAX: u64 = 16 << 20;
 /// Most inodes that one operation frees.
 pub const REAPED_MAX: usize = 128;
 
+/// Most inodes in the trash of a datastore, after a look of the primary. A look comes every two seconds.
+pub const TRASH_INODES_MAX: usize = 500_000;
+
 /// Most snapshots of a datastore, those of one node's own copy excluded.
 pub const SNAPSHOTS_MAX: usize = 4096;
 

@@ -318,6 +318,12 @@ mutants! {
     SettledUnsynced,
     /// A snapshot is deleted although a hold keeps it.
     DeleteHeld,
+    /// An inode in the trash is freed like any inode without a name (P38).
+    ReapFromTrash,
+    /// The primary sends a removal without the decision that the inode goes into the trash (P38).
+    TrashUnsent,
+    /// An inode that leaves the trash stays without a name for ever after a stop of its node (P38).
+    DropUnreaped,
 }
 
 #[cfg(feature = "mutants")]

@@ -201,6 +201,26 @@ pub enum MetaRequest {
         /// The name of the hold.
         hold: SnapshotName,
     },
+    /// Takes a name away, and puts the inode into the trash that has no other name then (rule P38). No program asks for this: the primary
+    /// makes the operation of a request while the datastore keeps a trash.
+    IntoTrash {
+        /// The request of the program.
+        removal: NameRemoval,
+    },
+    /// Gives an inode of the trash a name again.
+    TrashRestore {
+        /// The inode.
+        ino: Ino,
+        /// Directory of the name.
+        parent: Ino,
+        /// The name.
+        name: FileName,
+    },
+    /// Takes those of some inodes out of the trash that are in it. Each is to be freed then, like any inode without a name.
+    TrashDrop {
+        /// The inodes, at most [`REAPED_MAX`](crate::limits::REAPED_MAX).
+        inos: Vec<Ino>,
+    },
 }
 
 impl MetaRequest {
@@ -224,6 +244,7 @@ impl MetaRequest {
                 mode: RenameMode::Whiteout { ino, .. },
                 ..
             } => Some(*ino),
+            Self::IntoTrash { removal } => removal.made(),
             _ => None,
         }
     }
@@ -251,6 +272,9 @@ impl MetaRequest {
             Self::SnapshotDelete { .. } => ("snapshot delete", None),
             Self::SnapshotHold { .. } => ("snapshot hold", None),
             Self::SnapshotRelease { .. } => ("snapshot release", None),
+            Self::IntoTrash { removal } => removal.request().describe(),
+            Self::TrashRestore { parent, .. } => ("trash restore", Some(*parent)),
+            Self::TrashDrop { inos } => ("trash drop", inos.first().copied()),
         }
     }
 }
@@ -300,4 +324,128 @@ pub enum XattrMode {
     Create,
     /// The attribute must exist (`XATTR_REPLACE`).
     Replace,
+}
+
+/// A request that may take the last name of an inode away, as [`MetaRequest::IntoTrash`] carries it. [`Self::request`] is the inverse of
+/// [`Self::of`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NameRemoval {
+    /// [`MetaRequest::Unlink`].
+    Unlink {
+        /// Directory of the name.
+        parent: Ino,
+        /// The name.
+        name: FileName,
+    },
+    /// [`MetaRequest::Rmdir`].
+    Rmdir {
+        /// Directory of the name.
+        parent: Ino,
+        /// The name.
+        name: FileName,
+    },
+    /// [`MetaRequest::Rename`].
+    Rename {
+        /// Directory of the old name.
+        parent: Ino,
+        /// The old name.
+        name: FileName,
+        /// Directory of the new name.
+        new_parent: Ino,
+        /// The new name.
+        new_name: FileName,
+        /// How to treat an existing target.
+        mode: RenameMode,
+    },
+}
+
+impl NameRemoval {
+    /// The removal that a request is; `None` for a request that takes no last name away.
+    pub fn of(request: &MetaRequest) -> Option<Self> {
+        Some(match request.clone() {
+            MetaRequest::Unlink { parent, name } => Self::Unlink { parent, name },
+            MetaRequest::Rmdir { parent, name } => Self::Rmdir { parent, name },
+            MetaRequest::Rename {
+                mode: RenameMode::NoReplace | RenameMode::Exchange,
+                ..
+            } => return None,
+            MetaRequest::Rename {
+                parent,
+                name,
+                new_parent,
+                new_name,
+                mode,
+            } => Self::Rename {
+                parent,
+                name,
+                new_parent,
+                new_name,
+                mode,
+            },
+            _ => return None,
+        })
+    }
+
+    /// The request of a program.
+    pub fn request(&self) -> MetaRequest {
+        match self.clone() {
+            Self::Unlink { parent, name } => MetaRequest::Unlink { parent, name },
+            Self::Rmdir { parent, name } => MetaRequest::Rmdir { parent, name },
+            Self::Rename {
+                parent,
+                name,
+                new_parent,
+                new_name,
+                mode,
+            } => MetaRequest::Rename {
+                parent,
+                name,
+                new_parent,
+                new_name,
+                mode,
+            },
+        }
+    }
+
+    /// The inode that the operation makes: a whiteout.
+    pub const fn made(&self) -> Option<Ino> {
+        match self {
+            Self::Rename {
+                mode: RenameMode::Whiteout { ino, .. },
+                ..
+            } => Some(*ino),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_is_the_request_that_it_was_made_of() {
+        let name = |text: &str| FileName::new(text.as_bytes()).unwrap();
+        let rename = |mode| MetaRequest::Rename {
+            parent: Ino::ROOT,
+            name: name("a"),
+            new_parent: Ino::ROOT,
+            new_name: name("b"),
+            mode,
+        };
+        let unlink = MetaRequest::Unlink {
+            parent: Ino::ROOT,
+            name: name("a"),
+        };
+        let rmdir = MetaRequest::Rmdir {
+            parent: Ino::ROOT,
+            name: name("a"),
+        };
+        for request in [unlink, rmdir, rename(RenameMode::Replace)] {
+            assert_eq!(NameRemoval::of(&request).unwrap().request(), request);
+        }
+        for mode in [RenameMode::NoReplace, RenameMode::Exchange] {
+            assert_eq!(NameRemoval::of(&rename(mode)), None, "no name is lost");
+        }
+    }
 }

@@ -173,6 +173,71 @@ impl Choice for ScrubEvery {
     ];
 }
 
+/// How long what programs delete is kept in the trash of a datastore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TrashAge {
+    /// Nothing is put into the trash.
+    #[default]
+    #[serde(rename = "off")]
+    Off,
+    /// An hour.
+    #[serde(rename = "1h")]
+    Hour,
+    /// A day.
+    #[serde(rename = "1d")]
+    Day,
+    /// Three days.
+    #[serde(rename = "3d")]
+    ThreeDays,
+    /// A week.
+    #[serde(rename = "7d")]
+    Week,
+    /// Two weeks.
+    #[serde(rename = "14d")]
+    TwoWeeks,
+    /// Thirty days.
+    #[serde(rename = "30d")]
+    Month,
+    /// Ninety days.
+    #[serde(rename = "90d")]
+    Quarter,
+}
+
+impl TrashAge {
+    /// Whether nothing is put into the trash.
+    pub const fn is_off(self) -> bool {
+        matches!(self, Self::Off)
+    }
+
+    /// The time in seconds. A trash that is off keeps what it has for a week.
+    pub const fn seconds(self) -> i64 {
+        const HOUR: i64 = 60 * 60;
+        const DAY: i64 = 24 * HOUR;
+        match self {
+            Self::Hour => HOUR,
+            Self::Day => DAY,
+            Self::ThreeDays => 3 * DAY,
+            Self::Off | Self::Week => 7 * DAY,
+            Self::TwoWeeks => 14 * DAY,
+            Self::Month => 30 * DAY,
+            Self::Quarter => 90 * DAY,
+        }
+    }
+}
+
+impl Choice for TrashAge {
+    const ALL: &'static [(Self, &'static str)] = &[
+        (Self::Off, "off"),
+        (Self::Hour, "1h"),
+        (Self::Day, "1d"),
+        (Self::ThreeDays, "3d"),
+        (Self::Week, "7d"),
+        (Self::TwoWeeks, "14d"),
+        (Self::Month, "30d"),
+        (Self::Quarter, "90d"),
+    ];
+}
+
 /// Whether each read of a program is compared with the sums of the blocks that it reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -214,5 +279,6 @@ mod tests {
         words_round_trip::<OnPowerLoss>();
         words_round_trip::<Standby>();
         words_round_trip::<Encryption>();
+        words_round_trip::<TrashAge>();
     }
 }

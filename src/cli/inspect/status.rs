@@ -8,6 +8,7 @@ pub(in crate::cli) mod readers_text;
 pub(in crate::cli) mod resync_text;
 mod scrub_text;
 mod space_text;
+mod trash_text;
 pub(in crate::cli) mod witness_text;
 
 use std::fmt::Write;
@@ -246,6 +247,12 @@ fn rows(store: &DatastoreStatus) -> Vec<(&'static str, String)> {
     rows.extend(readers_text::rows(store));
     rows.extend(store.space.map(|space| ("space", space_text::row(&space))));
     rows.extend(own_snapshots_text::rows(&store.sync.copy));
+    rows.extend(
+        store
+            .trash
+            .as_ref()
+            .map(|trash| ("trash", trash_text::row(trash))),
+    );
     rows.push(("uuid", store.settings.uuid.clone()));
     rows
 }

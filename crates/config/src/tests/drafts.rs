@@ -4,9 +4,9 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use lockstep_driver::config::{
-    DiskStallLimit, FlapWait, ResyncLimits, SnapshotHooks, SnapshotSchedule,
+    DiskStallLimit, FlapWait, ResyncLimits, SnapshotHooks, SnapshotSchedule, TrashPolicy,
 };
-use lockstep_types::settings::{CheckReads, ScrubEvery};
+use lockstep_types::settings::{CheckReads, ScrubEvery, TrashAge};
 use lockstep_witness::WitnessConfig;
 
 use super::*;
@@ -46,6 +46,10 @@ fn every_setting_of_a_draft_is_read_back() {
             },
             scrub_every: ScrubEvery::Week,
             check_reads: CheckReads::On,
+            trash: TrashPolicy {
+                age: TrashAge::TwoWeeks,
+                bytes: NonZeroU64::new(5 << 30),
+            },
             snapshots: SnapshotSchedule {
                 hourly: 24,
                 monthly: 12,

@@ -142,6 +142,7 @@ fn differing_of_policies(old: &Policies, new: &Policies) -> Vec<(&'static str, b
         resync,
         scrub_every,
         check_reads,
+        trash,
         snapshots,
         snapshot_hooks,
     } = new;
@@ -157,6 +158,8 @@ fn differing_of_policies(old: &Policies, new: &Policies) -> Vec<(&'static str, b
         ),
         ("check_reads", *check_reads != old.check_reads),
         ("scrub_every", *scrub_every != old.scrub_every),
+        ("trash", trash.age != old.trash.age),
+        ("trash_bytes", trash.bytes != old.trash.bytes),
         ("snapshots", *snapshots != old.snapshots),
         ("snapshot_hooks", *snapshot_hooks != old.snapshot_hooks),
     ];
@@ -200,6 +203,7 @@ pub(super) mod tests {
     use lockstep_link::Fingerprint;
     use lockstep_types::settings::{
         CheckReads, Durability, Encryption, OnPeerLoss, OnPowerLoss, Role, ScrubEvery, Standby,
+        TrashAge,
     };
     use lockstep_types::{DatastoreUuid, WitnessId};
 
@@ -290,6 +294,12 @@ pub(super) mod tests {
         }),
         ("scrub_every", true, |it| {
             it.policies.scrub_every = ScrubEvery::Week;
+        }),
+        ("trash", true, |it| {
+            it.policies.trash.age = TrashAge::Week;
+        }),
+        ("trash_bytes", true, |it| {
+            it.policies.trash.bytes = NonZeroU64::new(1 << 30);
         }),
         ("snapshots", true, |it| {
             it.policies.snapshots.hourly = 24;

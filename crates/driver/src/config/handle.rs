@@ -33,6 +33,8 @@ use super::{DatastoreConfig, PeerConfig};
 /// | `scrub_every` | at once, also for the pass of the moment |
 /// | `snapshots` | at once: within seconds what the schedule keeps no more is deleted |
 /// | `snapshot_hooks` | at once: from the next snapshot on |
+/// | `trash` | the next removal, and the next look at the trash |
+/// | `trash_bytes` | the next look at the trash |
 /// | `on_peer_loss` | at once; a pause that is over already, and a node that freezes or serves alone, stay as they are until the peer is back |
 /// | `on_power_loss` | at the next start of the datastore |
 /// | `role` | never for a store that has run once |

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use lockstep_types::settings::{
     CheckReads, Choice, Durability, Encryption, OnPeerLoss, OnPowerLoss, ScrubEvery, Standby,
+    TrashAge,
 };
 
 /// One key in the configuration of a datastore.
@@ -220,6 +221,8 @@ pub const DISK_STALL_LIMIT: NumberSetting = millis_or_off(30_000, 1000, 600_000)
 pub const RESYNC_BYTES_PER_SECOND: NumberSetting = count_or_off(128 << 10, 1 << 40);
 /// `resync_pause_above_ms`.
 pub const RESYNC_PAUSE_ABOVE: NumberSetting = millis_or_off(0, 1, 60_000);
+/// `trash_bytes`. The least limit has room for a file of some size.
+pub const TRASH_BYTES: NumberSetting = count_or_off(1 << 20, 1 << 50);
 /// Each count of `snapshots`.
 pub const SCHEDULED_COUNT: NumberSetting = count_or_off(1, 1024);
 /// `limit_ms` of `snapshot_hooks`. The default leaves the stop of a node half of the time that its unit gives it.
@@ -358,6 +361,17 @@ pub const DATASTORE: &[Setting] = &[
         "scrub_every",
         Change::AtOnce,
         "How often both disks are read in the background, and healed where a block does not fit its sum. The primary's value counts.",
+    ),
+    word::<TrashAge>(
+        "trash",
+        Change::AtOnce,
+        "How long files and directories are kept that programs delete or replace by a rename: `lockstep trash` lists them and gives\n\
+         them back. The same on both nodes, as the value of the node that serves counts.",
+    ),
+    TRASH_BYTES.setting(
+        "trash_bytes",
+        Change::AtOnce,
+        "Most bytes in the trash: beyond them, the oldest ones go. 0: an eighth of the disk. The primary's value counts.",
     ),
     section(
         "snapshots",

@@ -1,4 +1,4 @@
-//! The references that keep an inode without a name: open handles, and the kernel's cache.
+//! The keepers of an inode without a name: references, which are open handles and the kernel's cache, and the trash.
 //!
 //! If an earlier process has served the mount, its counts are lost. Then each inode without a name is kept until the
 //! kernel has said that it does not know the inode.
@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use lockstep_types::Ino;
 use parking_lot::Mutex;
 
+use super::trash_ledger::TrashLedger;
 use crate::client::AskKernel;
 
 const SHARDS: usize = 16;
@@ -33,6 +34,8 @@ pub(crate) struct References {
     orphans: Mutex<HashSet<Ino>>,
     /// Set if an earlier process has served the mount.
     ask: OnceLock<AskKernel>,
+    /// The inodes that the trash keeps.
+    pub trash: TrashLedger,
 }
 
 impl References {
@@ -74,6 +77,11 @@ impl References {
         // A reference in the making: the kernel learns of it by the answer to a lookup.
         let used = self.shard(ino).lock().contains_key(&ino);
         !used && self.orphans.lock().remove(&ino)
+    }
+
+    /// Whether an inode has a reference that this process has counted.
+    pub fn has(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().contains_key(&ino)
     }
 
     /// Whether an inode that was to be freed is used again. Then its last reference frees it.

@@ -35,7 +35,8 @@ impl SnapshotRelief {
         let Some((id, snapshot)) = snapshots.first_to_give_way() else {
             return;
         };
-        if !space.waits_for_relief() && !space.is_low() {
+        // The trash gives way first.
+        if !engine.references.trash.is_empty() || !space.waits_for_relief() && !space.is_low() {
             return;
         }
         let Some(run) = self.0.begin() else {

@@ -8,7 +8,7 @@ use lockstep_fs::{InoRanges, StoreView};
 use lockstep_paw_saw::InFlightEntry;
 use lockstep_repl::core::{ConnectionId, Effect, Effects, Transfer};
 use lockstep_repl::message::Request;
-use lockstep_types::settings::{Durability, Encryption, OnPowerLoss, Role};
+use lockstep_types::settings::{Durability, Encryption, OnPowerLoss, Role, TrashAge};
 use lockstep_types::{
     BootId, DatastoreUuid, FileName, Generation, Ino, MetaOp, MetaRequest, NodeKind, Osn,
     Timestamp, WriteVerifier,
@@ -104,6 +104,12 @@ impl Place {
     /// The same node, with a witness.
     pub(crate) fn with_witness(mut self, failover_after: Duration) -> Self {
         self.config.failover_after = Some(failover_after);
+        self
+    }
+
+    /// The same node, which keeps what programs delete.
+    pub(crate) fn with_trash(mut self, age: TrashAge) -> Self {
+        self.config.policies.trash.age = age;
         self
     }
 

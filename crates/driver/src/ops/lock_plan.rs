@@ -44,6 +44,7 @@ pub(crate) fn targets(store: &Store, request: &MetaRequest) -> Targets {
         Some((attr.ino, attr.kind))
     };
     match request {
+        MetaRequest::IntoTrash { removal } => targets(store, &removal.request()),
         MetaRequest::Unlink { parent, name } | MetaRequest::Rmdir { parent, name } => {
             Targets::from_slice(&[find(*parent, name)])
         }
@@ -74,6 +75,12 @@ pub(crate) fn metadata(request: &MetaRequest, targets: &Targets) -> LockSet {
             locks.entry(*parent, name);
             locks.add(LockKey::File(*ino), LockMode::Exclusive);
         }
+        MetaRequest::TrashRestore { ino, parent, name } => {
+            locks.entry(*parent, name);
+            locks.add(LockKey::Subdirectories(*parent), LockMode::Exclusive);
+            locks.add(LockKey::File(*ino), LockMode::Exclusive);
+        }
+        MetaRequest::IntoTrash { removal } => return metadata(&removal.request(), targets),
         MetaRequest::Unlink { parent, name } | MetaRequest::Rmdir { parent, name } => {
             locks.entry(*parent, name);
         }
@@ -84,18 +91,7 @@ pub(crate) fn metadata(request: &MetaRequest, targets: &Targets) -> LockSet {
             new_name,
             ..
         } => {
-            locks.entry(*parent, name);
-            locks.entry(*new_parent, new_name);
-            let moves_directory = targets
-                .iter()
-                .flatten()
-                .any(|(_, kind)| *kind == NodeKind::Directory);
-            if moves_directory && parent != new_parent {
-                locks.add(LockKey::Tree, LockMode::Exclusive);
-                for directory in [*parent, *new_parent] {
-                    locks.add(LockKey::Subdirectories(directory), LockMode::Exclusive);
-                }
-            }
+            locks.rename((*parent, name), (*new_parent, new_name), targets);
         }
         MetaRequest::SetAttr { ino, .. }
         | MetaRequest::Truncate { ino, .. }
@@ -112,7 +108,7 @@ pub(crate) fn metadata(request: &MetaRequest, targets: &Targets) -> LockSet {
         | MetaRequest::SnapshotRelease { .. } => {
             locks.add(LockKey::Snapshots, LockMode::Exclusive);
         }
-        MetaRequest::ReapAll { inos } => {
+        MetaRequest::ReapAll { inos } | MetaRequest::TrashDrop { inos } => {
             for ino in inos {
                 locks.add(LockKey::File(*ino), LockMode::Exclusive);
             }
@@ -133,6 +129,20 @@ impl Chosen {
     fn entry(&mut self, directory: Ino, name: &FileName) {
         self.add(LockKey::name(directory, name), LockMode::Exclusive);
         self.add(LockKey::File(directory), LockMode::Shared);
+    }
+
+    /// Locks the names of a rename, and the tree if a directory moves to another one.
+    fn rename(&mut self, from: (Ino, &FileName), to: (Ino, &FileName), targets: &Targets) {
+        self.entry(from.0, from.1);
+        self.entry(to.0, to.1);
+        let mut targets = targets.iter().flatten();
+        let moves_directory = targets.any(|(_, kind)| *kind == NodeKind::Directory);
+        if moves_directory && from.0 != to.0 {
+            self.add(LockKey::Tree, LockMode::Exclusive);
+            for directory in [from.0, to.0] {
+                self.add(LockKey::Subdirectories(directory), LockMode::Exclusive);
+            }
+        }
     }
 
     fn add(&mut self, key: LockKey, mode: LockMode) {

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_fs::store::Applied;
-use lockstep_fs::{OpError, Store};
+use lockstep_fs::{OpError, StoreView};
 use lockstep_repl::core::{Effect, Effects, Event, OpId, OpKind};
 use lockstep_repl::message::Message;
 use lockstep_repl::state::Trigger;
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Attr, Errno, Ino, MetaOp, MetaRequest, Osn};
 use parking_lot::Mutex;
 
@@ -71,6 +72,7 @@ impl MetaPipeline {
         berths: Arc<Berths>,
         announcements: Arc<Announcements>,
     ) -> Self {
+        engine.references.trash.begin_session();
         Self {
             references: Arc::clone(&engine.references),
             engine,
@@ -161,6 +163,26 @@ impl MetaPipeline {
         }
     }
 
+    /// Frees the inodes that lost their last name before this node serves, or without an operation of this session. Those that a program of this
+    /// node has open stay.
+    pub fn reap_orphans(&self) {
+        match self.engine.store.tree().orphans() {
+            Ok(orphans) => {
+                for ino in orphans {
+                    self.reap_if_unused(ino);
+                }
+            }
+            Err(error) => {
+                self.engine.log_and_errno(&error);
+            }
+        }
+    }
+
+    /// Whether the session has ended.
+    pub fn is_over(&self) -> bool {
+        self.replication.is_over()
+    }
+
     /// Prepares an operation on this thread, or in the worker pool if the thread of a client finds no berth. The
     /// thread may wait for the sequencer, and for a checkpoint.
     pub fn prepare_on(self: &Arc<Self>, thread: ThreadKind, op: OpId) -> Option<Event> {
@@ -218,7 +240,7 @@ impl MetaPipeline {
         let numbered = self.pending.with_meta(id, |meta| MetaOp {
             osn,
             time: meta.time,
-            request: complete(&self.engine.store, &meta.request),
+            request: meta.complete(&self.engine),
         });
         let Some(op) = numbered else {
             return done(Err(Errno::Io));
@@ -258,6 +280,13 @@ impl MetaPipeline {
 
     fn send(&self, op: MetaOp, previous: Osn) {
         let durable = self.engine.is_always_durable() || op.request.is_on_snapshots();
+        let op = match &op.request {
+            MetaRequest::IntoTrash { removal } if is_active(Mutant::TrashUnsent) => MetaOp {
+                request: removal.request(),
+                ..op
+            },
+            _ => op,
+        };
         self.replication.send_current(Message::Meta {
             op,
             previous,
@@ -391,8 +420,8 @@ impl MetaPipeline {
                     if self.engine.is_always_durable() || applied.must_be_durable() {
                         return self.sync_outcome(thread, op, applied);
                     }
-                } else if let Some(ino) = applied.orphaned {
-                    self.reap_if_unused(ino);
+                } else {
+                    self.tend_unnamed(&applied, None);
                 }
                 Ok(())
             }
@@ -428,19 +457,34 @@ impl MetaPipeline {
         }
         let applied = meta.applied;
         (meta.done)(result.map(|()| applied.and_then(|applied| applied.attr)));
-        if let Some(ino) = applied.and_then(|applied| applied.orphaned) {
-            self.reap_if_unused(ino);
+        if let Some(applied) = applied {
+            self.tend_unnamed(&applied, Some(&meta.request));
         }
     }
-}
 
-/// The request of an operation that has its number. No inode is made between the number of a snapshot and the snapshot.
-fn complete(store: &Store, request: &MetaRequest) -> MetaRequest {
-    let mut request = request.clone();
-    if let MetaRequest::SnapshotCreate { inos_below, .. } = &mut request {
-        *inos_below = store.image().inos_below();
+    /// Frees the inodes that an operation has left without a name and without a place in the trash, and notes changes of the trash. Without the
+    /// request, the operation is one of an earlier process.
+    fn tend_unnamed(&self, applied: &Applied, request: Option<&MetaRequest>) {
+        let trash = &self.references.trash;
+        if let Some(ino) = applied.orphaned {
+            self.reap_if_unused(ino);
+        }
+        if let Some(ino) = applied.trash_moved {
+            trash.note(ino);
+        }
+        match request {
+            Some(MetaRequest::TrashDrop { inos }) => {
+                for ino in inos {
+                    trash.note(*ino);
+                    self.reap_if_unused(*ino);
+                }
+            }
+            None if applied.empties_trash && !is_active(Mutant::DropUnreaped) => {
+                trash.note_orphans();
+            }
+            _ => {}
+        }
     }
-    request
 }
 
 /// The number in a core's decision to sequence an operation.
@@ -456,7 +500,9 @@ fn message_bytes(request: &MetaRequest) -> u64 {
     let more = match request {
         MetaRequest::Create { target, .. } => target.len(),
         MetaRequest::SetXattr { value, .. } => value.len(),
-        MetaRequest::ReapAll { inos } => inos.len() * size_of::<Ino>(),
+        MetaRequest::ReapAll { inos } | MetaRequest::TrashDrop { inos } => {
+            inos.len() * size_of::<Ino>()
+        }
         _ => 0,
     };
     MESSAGE_BYTES + more as u64
@@ -464,7 +510,6 @@ fn message_bytes(request: &MetaRequest) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_fs::StoreView;
     use lockstep_repl::lock::{LockKey, LockMode};
     use lockstep_types::{FileName, NodeKind};
     use smallvec::smallvec;

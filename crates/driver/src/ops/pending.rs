@@ -14,12 +14,13 @@ use lockstep_fs::store::{Applied, WriteTicket};
 use lockstep_paw_saw::EntryHandle;
 use lockstep_repl::core::OpId;
 use lockstep_repl::message::WriteMessage;
-use lockstep_types::{Attr, Errno, Ino, MetaRequest, Osn, Timestamp};
+use lockstep_types::{Attr, Errno, Ino, MetaRequest, NameRemoval, Osn, Timestamp};
 use parking_lot::Mutex;
 
 use super::lock_plan::Targets;
 use crate::client::{Done, Inside, ReadDone, SpilledBytes};
 use crate::durable::tables::WriteRange;
+use crate::engine::Engine;
 use crate::host::oneshot::Promise;
 
 /// The work of an operation, and the client that waits for it.
@@ -117,6 +118,29 @@ pub(crate) struct PendingMetadata {
     /// Dropped when the client is answered.
     #[allow(dead_code)] // its drop is its use
     pub inside: Inside,
+}
+
+impl PendingMetadata {
+    /// The request of an operation that has its number. No inode is made between the number of a snapshot and the snapshot. A removal puts the inode into
+    /// the trash that loses its last name, if the datastore keeps one (rule P38).
+    pub fn complete(&self, engine: &Engine) -> MetaRequest {
+        let mut request = self.request.clone();
+        if let MetaRequest::SnapshotCreate { inos_below, .. } = &mut request {
+            *inos_below = engine.store.image().inos_below();
+        }
+        let takes_name = match request {
+            MetaRequest::Unlink { .. } | MetaRequest::Rmdir { .. } => true,
+            MetaRequest::Rename { .. } => self.targets.iter().all(Option::is_some),
+            _ => false,
+        };
+        if takes_name
+            && !engine.config.current().policies.trash.age.is_off()
+            && let Some(removal) = NameRemoval::of(&request)
+        {
+            return MetaRequest::IntoTrash { removal };
+        }
+        request
+    }
 }
 
 /// A sync of a file.

@@ -104,7 +104,7 @@ impl CurrentRole {
         self.tell_observers(|observer| observer.changed(standing));
     }
 
-    pub(super) fn tell_observers(&self, tell: impl Fn(&dyn RoleObserver)) {
+    pub(crate) fn tell_observers(&self, tell: impl Fn(&dyn RoleObserver)) {
         let observers = self.observers.lock().clone();
         for observer in observers {
             tell(&*observer);

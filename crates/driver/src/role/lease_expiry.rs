@@ -42,6 +42,7 @@ mod tests {
     use std::time::Duration;
 
     use lockstep_roles::{Claim, Member, Witness, WitnessError, WitnessRecord};
+    use lockstep_types::Ino;
 
     use crate::client::{RoleObserver, Standing};
     use crate::host::Gate;
@@ -59,6 +60,10 @@ mod tests {
         fn retiring(&self) {}
 
         fn changed(&self, _standing: Standing) {}
+
+        fn named(&self, _parent: Ino, _ino: Ino) {}
+
+        fn names_are_new(&self) {}
 
         fn lease_expired(&self) {
             let _heard = self.0.send(());

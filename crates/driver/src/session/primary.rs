@@ -12,7 +12,6 @@ mod submit;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use lockstep_fs::StoreView;
 use lockstep_paw_saw::InFlightTable;
 use lockstep_repl::core::{Core, Effect, Effects, Event, OpId};
 use lockstep_repl::message::Message;
@@ -275,20 +274,6 @@ impl PrimarySession {
     /// Frees the inodes that were gathered since the last tick.
     pub fn reap_gathered(&self) {
         self.pipeline.reap_gathered(self.space.has_ample_room());
-    }
-
-    /// Frees the inodes that lost their last name before this node serves. Those that a program of this node has open stay.
-    pub fn reap_orphans(&self) {
-        match self.engine.store.tree().orphans() {
-            Ok(orphans) => {
-                for ino in orphans {
-                    self.pipeline.reap_if_unused(ino);
-                }
-            }
-            Err(error) => {
-                self.engine.log_and_errno(&error);
-            }
-        }
     }
 
     /// Asks the secondary for a sign of life, or gives one while the last `Ping` is unanswered. Behind much data on a

@@ -17,7 +17,7 @@ pub const ENTRIES: u8 = b'd';
 pub const COOKIES: u8 = b'c';
 /// Extended attributes, by inode and name.
 pub const XATTRS: u8 = b'x';
-/// Inodes that have lost their last name but may still be open.
+/// Inodes that have lost their last name: they may still be open, or are in the trash.
 pub const ORPHANS: u8 = b'o';
 /// Freed inodes whose content is still to be removed from this node's disk.
 pub const GARBAGE: u8 = b'g';

@@ -13,6 +13,7 @@ mod extended;
 mod flags;
 mod outcome;
 mod snapshots;
+mod trash;
 mod view;
 
 use lockstep_types::{Errno, MetaOp, MetaRequest, XattrNamespace, limits};
@@ -31,19 +32,30 @@ pub use self::view::View;
 pub fn plan(view: &dyn View, op: &MetaOp) -> Result<Plan, OpError> {
     let mut draft = PlanDraft::new(view, op);
     match &op.request {
-        MetaRequest::Create { .. } => directories::create(&mut draft, &op.request)?,
+        MetaRequest::IntoTrash { removal } => plan_request(&removal.request(), &mut draft)?,
+        request => plan_request(request, &mut draft)?,
+    }
+    Ok(Plan {
+        snapshot: snapshots::plan(view, op)?,
+        ..draft.finish()
+    })
+}
+
+fn plan_request(request: &MetaRequest, draft: &mut PlanDraft<'_>) -> Result<(), OpError> {
+    match request {
+        MetaRequest::Create { .. } => directories::create(draft, request)?,
         MetaRequest::Link { ino, parent, name } => {
-            directories::link(&mut draft, *ino, *parent, name)?;
+            directories::link(draft, *ino, *parent, name)?;
         }
-        MetaRequest::Unlink { parent, name } => directories::unlink(&mut draft, *parent, name)?,
-        MetaRequest::Rmdir { parent, name } => directories::rmdir(&mut draft, *parent, name)?,
+        MetaRequest::Unlink { parent, name } => directories::unlink(draft, *parent, name)?,
+        MetaRequest::Rmdir { parent, name } => directories::rmdir(draft, *parent, name)?,
         MetaRequest::Rename {
             parent,
             name,
             new_parent,
             new_name,
             mode,
-        } => directories::rename(&mut draft, (*parent, name), (*new_parent, new_name), *mode)?,
+        } => directories::rename(draft, (*parent, name), (*new_parent, new_name), *mode)?,
         MetaRequest::SetAttr {
             ino,
             mode,
@@ -51,39 +63,42 @@ pub fn plan(view: &dyn View, op: &MetaOp) -> Result<Plan, OpError> {
             gid,
             atime,
             mtime,
-        } => attributes::set_attr(&mut draft, *ino, *mode, (*uid, *gid), (*atime, *mtime))?,
+        } => attributes::set_attr(draft, *ino, *mode, (*uid, *gid), (*atime, *mtime))?,
         MetaRequest::Truncate {
             ino,
             size,
             drop_set_id,
-        } => content::truncate(&mut draft, *ino, *size, *drop_set_id)?,
+        } => content::truncate(draft, *ino, *size, *drop_set_id)?,
         MetaRequest::Allocate {
             ino,
             offset,
             length,
             mode,
-        } => content::allocate(&mut draft, *ino, *offset, *length, *mode)?,
-        MetaRequest::DropPrivileges { ino } => attributes::drop_privileges(&mut draft, *ino)?,
+        } => content::allocate(draft, *ino, *offset, *length, *mode)?,
+        MetaRequest::DropPrivileges { ino } => attributes::drop_privileges(draft, *ino)?,
         MetaRequest::SetXattr {
             ino,
             name,
             value,
             mode,
-        } => extended::set_xattr(&mut draft, *ino, name, value, *mode)?,
-        MetaRequest::RemoveXattr { ino, name } => extended::remove_xattr(&mut draft, *ino, name)?,
-        MetaRequest::Reap { ino } => directories::reap(&mut draft, *ino)?,
-        MetaRequest::ReapAll { inos } => directories::reap_all(&mut draft, inos)?,
-        MetaRequest::SetFlags { ino, flags } => flags::set_flags(&mut draft, *ino, *flags)?,
+        } => extended::set_xattr(draft, *ino, name, value, *mode)?,
+        MetaRequest::RemoveXattr { ino, name } => extended::remove_xattr(draft, *ino, name)?,
+        MetaRequest::Reap { ino } => directories::reap(draft, *ino)?,
+        MetaRequest::ReapAll { inos } => directories::reap_all(draft, inos)?,
+        MetaRequest::SetFlags { ino, flags } => flags::set_flags(draft, *ino, *flags)?,
         MetaRequest::SnapshotCreate { .. }
         | MetaRequest::SnapshotRename { .. }
         | MetaRequest::SnapshotDelete { .. }
         | MetaRequest::SnapshotHold { .. }
         | MetaRequest::SnapshotRelease { .. } => {}
+        MetaRequest::TrashRestore { ino, parent, name } => {
+            trash::restore(*ino, (*parent, name), draft)?;
+        }
+        MetaRequest::TrashDrop { inos } => trash::drop_all(inos, draft)?,
+        // An operation has one removal, which is no such request itself.
+        MetaRequest::IntoTrash { .. } => return Err(Errno::Invalid.into()),
     }
-    Ok(Plan {
-        snapshot: snapshots::plan(view, op)?,
-        ..draft.finish()
-    })
+    Ok(())
 }
 
 /// Refuses a request that no new operation may make. An operation from the log is not checked: it has happened, and a
@@ -95,7 +110,11 @@ pub fn check_new(request: &MetaRequest) -> Result<(), Errno> {
         MetaRequest::SetXattr { name, .. } | MetaRequest::RemoveXattr { name, .. } => {
             XattrNamespace::of(name).map(drop)
         }
-        MetaRequest::ReapAll { inos } if inos.len() > limits::REAPED_MAX => Err(Errno::Invalid),
+        MetaRequest::ReapAll { inos } | MetaRequest::TrashDrop { inos }
+            if inos.len() > limits::REAPED_MAX =>
+        {
+            Err(Errno::Invalid)
+        }
         _ => Ok(()),
     }
 }

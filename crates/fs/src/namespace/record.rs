@@ -76,7 +76,8 @@ pub struct Inode {
     /// The part of a record that depends on the kind of inode.
     pub body: Body,
     /// The place of the name that the inode has got last: a reader that has the inode finds a name without a search. The name may be
-    /// gone: a file with several names may lose that one. `None` for the root, and in the records of earlier builds.
+    /// gone: a file with several names may lose that one. `None` for the root, and in the records of earlier builds. An inode in the trash has a
+    /// place without an entry ([`Inode::is_in_trash`]).
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -92,6 +93,33 @@ pub struct EntryPlace {
     pub directory: Ino,
     /// The cookie of the entry.
     pub cookie: u64,
+}
+
+impl EntryPlace {
+    /// The cookie in the place of an inode in the trash. No entry has it: it is below [`FIRST_COOKIE`].
+    const IN_TRASH: u64 = 0;
+
+    /// The place of an inode in the trash that had its last name in `directory`.
+    pub(super) const fn in_trash(directory: Ino) -> Self {
+        Self {
+            directory,
+            cookie: Self::IN_TRASH,
+        }
+    }
+}
+
+/// The mark of an inode without a name that is in the trash, under [`crate::namespace::keys::orphan`]. The mark of any other inode without a name
+/// has no bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrashMark {
+    /// The directory of the last name, which may be in the trash as well.
+    pub parent: Ino,
+    /// The last name.
+    pub name: FileName,
+    /// The time of the operation that took the name away.
+    pub time: Timestamp,
+    /// The number of that operation, which puts the trash in its order.
+    pub osn: Osn,
 }
 
 /// The last value of a record. A record of an earlier build ends before it.
@@ -188,6 +216,11 @@ impl Inode {
     /// Whether it is a directory.
     pub const fn is_directory(&self) -> bool {
         matches!(self.body, Body::Directory { .. })
+    }
+
+    /// Whether it is in the trash (rule P38).
+    pub const fn is_in_trash(&self) -> bool {
+        matches!(self.named_at, Some(place) if self.nlink == 0 && place.cookie == EntryPlace::IN_TRASH)
     }
 
     /// The attributes `stat` shows, with no space allocated.

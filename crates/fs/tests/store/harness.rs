@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
+use lockstep_fs::record::TrashMark;
 use lockstep_fs::store::{Access, Applied, MarkTableSizes, OpenOptions, make_delta_table};
 use lockstep_fs::{OpError, Store, StoreError, StoreView};
 use lockstep_intentlog::LogOptions;
@@ -307,6 +308,17 @@ fn compare_view(view: &dyn StoreView, model: &Model, inos: &[Ino], read: &dyn Fn
         compare_inode(view, model, ino, read);
     }
     assert!(view.orphans().unwrap().into_iter().eq(model.orphans()));
+    let mut trash = Vec::new();
+    let each = &mut |ino, mark: TrashMark| {
+        assert_eq!(view.trash_mark(ino).unwrap().as_ref(), Some(&mark));
+        trash.push((ino, (mark.parent, mark.name, mark.time)));
+        ControlFlow::Continue(())
+    };
+    view.each_in_trash(Ino::ROOT, each).unwrap();
+    let expected = model
+        .nodes()
+        .filter_map(|(ino, node)| Some((ino, node.trashed.clone()?)));
+    assert!(trash.into_iter().eq(expected), "the trash");
 }
 
 /// The content of a file as a view shows it.

@@ -3,8 +3,8 @@
 
 use lockstep_model::{Acl, Model};
 use lockstep_types::{
-    AllocateMode, FileName, Ino, InodeFlags, MetaRequest, NodeKind, RenameMode, Timestamp,
-    XattrMode, limits,
+    AllocateMode, FileName, Ino, InodeFlags, MetaRequest, NameRemoval, NodeKind, RenameMode,
+    Timestamp, XattrMode, limits,
 };
 use proptest::prelude::*;
 
@@ -68,6 +68,17 @@ pub enum Names {
     },
     ReapAll {
         orphan: u8,
+        any: u8,
+    },
+    /// The removal takes the inode into the trash.
+    IntoTrash(Box<Names>),
+    Restore {
+        ino: u8,
+        dir: u8,
+        name: u8,
+    },
+    Drop {
+        ino: u8,
         any: u8,
     },
 }
@@ -171,6 +182,12 @@ impl Known {
         self.mostly(pick, |ino| model.content(ino).is_ok())
     }
 
+    fn in_trash(&self, model: &Model, pick: u8) -> Ino {
+        self.mostly(pick, |ino| {
+            model.node(ino).is_ok() && model.is_in_trash(ino)
+        })
+    }
+
     fn orphan(&self, model: &Model, pick: u8) -> Ino {
         self.mostly(pick, |ino| model.node(ino).is_ok() && model.is_orphan(ino))
     }
@@ -195,7 +212,27 @@ impl Change {
 impl Names {
     fn request(&self, known: &Known, model: &Model, fresh: impl FnOnce() -> Ino) -> MetaRequest {
         let dir = |pick: u8| known.dir(model, pick);
+        if let Self::IntoTrash(names) = self {
+            let request = names.request(known, model, fresh);
+            return match NameRemoval::of(&request) {
+                Some(removal) => MetaRequest::IntoTrash { removal },
+                None => request,
+            };
+        }
         match *self {
+            Self::IntoTrash(_) => unreachable!("handled before"),
+            Self::Restore {
+                ino,
+                dir: parent,
+                name,
+            } => MetaRequest::TrashRestore {
+                ino: known.in_trash(model, ino),
+                parent: dir(parent),
+                name: file_name(name),
+            },
+            Self::Drop { ino, any } => MetaRequest::TrashDrop {
+                inos: vec![known.in_trash(model, ino), known.any(any)],
+            },
             Self::Create {
                 dir: parent,
                 name,
@@ -394,12 +431,24 @@ fn names() -> impl Strategy<Value = Names> {
     let link = link.prop_map(|(ino, (dir, name))| Names::Link { ino, dir, name });
     let rename = (place(), place(), rename_mode());
     let rename = rename.prop_map(|(from, to, mode)| Names::Rename { from, to, mode });
+    let restore = (any::<u8>(), place());
+    let restore = restore.prop_map(|(ino, (dir, name))| Names::Restore { ino, dir, name });
+    let unlink = place().prop_map(|(dir, name)| Names::Unlink { dir, name });
+    let rmdir = place().prop_map(|(dir, name)| Names::Rmdir { dir, name });
+    let removal = prop_oneof![3 => unlink, 2 => rmdir, 5 => rename];
+    let maybe_into_trash = (removal, any::<bool>()).prop_map(|(names, keeps)| {
+        if keeps {
+            Names::IntoTrash(Box::new(names))
+        } else {
+            names
+        }
+    });
     prop_oneof![
         8 => create,
         2 => link,
-        3 => place().prop_map(|(dir, name)| Names::Unlink { dir, name }),
-        2 => place().prop_map(|(dir, name)| Names::Rmdir { dir, name }),
-        5 => rename,
+        10 => maybe_into_trash,
+        2 => restore,
+        1 => any::<(u8, u8)>().prop_map(|(ino, any)| Names::Drop { ino, any }),
         2 => any::<u8>().prop_map(|ino| Names::Reap { ino }),
         1 => any::<(u8, u8)>().prop_map(|(orphan, any)| Names::ReapAll { orphan, any }),
     ]

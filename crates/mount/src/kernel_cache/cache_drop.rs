@@ -68,6 +68,13 @@ impl CacheDropper {
         &self.known
     }
 
+    /// Makes the kernel ask for all names again. A kernel without epochs keeps names for a second only.
+    pub fn expire_names(&self) {
+        if let Err(error) = self.device.expire_names() {
+            tracing::debug!(%error, "the kernel keeps names for a moment");
+        }
+    }
+
     /// Begins a drop. The receiver gets its message when the drop is done, and the channel is closed if the drop fails. The
     /// log says that. `unfinished`: the drop before another node serves.
     pub fn begin(self: &Arc<Self>, unfinished: Option<UnfinishedDrop>) -> Receiver<()> {

@@ -82,7 +82,7 @@ pub(crate) fn look_up(
 ) {
     let is_entry = !matches!(target, Ok(LookupTarget::Own | LookupTarget::Above));
     let found = ino(parent).and_then(|parent| match target? {
-        LookupTarget::Own => revive(&*context.service, parent),
+        LookupTarget::Own => context.service.revive(parent),
         LookupTarget::Above => context.service.lookup_parent(parent),
         LookupTarget::Entry(name) => context.service.lookup(parent, &name),
     });
@@ -90,15 +90,6 @@ pub(crate) fn look_up(
         Err(Errno::NoEntry) if is_entry => reply::no_entry(context, parent, reply),
         found => reply::entry(context, parent, reply, found),
     }
-}
-
-/// Finds an inode by its number. No directory is locked, so the inode could be removed at any moment: a reference
-/// keeps it alive while its attributes are read.
-fn revive(service: &dyn FileService, ino: Ino) -> Result<Attr, Errno> {
-    service.remembered(ino, 1);
-    let found = service.getattr(ino);
-    service.forgotten(ino, 1);
-    found
 }
 
 /// Gives an inode one more name, in a directory.

@@ -106,7 +106,10 @@ const fn touched(op: &Op) -> Option<Ino> {
             | MetaRequest::SnapshotRename { .. }
             | MetaRequest::SnapshotDelete { .. }
             | MetaRequest::SnapshotHold { .. }
-            | MetaRequest::SnapshotRelease { .. } => None,
+            | MetaRequest::SnapshotRelease { .. }
+            | MetaRequest::IntoTrash { .. }
+            | MetaRequest::TrashRestore { .. }
+            | MetaRequest::TrashDrop { .. } => None,
         },
         Op::Sync { ino } => Some(*ino),
         _ => None,

@@ -90,6 +90,7 @@ impl FaultInjector {
             Fault::ExchangeDisk => self.operator.exchange_secondary(),
             Fault::PutBack => self.operator.put_secondary_back(),
             Fault::Snapshot(act) => self.operator.change_snapshots(act),
+            Fault::EmptyTrash => self.operator.empty_trash(),
             Fault::Heal => self.heal()?,
             other => {
                 self.apply_to_network(other)?;

@@ -106,6 +106,8 @@ pub enum Fault {
     ExchangeDisk,
     /// An operator makes, renames or deletes a snapshot.
     Snapshot(SnapshotAct),
+    /// An operator empties the trash.
+    EmptyTrash,
     /// Frames pass again, the disks have room and are mounted, and stopped nodes start.
     Heal,
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockstep_types::settings::{OnPowerLoss, Role};
+use lockstep_types::settings::{OnPowerLoss, Role, TrashAge};
 
 use super::faults::held_thread::HeldThread;
 use super::faults::{CleanShutdown, FAILING_CALLS_MAX, Fault};
@@ -133,6 +133,13 @@ const SNAPSHOTS: Feature = Feature {
 };
 /// Most acts of such an operator.
 const SNAPSHOT_ACTS_MAX: u64 = 8;
+/// A datastore that keeps what clients delete.
+const TRASH: Feature = Feature {
+    salt: 0x0074_7261_7368,
+    percent: 25,
+};
+/// Share of these schedules in which an operator empties the trash, in percent.
+const EMPTIES_TRASH_PERCENT: u64 = 40;
 /// Disks that fail, where roles change.
 const FAILING_DISKS: Feature = Feature {
     salt: 0x6661_696c_696e,
@@ -255,6 +262,7 @@ impl Plan {
             flap(&mut faults, &mut flapping);
         }
         take_snapshots(&mut faults, &mut SNAPSHOTS.source(seed));
+        settings.trash = keep_trash(&mut faults, &mut TRASH.source(seed));
         settings.on_power_loss = changes_roles.unwrap_or(settings.on_power_loss);
         let mut details = Random::new(seed ^ DETAILS_SALT);
         for (_, fault) in &mut faults {
@@ -519,6 +527,19 @@ fn take_snapshots(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) {
             });
         }
     }
+}
+
+/// Keeps what clients delete, in some schedules, and adds the acts of an operator who empties the trash.
+fn keep_trash(faults: &mut Vec<(Duration, Fault)>, random: &mut Random) -> TrashAge {
+    if !random.percent(TRASH.percent) {
+        return TrashAge::Off;
+    }
+    if random.percent(EMPTIES_TRASH_PERCENT) {
+        for _ in 0..=random.below(2) {
+            add(faults, random, |_| Fault::EmptyTrash);
+        }
+    }
+    TrashAge::Week
 }
 
 /// Adds the acts of an operator who copies the secondary's store, and puts the copy back, in some schedules.

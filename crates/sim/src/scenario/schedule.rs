@@ -117,7 +117,11 @@ impl Schedule {
         }
         self.injector.operator.until_in_sync(IN_SYNC_WITHIN)?;
         self.cluster_mut().settle()?;
-        self.cluster_mut().final_check()
+        self.cluster_mut().final_check()?;
+        if plan.settings.trash.is_off() {
+            return Ok(());
+        }
+        self.cluster_mut().check_trash(plan.keeps_everything())
     }
 
     fn summary(&self, coverage: Coverage) -> Summary {

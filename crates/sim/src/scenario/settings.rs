@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockstep_driver::config::FlapWait;
-use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss};
+use lockstep_types::settings::{Durability, OnPeerLoss, OnPowerLoss, TrashAge};
 
 use crate::random::Random;
 
@@ -34,6 +34,8 @@ pub struct Settings {
     pub failover_after: Option<Duration>,
     /// The longest time for which a connection must stand after losses of earlier ones.
     pub flap_wait_max: FlapWait,
+    /// How long what clients delete is kept.
+    pub trash: TrashAge,
     /// The excess of the rate of each machine's clock, in thousandths.
     pub clock_excess: [i64; 2],
 }
@@ -55,6 +57,7 @@ impl Settings {
         answer_limit: ANSWER_LIMIT,
         failover_after: None,
         flap_wait_max: FlapWait::OFF,
+        trash: TrashAge::Off,
         clock_excess: [0; 2],
     };
 
@@ -94,6 +97,7 @@ impl Settings {
             answer_limit: ANSWER_LIMIT,
             failover_after: None,
             flap_wait_max: FlapWait::OFF,
+            trash: TrashAge::Off,
             clock_excess: [0; 2],
         }
     }

@@ -193,7 +193,10 @@ fn named(op: &Op) -> [Option<Ino>; 2] {
             | MetaRequest::SnapshotRename { .. }
             | MetaRequest::SnapshotDelete { .. }
             | MetaRequest::SnapshotHold { .. }
-            | MetaRequest::SnapshotRelease { .. } => [None, None],
+            | MetaRequest::SnapshotRelease { .. }
+            | MetaRequest::IntoTrash { .. }
+            | MetaRequest::TrashRestore { .. }
+            | MetaRequest::TrashDrop { .. } => [None, None],
         },
     };
     inos.map(|ino| ino.filter(|ino| *ino != Ino::ROOT))

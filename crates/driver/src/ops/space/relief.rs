@@ -63,7 +63,10 @@ impl ReliefWish {
     /// Whether a change for which a disk has no room goes on waiting: a snapshot is being deleted, was lately, or can be.
     pub fn lets_wait(&self, engine: &Engine, wait: &mut ReliefWait) -> bool {
         let (now, snapshots) = (engine.host.now(), SnapshotAccess::of(&engine.store));
-        let can_begin = || snapshots.is_deleting() || snapshots.first_to_give_way().is_some();
+        let can_begin = || {
+            let has_trash = !engine.references.trash.is_empty();
+            has_trash || snapshots.is_deleting() || snapshots.first_to_give_way().is_some()
+        };
         let goes_on = wait.goes_on(now, self.is_recent(now) || can_begin());
         if goes_on {
             self.note(engine, true);

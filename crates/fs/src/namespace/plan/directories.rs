@@ -1,6 +1,7 @@
 //! Operations on names: making, linking, removing and moving them, and freeing inodes without a name.
 
 use lockstep_types::mode::{MODE_BITS, SET_GROUP_ID};
+use lockstep_types::mutants::{Mutant, is_active};
 use lockstep_types::{Errno, FileName, Ino, InodeFlags, MetaRequest, NodeKind, RenameMode, limits};
 
 use super::draft::PlanDraft;
@@ -34,7 +35,7 @@ pub(super) fn create(draft: &mut PlanDraft<'_>, request: &MetaRequest) -> Result
 }
 
 /// Checks that a name can be added: its parent is a directory, has a name itself, and has no such entry.
-fn check_new_entry(
+pub(super) fn check_new_entry(
     draft: &mut PlanDraft<'_>,
     parent: Ino,
     name: &FileName,
@@ -129,7 +130,8 @@ fn inherit(draft: &mut PlanDraft<'_>, request: &MetaRequest) -> Result<(), OpErr
     Ok(())
 }
 
-fn add_entry(
+/// Adds a name that can be added.
+pub(super) fn add_entry(
     draft: &mut PlanDraft<'_>,
     parent: Ino,
     name: &FileName,
@@ -200,15 +202,19 @@ pub(super) fn unlink(
     flags::check_removal(draft, parent, entry)?;
     draft.delete_entry(parent, name, entry);
     draft.directory_mut(parent)?.remove(false);
-    drop_link(draft, entry.ino)
+    drop_name(draft, entry.ino, (parent, name))
 }
 
-/// Takes one link from an inode that is no directory.
-fn drop_link(draft: &mut PlanDraft<'_>, ino: Ino) -> Result<(), OpError> {
+/// Takes the name at `place` from an inode. A directory has no other one.
+fn drop_name(draft: &mut PlanDraft<'_>, ino: Ino, place: (Ino, &FileName)) -> Result<(), OpError> {
     let inode = draft.touch(ino)?;
-    inode.nlink = inode.nlink.saturating_sub(1);
+    inode.nlink = if inode.is_directory() {
+        0
+    } else {
+        inode.nlink.saturating_sub(1)
+    };
     if inode.nlink == 0 {
-        draft.orphaned(ino);
+        draft.lost_last_name(ino, place)?;
     }
     Ok(())
 }
@@ -227,7 +233,7 @@ pub(super) fn rmdir(
     check_empty(draft, entry.ino)?;
     draft.delete_entry(parent, name, entry);
     draft.directory_mut(parent)?.remove(true);
-    drop_directory(draft, entry.ino)
+    drop_name(draft, entry.ino, (parent, name))
 }
 
 fn check_empty(draft: &mut PlanDraft<'_>, directory: Ino) -> Result<(), OpError> {
@@ -236,12 +242,6 @@ fn check_empty(draft: &mut PlanDraft<'_>, directory: Ino) -> Result<(), OpError>
         Body::Directory { .. } => Err(Errno::NotEmpty.into()),
         _ => Err(Errno::NotDirectory.into()),
     }
-}
-
-fn drop_directory(draft: &mut PlanDraft<'_>, ino: Ino) -> Result<(), OpError> {
-    draft.touch(ino)?.nlink = 0;
-    draft.orphaned(ino);
-    Ok(())
 }
 
 /// Moves a name, or swaps two names.
@@ -369,11 +369,7 @@ fn replace(
     draft.put_entry(to.0, to.1, EntryRecord { cookie, ..moved });
     note_moved(draft, moved, to.0)?;
     note_place(draft, moved.ino, to.0, cookie)?;
-    if is_directory {
-        drop_directory(draft, target.ino)
-    } else {
-        drop_link(draft, target.ino)
-    }
+    drop_name(draft, target.ino, to)
 }
 
 fn exchange(
@@ -413,13 +409,11 @@ fn exchange(
     note_place(draft, target.ino, from.0, here)
 }
 
-/// Frees an inode without a name.
+/// Frees an inode without a name that is not in the trash.
 pub(super) fn reap(draft: &mut PlanDraft<'_>, ino: Ino) -> Result<(), OpError> {
-    let (nlink, kind) = {
-        let inode = draft.inode(ino)?;
-        (inode.nlink, inode.kind())
-    };
-    if nlink != 0 {
+    let inode = draft.inode(ino)?;
+    let kind = inode.kind();
+    if inode.nlink != 0 || inode.is_in_trash() && !is_active(Mutant::ReapFromTrash) {
         return Err(Errno::Busy.into());
     }
     for key in draft.stored_keys(&keys::of_ino(keys::XATTRS, ino))? {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_types::{Errno, FileName, Ino, MetaOp, Osn, Timestamp};
+use lockstep_types::{Errno, FileName, Ino, MetaOp, MetaRequest, Osn, Timestamp};
 
 use super::outcome::{ContentEffect, Plan};
 use super::view::View;
 use crate::error::{OpError, StoreError};
 use crate::namespace::keys::{self, KeyRange};
-use crate::namespace::record::{self, Body, EntryRecord, Inode, NamedEntry};
+use crate::namespace::record::{self, Body, EntryPlace, EntryRecord, Inode, NamedEntry, TrashMark};
 
 /// A plan in the making. Dropping it changes nothing.
 pub struct PlanDraft<'a> {
@@ -21,6 +21,9 @@ pub struct PlanDraft<'a> {
     new_file: Option<Ino>,
     answer: Option<Ino>,
     orphaned: Option<Ino>,
+    /// An inode that loses its last name goes into the trash.
+    keeps_trash: bool,
+    trash_moved: Option<Ino>,
 }
 
 /// An inode that was read, with its changes.
@@ -42,6 +45,8 @@ impl<'a> PlanDraft<'a> {
             new_file: None,
             answer: None,
             orphaned: None,
+            keeps_trash: matches!(op.request, MetaRequest::IntoTrash { .. }),
+            trash_moved: None,
         }
     }
 
@@ -76,6 +81,7 @@ impl<'a> PlanDraft<'a> {
             new_file: self.new_file,
             attr,
             orphaned: self.orphaned,
+            trash_moved: self.trash_moved,
             snapshot: None,
         }
     }
@@ -228,10 +234,33 @@ impl<'a> PlanDraft<'a> {
         Ok(())
     }
 
-    /// Notes that an inode has lost its last name.
-    pub(super) fn orphaned(&mut self, ino: Ino) {
-        self.orphaned = Some(ino);
-        self.put(keys::orphan(ino), Some(Vec::new()));
+    /// Notes that an inode has lost its last name, which was in this directory.
+    pub(super) fn lost_last_name(
+        &mut self,
+        ino: Ino,
+        (parent, name): (Ino, &FileName),
+    ) -> Result<(), OpError> {
+        if !self.keeps_trash {
+            self.orphaned = Some(ino);
+            self.put(keys::orphan(ino), Some(Vec::new()));
+            return Ok(());
+        }
+        let mark = TrashMark {
+            parent,
+            name: name.clone(),
+            time: self.time,
+            osn: self.osn,
+        };
+        self.put(keys::orphan(ino), Some(record::encode(&mark)));
+        self.inode_mut(ino)?.named_at = Some(EntryPlace::in_trash(parent));
+        self.trash_moved = Some(ino);
+        Ok(())
+    }
+
+    /// Notes that an inode of the trash has got a name.
+    pub(super) fn left_trash(&mut self, ino: Ino) {
+        self.put(keys::orphan(ino), None);
+        self.trash_moved = Some(ino);
     }
 }
 

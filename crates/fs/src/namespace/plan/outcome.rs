@@ -51,6 +51,8 @@ pub struct Plan {
     pub attr: Option<Attr>,
     /// An inode that lost its last name, or was freed.
     pub orphaned: Option<Ino>,
+    /// An inode that went into the trash with its last name, or got a name again.
+    pub trash_moved: Option<Ino>,
     /// The change to the list of snapshots, if any.
     pub snapshot: Option<SnapshotChange>,
 }

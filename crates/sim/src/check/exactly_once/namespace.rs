@@ -185,7 +185,10 @@ impl Namespace {
             | MetaRequest::SnapshotRename { .. }
             | MetaRequest::SnapshotDelete { .. }
             | MetaRequest::SnapshotHold { .. }
-            | MetaRequest::SnapshotRelease { .. } => Ok(None),
+            | MetaRequest::SnapshotRelease { .. }
+            | MetaRequest::IntoTrash { .. }
+            | MetaRequest::TrashRestore { .. }
+            | MetaRequest::TrashDrop { .. } => Ok(None),
             MetaRequest::SetFlags { .. } => unreachable!("no simulated client sets flags"),
         }
     }

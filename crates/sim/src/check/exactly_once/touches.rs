@@ -119,13 +119,16 @@ impl<'a> Touches<'a> {
             | MetaRequest::RemoveXattr { ino, .. }
             | MetaRequest::SetFlags { ino, .. }
             | MetaRequest::Reap { ino } => self.add(Subject::Node(*ino)),
-            // Frees inodes that nothing shows any more, and clients see no snapshot.
+            // Frees inodes that nothing shows any more, and clients see no snapshot and ask for nothing of the trash.
             MetaRequest::ReapAll { .. }
             | MetaRequest::SnapshotCreate { .. }
             | MetaRequest::SnapshotRename { .. }
             | MetaRequest::SnapshotDelete { .. }
             | MetaRequest::SnapshotHold { .. }
-            | MetaRequest::SnapshotRelease { .. } => {}
+            | MetaRequest::SnapshotRelease { .. }
+            | MetaRequest::IntoTrash { .. }
+            | MetaRequest::TrashRestore { .. }
+            | MetaRequest::TrashDrop { .. } => {}
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockstep_driver::client::FileService;
-use lockstep_driver::config::{DatastoreConfig, DiskStallLimit, PeerConfig, Policies};
+use lockstep_driver::config::{DatastoreConfig, DiskStallLimit, PeerConfig, Policies, TrashPolicy};
 use lockstep_driver::{
     ClearError, Cleared, Datastore, DatastoreHandle, Repair, RoleMarks, clear_poison,
 };
@@ -85,6 +85,7 @@ fn config(side: Side, role: Role, settings: &Settings) -> DatastoreConfig {
         answer_limit,
         failover_after,
         flap_wait_max,
+        trash,
         clock_excess: _,
     } = *settings;
     DatastoreConfig {
@@ -100,6 +101,10 @@ fn config(side: Side, role: Role, settings: &Settings) -> DatastoreConfig {
             // A test that wants a watch says so.
             disk_stall_limit: DiskStallLimit::OFF,
             flap_wait_max,
+            trash: TrashPolicy {
+                age: trash,
+                bytes: None,
+            },
             ..Policies::default()
         },
         pause_limit,

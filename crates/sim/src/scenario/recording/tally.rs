@@ -24,6 +24,8 @@ pub struct Tally {
     pub power_losses: u64,
     /// Acts on snapshots that were done.
     pub snapshots: u64,
+    /// Files and directories that came back from the trash.
+    pub restored: u64,
 }
 
 impl AddAssign for Tally {
@@ -37,6 +39,7 @@ impl AddAssign for Tally {
         self.from_failed_disks += other.from_failed_disks;
         self.power_losses += other.power_losses;
         self.snapshots += other.snapshots;
+        self.restored += other.restored;
     }
 }
 
@@ -52,12 +55,13 @@ impl fmt::Display for Tally {
             from_failed_disks,
             power_losses,
             snapshots,
+            restored,
         } = self;
         write!(
             f,
             "{role_changes} changes of roles ({takeovers} takeovers by the witness, {planned} planned failovers, \
              {promotions} promotions, {forced} forced promotions, {demotions} demotions; {from_failed_disks} from a failed disk), {power_losses} losses of power, \
-             {snapshots} acts on snapshots"
+             {snapshots} acts on snapshots, {restored} restored from the trash"
         )
     }
 }
