@@ -7,6 +7,7 @@ pub(crate) mod content;
 pub(crate) mod lock_plan;
 pub(crate) mod locks;
 pub(crate) mod meta_pipeline;
+pub(crate) mod own_operation;
 pub(crate) mod paw;
 pub(crate) mod pending;
 pub(crate) mod reap_queue;

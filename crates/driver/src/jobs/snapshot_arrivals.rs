@@ -20,6 +20,7 @@ use super::snapshots::{ARRIVAL, SnapshotService, creation};
 use crate::engine::Engine;
 use crate::host::single_job::SingleJob;
 use crate::ops::meta_pipeline::MetaPipeline;
+use crate::ops::own_operation::carry_out;
 use crate::ops::space::SpaceCheck;
 use crate::replication::remote::RemotePeer;
 
@@ -205,16 +206,19 @@ impl ArrivalLook {
         let mut names = names.filter_map(|name| SnapshotName::new(name).ok());
         let name = names.find(|name| service.named(name.as_str()).is_none());
         let name = name.ok_or(Errno::Exists)?;
-        service.carry_out(creation(name, SnapshotKind::Arrival), &self.pipeline)
+        carry_out(
+            creation(name, SnapshotKind::Arrival),
+            &self.engine,
+            &self.pipeline,
+        )
     }
 
     /// Deletes the snapshots that were made for arrivals.
     fn delete_made(&self) {
-        let service = SnapshotService::of(&self.engine);
         let made: Vec<SnapshotId> = ArrivalAccess::of(&self.engine.store).made();
         for id in made {
             let delete = MetaRequest::SnapshotDelete { id };
-            if let Err(errno) = service.carry_out(delete, &self.pipeline) {
+            if let Err(errno) = carry_out(delete, &self.engine, &self.pipeline) {
                 let datastore = self.engine.name();
                 tracing::debug!(datastore, %errno, "the snapshot of an arrival stays for now");
             }

@@ -18,6 +18,7 @@ use crate::host::exclusive::Exclusive;
 use crate::host::oneshot::promise;
 use crate::host::{HookCommand, HookFailure, Host};
 use crate::ops::meta_pipeline::MetaPipeline;
+use crate::ops::own_operation::carry_out;
 use crate::report::{CommandFailure, SnapshotCommand};
 
 /// Admits one snapshot with commands at a time.
@@ -163,7 +164,7 @@ fn make(
         snapshot: name.as_str().to_owned(),
         gives_up: &|| engine.is_stopping(),
     };
-    around.run(|| SnapshotService::of(engine).carry_out(creation(name, kind), pipeline))
+    around.run(|| carry_out(creation(name, kind), engine, pipeline))
 }
 
 /// The commands around one snapshot.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use lockstep_fs::store::SnapshotAccess;
 use lockstep_types::MetaRequest;
 
-use super::snapshots::SnapshotService;
 use crate::engine::Engine;
 use crate::host::single_job::SingleJob;
 use crate::ops::meta_pipeline::MetaPipeline;
+use crate::ops::own_operation::carry_out;
 use crate::ops::space::SpaceCheck;
 
 /// See the head of this file.
@@ -49,7 +49,7 @@ impl SnapshotRelief {
         host.spawn(Box::new(move || {
             let datastore = engine.name();
             let delete = MetaRequest::SnapshotDelete { id };
-            match SnapshotService::of(&engine).carry_out(delete, &pipeline) {
+            match carry_out(delete, &engine, &pipeline) {
                 Ok(()) => tracing::warn!(
                     datastore,
                     snapshot,

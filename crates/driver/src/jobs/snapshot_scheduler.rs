@@ -13,10 +13,11 @@ use parking_lot::Mutex;
 
 use super::snapshot_hooks::{HookedSnapshots, NotMade};
 use super::snapshot_schedule::{self, Period, ScheduledSnapshot};
-use super::snapshots::{SnapshotService, may_begin};
+use super::snapshots::may_begin;
 use crate::engine::Engine;
 use crate::host::single_job::SingleJob;
 use crate::ops::meta_pipeline::MetaPipeline;
+use crate::ops::own_operation::carry_out;
 use crate::ops::space::SpaceCheck;
 
 /// Time from a refusal to the next attempt.
@@ -169,8 +170,7 @@ impl ScheduleRound {
         }
         for id in due.outdated {
             let request = MetaRequest::SnapshotDelete { id };
-            let snapshots = SnapshotService::of(&self.engine);
-            if let Err(errno) = snapshots.carry_out(request, &self.pipeline) {
+            if let Err(errno) = carry_out(request, &self.engine, &self.pipeline) {
                 // An operator has deleted the snapshot meanwhile, or holds it; otherwise a later look tries again.
                 let datastore = self.engine.name();
                 tracing::debug!(datastore, %id, %errno, "a snapshot of the schedule stays");

@@ -9,12 +9,12 @@ use lockstep_fs::snapshot_list::{SnapshotBytes, SnapshotRecord};
 use lockstep_fs::store::{FallbackAccess, SnapshotAccess};
 use lockstep_repl::state::State;
 use lockstep_types::limits::{SNAPSHOT_HOLDS_MAX, SNAPSHOT_WAIT_MS, SNAPSHOTS_MAX};
-use lockstep_types::{Attr, Errno, MetaRequest, SnapshotId, SnapshotKind, SnapshotName};
+use lockstep_types::{Errno, MetaRequest, SnapshotId, SnapshotKind, SnapshotName};
 
 use crate::engine::Engine;
-use crate::host::oneshot::promise;
 use crate::host::single_job::SingleJob;
 use crate::ops::meta_pipeline::MetaPipeline;
+use crate::ops::own_operation::carry_out;
 use crate::report::{CommandFailure, SnapshotCommand, SnapshotStatus};
 
 /// The name of a snapshot that is made for an arrival (rule P37).
@@ -112,15 +112,8 @@ impl<'a> SnapshotService<'a> {
                 hold: checked_hold(hold)?,
             },
         };
-        let done = self.carry_out(request, pipeline);
+        let done = carry_out(request, self.engine, pipeline);
         done.map_err(|errno| self.refused(command, errno, state()))
-    }
-
-    /// Carries an operation on snapshots out, on both nodes and on stable storage. [`Errno::Again`]: the outcome is not known.
-    pub fn carry_out(self, request: MetaRequest, pipeline: &MetaPipeline) -> Result<(), Errno> {
-        let (done, wait) = promise::<Result<Option<Attr>, Errno>>(&*self.engine.host);
-        pipeline.submit(request, Box::new(|outcome| done.keep(outcome)));
-        wait.get().unwrap_or(Err(Errno::Again)).map(|_| ())
     }
 
     /// The checked name of a new snapshot.

@@ -21,6 +21,7 @@ use lockstep_types::{FileName, Ino, MetaRequest, NodeKind, Timestamp};
 use super::told_path::told_path;
 use crate::engine::Engine;
 use crate::ops::meta_pipeline::MetaPipeline;
+use crate::ops::own_operation::carry_out;
 use crate::report::{
     CommandFailure, RestoreQuestion, TrashEntry, TrashPage, TrashRestored, TrashStatus,
 };
@@ -146,7 +147,7 @@ impl<'a> TrashService<'a> {
                 continue;
             }
             count += inos.len() as u64;
-            let done = self.0.carry_out(MetaRequest::TrashDrop { inos }, pipeline);
+            let done = carry_out(MetaRequest::TrashDrop { inos }, self.0.engine, pipeline);
             done.map_err(|errno| self.0.refused(errno))?;
         }
         Ok(count)

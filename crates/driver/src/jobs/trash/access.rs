@@ -6,12 +6,10 @@ use lockstep_fs::plan::View;
 use lockstep_fs::record::{Body, TrashMark};
 use lockstep_fs::{OpError, StoreView};
 use lockstep_types::limits::TRASH_INODES_MAX;
-use lockstep_types::{Attr, Errno, Ino, MetaRequest};
+use lockstep_types::{Errno, Ino};
 
 use crate::engine::Engine;
 use crate::engine::trash_ledger::{TrashLedger, TrashLimits, TrashedInode};
-use crate::host::oneshot::promise;
-use crate::ops::meta_pipeline::MetaPipeline;
 use crate::report::CommandFailure;
 
 /// Inodes whose marks are read at once.
@@ -110,16 +108,6 @@ impl<'a> TrashAccess<'a> {
         };
         self.ledger.put(ino, Some(found));
         Ok(())
-    }
-
-    /// Carries an operation on the trash out, on both nodes. [`Errno::Again`]: the outcome is not known.
-    pub fn carry_out(self, request: MetaRequest, pipeline: &MetaPipeline) -> Result<(), Errno> {
-        if pipeline.is_over() || self.engine.is_stopping() {
-            return Err(Errno::Again);
-        }
-        let (done, wait) = promise::<Result<Option<Attr>, Errno>>(&*self.engine.host);
-        pipeline.submit(request, Box::new(|outcome| done.keep(outcome)));
-        wait.get().unwrap_or(Err(Errno::Again)).map(|_| ())
     }
 
     /// A failure of the disk, for an operator.

@@ -14,6 +14,7 @@ use super::access::TrashAccess;
 use crate::engine::Engine;
 use crate::host::single_job::SingleJob;
 use crate::ops::meta_pipeline::MetaPipeline;
+use crate::ops::own_operation::carry_out;
 use crate::ops::space::SpaceCheck;
 
 /// Bytes that leave the trash at once for programs that need room.
@@ -147,7 +148,7 @@ impl TrashRound {
     /// Takes inodes out of the trash.
     fn drop_from(&self, trash: TrashAccess<'_>, inos: Vec<Ino>) -> Result<(), Errno> {
         let request = MetaRequest::TrashDrop { inos: inos.clone() };
-        trash.carry_out(request, &self.pipeline)?;
+        carry_out(request, &self.engine, &self.pipeline)?;
         for ino in inos {
             trash.ledger.put(ino, None);
         }

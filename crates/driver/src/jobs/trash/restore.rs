@@ -8,6 +8,7 @@ use super::access::TrashAccess;
 use super::tree::{DeletionSpan, TrashTree, Trashed};
 use crate::jobs::told_path::told_path;
 use crate::ops::meta_pipeline::MetaPipeline;
+use crate::ops::own_operation::carry_out;
 use crate::report::{CommandFailure, RestoreQuestion, TrashRestored};
 
 /// Most paths of an answer.
@@ -284,7 +285,7 @@ impl<'a> Restoring<'a> {
             parent,
             name: name.clone(),
         };
-        self.trash.carry_out(request, self.pipeline)?;
+        carry_out(request, self.trash.engine, self.pipeline)?;
         self.done.restored += 1;
         (self.tell)(parent, ino);
         Ok(())
