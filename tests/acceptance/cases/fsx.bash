@@ -1,4 +1,6 @@
-# Random reads, writes, maps, holes, copies and truncates of one file by fsx, on several seeds
+# Random reads, writes, maps, holes, copies and truncates of one file by fsx, on several seeds, with a snapshot each second
+
+snapshots=yes
 
 workload() {
     local operations seed seeds
