@@ -166,6 +166,14 @@ pub fn gives_way_to_programs(pair: &mut Pair) {
     diverge(pair, length);
     await_in_sync(pair, B, 2);
     assert_eq!(own_snapshots(pair, A).len(), 1);
+    // A primary in sync asks for the room of the other disk, without a need.
+    for _ in 0..2 {
+        cut(pair, true);
+        await_alone(pair.node(B));
+        cut(pair, false);
+        await_in_sync(pair, B, 2);
+    }
+    assert_eq!(own_snapshots(pair, A).len(), 1);
     put(&pair.node(B).mount().join("same"), 0, &vec![7; length]);
     let space = pair.node(A).status().unwrap().space.unwrap();
     let more = usize::try_from(space.available_bytes).unwrap() + length / 4;

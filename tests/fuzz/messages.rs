@@ -369,6 +369,12 @@ fn entry(chance: &mut Chance, known: &PeerState) -> InFlightEntry {
     }
 }
 
+fn room_request(chance: &mut Chance) -> Request {
+    Request::Room {
+        for_change: chance.percent(50),
+    }
+}
+
 fn request(chance: &mut Chance, known: &PeerState) -> Request {
     match chance.within(0..19) {
         17 => deep_request(chance),
@@ -383,7 +389,7 @@ fn request(chance: &mut Chance, known: &PeerState) -> Request {
         },
         14 => Request::ImageChanges,
         15 => Request::FlushImage,
-        13 if chance.percent(50) => Request::Room,
+        13 if chance.percent(50) => room_request(chance),
         0 => Request::RecoverRange {
             ino: ino(chance),
             offset: number(chance),

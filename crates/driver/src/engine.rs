@@ -184,13 +184,16 @@ impl Engine {
         ))
     }
 
-    /// Makes room for a change that may not fit: removes the content of freed inodes, and gives lost copies up, the oldest first, while the disk
-    /// has not ample room beside `wanted`.
-    pub fn make_room(&self, wanted: Room) {
+    /// Removes the content of freed inodes. For a change that may not fit, also gives lost copies up, the oldest first, while the disk has not ample room beside
+    /// `wanted`.
+    pub fn make_room(&self, wanted: Option<Room>) {
         let datastore = self.name();
         if let Err(error) = self.store.collect_garbage() {
             tracing::debug!(datastore, %error, "content of a freed inode stays");
         }
+        let Some(wanted) = wanted else {
+            return;
+        };
         let needed = wanted.plus(self.host.room_limits().ample);
         let is_short = || {
             let room = self.store.capacity().room();

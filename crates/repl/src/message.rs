@@ -409,7 +409,10 @@ pub enum Request {
         verifier: WriteVerifier,
     },
     /// Asks for the room for clients on the secondary's disk, after the removal of unneeded content (rule P20).
-    Room,
+    Room {
+        /// A change may not fit: while room is short, the secondary gives up copies of changes that were lost.
+        for_change: bool,
+    },
     /// Asks for the bytes and the sums of blocks, read from the disk.
     InspectBlocks {
         /// The file.

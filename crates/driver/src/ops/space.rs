@@ -430,8 +430,9 @@ impl SpaceCheck {
     /// Decides on requests for space by the present room of both disks. Returns those that must wait for others.
     fn decide_on(&self, requests: VecDeque<SpaceRequest>) -> Vec<SpaceRequest> {
         let all = requests.iter().map(|request| request.room);
-        self.engine.make_room(all.fold(Room::NONE, Room::plus));
-        self.ask_peer();
+        self.engine
+            .make_room(Some(all.fold(Room::NONE, Room::plus)));
+        self.ask_peer(true);
         let mut undecided = Vec::new();
         self.ledger.relief.note(&self.engine, false);
         for mut request in requests {
@@ -500,19 +501,19 @@ impl SpaceCheck {
     /// be older.
     pub fn ask_peer_later(self: &Arc<Self>) {
         let space = Arc::clone(self);
-        let job = move || space.ask_peer();
+        let job = move || space.ask_peer(false);
         self.replication.spawn(job);
     }
 
-    /// Asks a secondary in sync for its room.
-    fn ask_peer(&self) {
+    /// Asks a secondary in sync for its room; for a change, the secondary makes some before.
+    fn ask_peer(&self, for_change: bool) {
         let asked = self.asked_now();
         let Some(connection) = self.replication.peer.current().filter(|_| asked.has_all) else {
             return;
         };
         let (replication, requests) = (Arc::clone(&self.replication), Arc::clone(&self.requests));
         let peer = RemotePeer::new(replication, requests, connection);
-        if let Ok(Response::Room(room)) = peer.ask(Request::Room, &[]) {
+        if let Ok(Response::Room(room)) = peer.ask(Request::Room { for_change }, &[]) {
             self.note_report(SpaceReport { room, asked });
         }
     }

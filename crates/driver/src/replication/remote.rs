@@ -205,6 +205,6 @@ const fn describe(request: &Request) -> &'static str {
         | Request::PutArrival { .. }
         | Request::EndArrival => "let a snapshot arrive",
         Request::InSync { .. } => "mark itself in sync",
-        Request::Room => "tell the room on its disk",
+        Request::Room { .. } => "tell the room on its disk",
     }
 }

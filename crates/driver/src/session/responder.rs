@@ -176,8 +176,8 @@ impl Responder {
             request if lockstep_resync::arrival::is_of_arrival(request) => {
                 Ok(lockstep_resync::arrival::answer(store, request, payload)?)
             }
-            Request::Room => {
-                engine.make_room(Room::NONE);
+            Request::Room { for_change } => {
+                engine.make_room(for_change.then_some(Room::NONE));
                 Ok(Response::Room(store.capacity().room()?))
             }
             // The request belongs to a transfer that should be over: this copy is in sync (rule P10).

@@ -381,7 +381,7 @@ fn answer_with_other_mode(secondary: &Secondary) {
                     records: Vec::new(),
                     last: true,
                 },
-                Request::Room => Response::Room(Room::ALL),
+                Request::Room { .. } => Response::Room(Room::ALL),
                 _ => Response::Done,
             },
         );
